@@ -1,0 +1,28 @@
+"""The value a detector returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detections:
+    """What was found in one image, best first.
+
+    Attributes:
+        boxes: float32 [n, 4], corners x1 y1 x2 y2 in pixels. A head gives them in pixels of the
+            model's input; everything after `LetterboxMap` has them in pixels of the upright
+            original.
+        scores: float32 [n], 0 to 1, descending.
+        class_ids: int32 [n].
+    """
+
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    class_ids: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.scores)

@@ -1,0 +1,165 @@
+"""The error tree of the whole project.
+
+    FoveaError
+    ├── InvalidRequest          the request or command cannot be understood
+    │   ├── InvalidImage        the bytes are not a whole picture in a known format
+    │   │   └── ImageTooLarge   more bytes or pixels than the limit
+    │   ├── InvalidOption       an option is unknown or out of its range
+    │   ├── BodyTooLarge        the request body is over the limit
+    │   ├── BodyTimeout         the request body did not arrive in time
+    │   └── FetchRefused        an image URL that may not, or could not, be fetched
+    ├── NotFound                a model, version or file that is not there
+    ├── Unavailable             right, but not now
+    │   ├── ModelNotReady       the model is loading, failed to load, or has died
+    │   ├── QueueFull           too much is waiting already; carries `retry_after_s`
+    │   ├── DeadlineExceeded    the caller's time ran out before the answer was there
+    │   └── ShuttingDown        the server is stopping
+    ├── BuildError              no engine came out of the build
+    │   ├── InvalidModel        the file is not a model that can be read
+    │   ├── UnsupportedModel    a sound model of a kind that is not served
+    │   └── Disagreement        the built engine does not compute what its source does
+    └── BackendError            the runtime underneath
+        ├── BackendUnavailable  not installed, or not usable on this machine
+        └── InferenceFailed     it refused or broke on this input
+
+Every error carries a stable `code` word, for programs, and a message that says what to do next,
+for people. HTTP and gRPC status codes are decided at the edge of the server, nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class FoveaError(Exception):
+    """Base of every error that Fovea raises on purpose."""
+
+    code: ClassVar[str] = "error"
+
+
+class InvalidRequest(FoveaError):
+    """The request or command cannot be understood."""
+
+    code = "invalid_request"
+
+
+class InvalidImage(InvalidRequest):
+    """The bytes are not a whole picture in a known format."""
+
+    code = "invalid_image"
+
+
+class ImageTooLarge(InvalidImage):
+    """The picture has more bytes or pixels than the limit; found before it is decoded."""
+
+    code = "image_too_large"
+
+
+class InvalidOption(InvalidRequest):
+    """An option is unknown or out of its range; the message names the range."""
+
+    code = "invalid_option"
+
+
+class BodyTooLarge(InvalidRequest):
+    """The request body is over the limit; found while reading, not after."""
+
+    code = "body_too_large"
+
+
+class BodyTimeout(InvalidRequest):
+    """The request body did not arrive in time."""
+
+    code = "body_timeout"
+
+
+class FetchRefused(InvalidRequest):
+    """An image URL that may not, or could not, be fetched."""
+
+    code = "fetch_refused"
+
+
+class NotFound(FoveaError):
+    """A model, version or file that is not there."""
+
+    code = "not_found"
+
+
+class Unavailable(FoveaError):
+    """The request is right, but cannot be answered now."""
+
+    code = "unavailable"
+
+
+class ModelNotReady(Unavailable):
+    """The model is loading, failed to load, or has died."""
+
+    code = "model_not_ready"
+
+
+class QueueFull(Unavailable):
+    """Too much is waiting already.
+
+    Attributes:
+        retry_after_s: seconds until there should be room, from queue length and measured speed.
+    """
+
+    code = "queue_full"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(Unavailable):
+    """The caller's time ran out before the answer was there."""
+
+    code = "deadline_exceeded"
+
+
+class ShuttingDown(Unavailable):
+    """The server is stopping and takes nothing new."""
+
+    code = "shutting_down"
+
+
+class BuildError(FoveaError):
+    """No engine came out of the build; the repository is untouched."""
+
+    code = "build_failed"
+
+
+class InvalidModel(BuildError):
+    """The file is not a model that can be read."""
+
+    code = "invalid_model"
+
+
+class UnsupportedModel(BuildError):
+    """A sound model of a kind that is not served; the message says which part."""
+
+    code = "unsupported_model"
+
+
+class Disagreement(BuildError):
+    """The built engine does not compute what its source model does."""
+
+    code = "disagreement"
+
+
+class BackendError(FoveaError):
+    """The runtime underneath."""
+
+    code = "backend_error"
+
+
+class BackendUnavailable(BackendError):
+    """A backend that is not installed, or not usable on this machine."""
+
+    code = "backend_unavailable"
+
+
+class InferenceFailed(BackendError):
+    """The backend refused or broke on this input."""
+
+    code = "inference_failed"

@@ -1,0 +1,72 @@
+"""What happens between a decoded picture and the model's input, as a value."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Fit = Literal["letterbox", "stretch", "center-crop"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreprocessSpec:
+    """How a picture becomes a tensor row. Hashable; its digest goes into the engine card.
+
+    Each channel value v in 0..255 becomes ``(v * scale - mean) / std``.
+
+    Attributes:
+        height: rows of the model's input, pixels.
+        width: columns of the model's input, pixels.
+        fit: "letterbox" keeps the aspect and pads; "stretch" does not keep it; "center-crop"
+            resizes the short side to `crop_ratio` of the input and cuts the middle out.
+        anchor: where a letterboxed picture lies: "center" (YOLO) or "top-left" (YOLOX).
+        pad: grey level of the padding, 0 to 255.
+        max_scale: a letterbox never enlarges by more than this; None is no limit.
+        crop_ratio: short side after resizing over the input side, for "center-crop"
+            (256 / 224 for ImageNet classifiers).
+        channels: order of the model's channels.
+        scale: factor on the 0..255 value.
+        mean: per channel, in the order of `channels`, in units after `scale`.
+        std: per channel, likewise.
+        layout: "NCHW" or "NHWC".
+        dtype: "float32", "float16" or "uint8" (uint8 leaves values as they are: NHWC or NCHW,
+            scale 1, mean 0, std 1).
+    """
+
+    height: int
+    width: int
+    fit: Fit = "letterbox"
+    anchor: Literal["center", "top-left"] = "center"
+    pad: int = 114
+    max_scale: float | None = None
+    crop_ratio: float = 1.0
+    channels: Literal["RGB", "BGR"] = "RGB"
+    scale: float = 1 / 255
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    dtype: Literal["float32", "float16", "uint8"] = "float32"
+
+    @property
+    def row_shape(self) -> tuple[int, int, int]:
+        """Shape of one row of the batch: [3, H, W] or [H, W, 3]."""
+        if self.layout == "NCHW":
+            return (3, self.height, self.width)
+        return (self.height, self.width, 3)
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the canonical JSON form: equal digests preprocess equally."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types, for the engine card."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> PreprocessSpec:
+        """The inverse of `to_json`."""
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
