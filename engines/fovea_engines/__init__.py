@@ -1,0 +1,1 @@
+"""From ONNX to engines, from engines to arrays, from arrays to detections."""

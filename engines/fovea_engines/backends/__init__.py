@@ -1,0 +1,1 @@
+"""Runtimes that execute an engine: one file each."""

@@ -1,0 +1,1 @@
+"""The ONNX graph on its way to an engine."""

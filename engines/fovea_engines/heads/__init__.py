@@ -1,0 +1,1 @@
+"""From raw outputs to detections: one file a family."""

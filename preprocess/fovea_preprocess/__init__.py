@@ -1,0 +1,1 @@
+"""From bytes to a model's input, and the geometry that maps results back."""

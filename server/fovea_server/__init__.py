@@ -1,0 +1,1 @@
+"""Serves engines over HTTP: image in, boxes out."""

@@ -1,0 +1,1 @@
+"""HTTP routes: thin converters around the data plane."""
