@@ -1,1 +1,45 @@
-"""A small typed client for a Fovea server."""
+"""A small typed client for a Fovea server.
+
+with Client("http://127.0.0.1:8000") as client:
+    for found in client.predict("yolov8n", "bus.jpg", conf=0.5).detections:
+        print(found.class_name, found.score, found.box)
+"""
+
+from fovea_client._client import Client
+from fovea_client._requests import PictureFormat, PredictOptions
+from fovea_client.errors import (
+    ConnectionFailed,
+    FoveaClientError,
+    QueueFull,
+    ServerError,
+    UnexpectedAnswer,
+)
+from fovea_client.images import ImageSource
+from fovea_client.results import (
+    Box,
+    Detection,
+    ImageError,
+    ImageResult,
+    Prediction,
+    Tensor,
+    Timing,
+)
+
+__all__ = [
+    "Box",
+    "Client",
+    "ConnectionFailed",
+    "Detection",
+    "FoveaClientError",
+    "ImageError",
+    "ImageResult",
+    "ImageSource",
+    "PictureFormat",
+    "PredictOptions",
+    "Prediction",
+    "QueueFull",
+    "ServerError",
+    "Tensor",
+    "Timing",
+    "UnexpectedAnswer",
+]

@@ -1,0 +1,40 @@
+# `make run` and `make test` each set up all they need, in a virtual environment of their own.
+# PYTHON may name another interpreter: make test PYTHON=python3.12
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PORT   ?= 8000
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint clean
+
+help:
+	@echo "make run    build the demo engine, serve it, send it a picture, go on serving"
+	@echo "make test   run every check: ruff, mypy, import-linter, pytest"
+	@echo "make lint   the checks without pytest"
+	@echo "make clean  remove the virtual environment and caches"
+
+$(VENV)/base: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Fovea needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+run: $(VENV)/base
+	$(BIN)/fovea demo --port $(PORT)
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

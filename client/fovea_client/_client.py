@@ -1,0 +1,143 @@
+"""The synchronous sender."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+import httpx
+
+from fovea_client import _requests, _responses, _retry
+from fovea_client._requests import PictureFormat, PredictOptions, Request
+from fovea_client._responses import Response
+from fovea_client.errors import ConnectionFailed, FoveaClientError
+from fovea_client.images import ImageSource, image_bytes
+from fovea_client.results import Prediction
+
+Answer = TypeVar("Answer")
+
+
+class Client:
+    """Sends pictures to a Fovea server; keeps its connections, so make one and share it.
+
+    May be used from several threads at once, and as a context manager.
+
+    Args:
+        url: address of the server, e.g. "http://127.0.0.1:8000".
+        timeout: seconds to wait for the connection, and for each read and write.
+        retries: how often to try again when the server asks to come back later (Retry-After),
+            or when no connection could be made or kept.
+
+    Raises:
+        ValueError: `url` is not an http or https address.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 30.0, retries: int = 0) -> None:
+        self._url = _checked(url)
+        self._timeout = timeout
+        self._retries = retries
+        self._http = httpx.Client(base_url=url, timeout=timeout)
+
+    def predict(
+        self, model: str, image: ImageSource, **options: Unpack[PredictOptions]
+    ) -> Prediction:
+        """Find the objects in one picture; they are in `detections` of the result.
+
+        Args:
+            model: name of the model.
+            image: encoded bytes, a path, a binary file, or uint8 [height, width, 3] RGB.
+            **options: version, conf, iou, classes, max_det, agnostic, timeout_ms.
+
+        Raises:
+            ServerError: the server refused or failed; `QueueFull` when it has too much to do.
+            ConnectionFailed: no answer came.
+            UnexpectedAnswer: the answer is not Fovea's.
+            OSError: the file cannot be read.
+        """
+        return self.predict_many(model, [image], **options)
+
+    def predict_many(
+        self, model: str, images: Iterable[ImageSource], **options: Unpack[PredictOptions]
+    ) -> Prediction:
+        """Find the objects in several pictures with one request.
+
+        Answers come in order; a bad picture among good ones fails only itself, as an
+        `ImageError` in its place. Arguments and errors are those of `predict`.
+        """
+        request = _requests.predict(model, [image_bytes(image) for image in images], **options)
+        return self._ask(request, _responses.prediction)
+
+    def annotate(
+        self,
+        model: str,
+        image: ImageSource,
+        format: PictureFormat = "image/jpeg",
+        **options: Unpack[PredictOptions],
+    ) -> bytes:
+        """The picture with its detections drawn in, encoded as `format`.
+
+        The other arguments and the errors are those of `predict`.
+        """
+        request = _requests.predict(model, [image_bytes(image)], accept=format, **options)
+        return self._ask(request, _responses.picture)
+
+    def ready(self, model: str | None = None) -> bool:
+        """Whether the server, or the named model, takes requests.
+
+        Raises:
+            ConnectionFailed: no answer came.
+            ServerError: there is no such model.
+        """
+        return self._ask(_requests.ready(model), _responses.ready)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self, request: Request, read: Callable[[Response], Answer]) -> Answer:
+        attempt = 0
+        while True:
+            try:
+                return read(self._send(request))
+            except FoveaClientError as error:
+                wait = _retry.wait_s(error, attempt, self._timeout)
+                if wait is None or attempt >= self._retries:
+                    raise
+            time.sleep(wait)
+            attempt += 1
+
+    def _send(self, request: Request) -> Response:
+        try:
+            answer = self._http.request(
+                request.method, request.path, headers=request.headers, content=request.body
+            )
+        except httpx.TimeoutException as error:
+            raise ConnectionFailed(
+                f"{self._url} did not answer within {self._timeout:g} s"
+            ) from error
+        except httpx.RequestError as error:
+            raise ConnectionFailed(f"no answer from {self._url}: {error}") from error
+        return Response(answer.status_code, answer.headers, answer.content)
+
+
+def _checked(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url!r} is not an address: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
+    return url

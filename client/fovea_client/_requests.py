@@ -1,0 +1,118 @@
+"""Builds requests as plain values; whoever sends them is no concern of this file."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypedDict
+from urllib.parse import quote, urlencode
+
+PictureFormat = Literal["image/jpeg", "image/png"]
+
+
+class PredictOptions(TypedDict, total=False):
+    """What one request may ask for; what is left out, the server decides.
+
+    Attributes:
+        version: version of the model; by default the newest.
+        conf: least score of a detection, 0 to 1.
+        iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
+        classes: class ids to keep.
+        max_det: most detections a picture, from 1 up.
+        agnostic: suppress across classes as well.
+        timeout_ms: how long the server may take before it gives the request up, milliseconds.
+    """
+
+    version: int | str | None
+    conf: float | None
+    iou: float | None
+    classes: Iterable[int] | None
+    max_det: int | None
+    agnostic: bool | None
+    timeout_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request, not yet sent.
+
+    Attributes:
+        method: "GET" or "POST".
+        path: absolute path with its query, percent-encoded.
+        headers: names in lower case.
+        body: as it goes over the wire.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+def predict(
+    model: str,
+    images: Sequence[bytes],
+    *,
+    accept: PictureFormat | Literal["application/json"] = "application/json",
+    version: int | str | None = None,
+    conf: float | None = None,
+    iou: float | None = None,
+    classes: Iterable[int] | None = None,
+    max_det: int | None = None,
+    agnostic: bool | None = None,
+    timeout_ms: float | None = None,
+) -> Request:
+    """Ask for the detections in encoded pictures, or for one picture with them drawn in.
+
+    One picture goes as the raw body, several as multipart in their order. The options are those
+    of `PredictOptions`.
+
+    Raises:
+        ValueError: there are no pictures.
+    """
+    if not images:
+        raise ValueError("there is no picture to send")
+    options = {
+        "conf": conf,
+        "iou": iou,
+        "classes": None if classes is None else ",".join(str(int(c)) for c in classes),
+        "max_det": max_det,
+        "agnostic": None if agnostic is None else str(agnostic).lower(),
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    path = f"/v1/models/{quote(model, safe='')}"
+    if version is not None:
+        path += f"/versions/{quote(str(version), safe='')}"
+    path += "/predict" + (f"?{urlencode(given)}" if given else "")
+
+    if len(images) == 1:
+        content_type, body = "application/octet-stream", images[0]
+    else:
+        content_type, body = _multipart(images)
+    headers = {"accept": accept, "content-type": content_type}
+    if timeout_ms is not None:
+        headers["x-request-timeout-ms"] = f"{timeout_ms:g}"
+    return Request("POST", path, headers, body)
+
+
+def ready(model: str | None = None) -> Request:
+    """Ask whether the server, or one of its models, takes requests."""
+    if model is None:
+        return Request("GET", "/v2/health/ready")
+    return Request("GET", f"/v2/models/{quote(model, safe='')}/ready")
+
+
+def _multipart(images: Sequence[bytes]) -> tuple[str, bytes]:
+    # 128 random bits: no picture contains its own boundary, so the bodies need no search.
+    boundary = secrets.token_hex(16)
+    pieces: list[bytes] = []
+    for index, image in enumerate(images):
+        head = (
+            f"--{boundary}\r\n"
+            f'Content-Disposition: form-data; name="images"; filename="{index}"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n"
+        )
+        pieces += (head.encode(), image, b"\r\n")
+    pieces.append(f"--{boundary}--\r\n".encode())
+    return f"multipart/form-data; boundary={boundary}", b"".join(pieces)

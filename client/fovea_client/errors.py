@@ -1,0 +1,50 @@
+"""The client's own error tree.
+
+    FoveaClientError
+    ├── ConnectionFailed     no answer came: nobody there, or not in time
+    ├── UnexpectedAnswer     an answer came that is not Fovea's
+    └── ServerError          the server refused or failed; carries `status`, `code`, `message`
+        └── QueueFull        too much is waiting already; carries `retry_after_s`
+
+Wrong arguments are the caller's own mistakes and stay `ValueError`, `TypeError` and `OSError`.
+"""
+
+from __future__ import annotations
+
+
+class FoveaClientError(Exception):
+    """Base of every error that this client raises on purpose."""
+
+
+class ConnectionFailed(FoveaClientError):
+    """No answer came: nobody listens at the address, or the answer was not there in time."""
+
+
+class UnexpectedAnswer(FoveaClientError):
+    """An answer came that is not what a Fovea server sends."""
+
+
+class ServerError(FoveaClientError):
+    """The server refused the request or failed to answer it.
+
+    Attributes:
+        status: HTTP status, 300 to 599.
+        code: stable word for programs, e.g. "invalid_image"; "http_<status>" when something
+            other than Fovea answered, such as a proxy.
+        message: what to do next, for people.
+        retry_after_s: seconds the server asks to wait before trying again; None when it does
+            not invite that.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(f"{message} ({code}, HTTP {status})")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class QueueFull(ServerError):
+    """Too much is waiting at the server already (HTTP 429)."""

@@ -1,0 +1,74 @@
+"""Turns what a caller calls a picture into the bytes that are sent."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+ImageSource: TypeAlias = bytes | str | os.PathLike[str] | BinaryIO | NDArray[np.uint8]
+
+_FILE_HEADER = struct.Struct("<2sIHHI")
+_INFO_HEADER = struct.Struct("<IiiHHIIiiII")
+
+
+def image_bytes(image: ImageSource) -> bytes:
+    """The bytes of a picture file.
+
+    Args:
+        image: encoded bytes, a path, a file open for binary reading, or pixels as uint8
+            [height, width, 3] in RGB order, which travel uncompressed.
+
+    Raises:
+        OSError: the file cannot be read.
+        TypeError: not one of these kinds.
+        ValueError: an array of another shape or dtype.
+    """
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, str | os.PathLike):
+        return Path(image).read_bytes()
+    if isinstance(image, np.ndarray):
+        return encode_bmp(image)
+    if hasattr(image, "read"):
+        data = image.read()
+        if isinstance(data, bytes):
+            return data
+        raise TypeError("the file must be open for binary reading: open(path, 'rb')")
+    raise TypeError(
+        f"a picture is bytes, a path, a binary file or a uint8 array, not {type(image).__name__}"
+    )
+
+
+def encode_bmp(pixels: NDArray[np.uint8]) -> bytes:
+    """Write pixels as an uncompressed 24-bit BMP: lossless, and needs no image library.
+
+    The format: BITMAPFILEHEADER, BITMAPINFOHEADER, then rows from the bottom up, BGR, each padded
+    to a multiple of 4 bytes (Microsoft, "Bitmap Storage").
+
+    Args:
+        pixels: uint8 [height, width, 3], RGB.
+
+    Raises:
+        ValueError: another shape or dtype, or no pixels at all.
+    """
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
+        raise ValueError(
+            f"pixels must be uint8 [height, width, 3] in RGB order, not {pixels.dtype} "
+            f"{list(pixels.shape)}"
+        )
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, (width * 3 + 3) // 4 * 4), np.uint8)
+    rows[:, : width * 3] = pixels[::-1, :, ::-1].reshape(height, width * 3)
+    start = _FILE_HEADER.size + _INFO_HEADER.size
+    return b"".join(
+        (
+            _FILE_HEADER.pack(b"BM", start + rows.nbytes, 0, 0, start),
+            _INFO_HEADER.pack(_INFO_HEADER.size, width, height, 1, 24, 0, rows.nbytes, 0, 0, 0, 0),
+            rows.data,
+        )
+    )

@@ -1,0 +1,128 @@
+"""What a server answers, as typed values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Corners of an upright box, in pixels of the upright original picture."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """One object that was found.
+
+    Attributes:
+        box: where it is.
+        score: 0 to 1.
+        class_id: index of its class, from 0.
+        class_name: name of its class.
+    """
+
+    box: Box
+    score: float
+    class_id: int
+    class_name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """One raw output of a model whose head the server does not recognise.
+
+    Attributes:
+        name: as in the model.
+        data: the values, in the model's shape and element type.
+    """
+
+    name: str
+    data: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageResult:
+    """What was found in one picture.
+
+    Attributes:
+        width: of the upright picture, pixels.
+        height: likewise.
+        orientation: EXIF orientation that was applied, 1 to 8.
+        detections: best first; empty when nothing was found, or for a model with `tensors`.
+        tensors: raw outputs, for a model whose head is not recognised.
+    """
+
+    width: int
+    height: int
+    orientation: int
+    detections: tuple[Detection, ...]
+    tensors: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageError:
+    """Why one picture among several has no result.
+
+    Attributes:
+        code: stable word for programs, e.g. "invalid_image".
+        message: what to do next, for people.
+    """
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the server spent the time of one request, milliseconds."""
+
+    decode: float
+    letterbox: float
+    queue: float
+    infer: float
+    postprocess: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The answer to one request.
+
+    Attributes:
+        model: name of the model that answered.
+        version: its version.
+        task: e.g. "detect".
+        images: one entry per picture, in the order they were sent.
+        timing_ms: where the time went.
+    """
+
+    model: str
+    version: str
+    task: str
+    images: tuple[ImageResult | ImageError, ...]
+    timing_ms: Timing
+
+    @property
+    def image(self) -> ImageResult:
+        """The result of a request that carried one picture.
+
+        Raises:
+            ValueError: the request carried several; go through `images` instead.
+        """
+        match self.images:
+            case (ImageResult() as only,):
+                return only
+        raise ValueError(f"the answer is for {len(self.images)} pictures: go through `images`")
+
+    @property
+    def detections(self) -> tuple[Detection, ...]:
+        """The detections of a request that carried one picture; raises as `image` does."""
+        return self.image.detections

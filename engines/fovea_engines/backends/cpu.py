@@ -1,0 +1,95 @@
+"""A session on CPU cores: one model, loaded in two thread layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self, TypeVar
+
+from fovea_engines.backends.base import Array, TensorSpec
+from fovea_engines.backends.feeds import check_feeds
+from fovea_preprocess.errors import InferenceFailed
+
+Layout = Callable[[Mapping[str, Array]], dict[str, Array]]
+L = TypeVar("L", bound=Layout)
+
+
+class CpuSession:
+    """A `Session` that holds a *wide* and a *narrow* layout of its model.
+
+    Wide gives one call every core: least latency when it is alone. Narrow gives each call one
+    core, and as many calls as there are cores: most images a second under load, because no
+    core ever waits for another at the end of a layer. No single layout is best at both.
+
+    Attributes:
+        inputs: in the model's order.
+        outputs: in the model's order.
+        optional_inputs: inputs with a default in the model; may be fed.
+        max_batch: most rows one call may carry; 0 when the model has no batch dimension.
+        concurrency: cores, so calls side by side that keep them busy.
+    """
+
+    def __init__(
+        self,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        *,
+        wide: Layout,
+        narrow: Layout,
+        max_batch: int,
+        concurrency: int,
+        optional_inputs: tuple[TensorSpec, ...] = (),
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.optional_inputs = optional_inputs
+        self.max_batch = fixed_rows(inputs, max_batch)
+        self.concurrency = concurrency
+        self._layouts: tuple[Layout, Layout] | None = (wide, narrow)
+
+    def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
+        """Run one batch; see `Session.infer`."""
+        # A call in progress holds its layout, so closing meanwhile frees it only afterwards.
+        layouts = self._layouts
+        if layouts is None:
+            raise InferenceFailed("the session is closed; open the engine again")
+        check_feeds(self.inputs, self.max_batch, feeds, self.optional_inputs)
+        wide, narrow = layouts
+        return wide(feeds) if alone else narrow(feeds)
+
+    def close(self) -> None:
+        """Give everything back once the calls in progress are done; again does nothing."""
+        self._layouts = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def fixed_rows(inputs: tuple[TensorSpec, ...], max_batch: int) -> int:
+    """Rows a call may have: `max_batch`, unless the model itself fixes its batch dimension."""
+    first = {spec.shape[0] for spec in inputs if spec.shape}
+    return first.pop() if max_batch and len(first) == 1 and -1 not in first else max_batch
+
+
+def load_layouts(load: Callable[[int], L], cores: int) -> tuple[L, L]:
+    """The wide and the narrow layout, loaded side by side.
+
+    Args:
+        load: loads the model with so many threads a call.
+        cores: threads of the wide layout; with 1 the two are the same.
+    """
+    if cores == 1:
+        only = load(1)
+        return only, only
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load-layout") as pool:
+        wide, narrow = pool.map(load, (cores, 1))
+    return wide, narrow

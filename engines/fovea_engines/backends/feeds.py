@@ -1,0 +1,70 @@
+"""What is checked before a batch reaches a runtime, so that mistakes read as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fovea_engines.backends.base import Array, TensorSpec
+from fovea_preprocess.errors import InferenceFailed
+
+
+def check_feeds(
+    inputs: Iterable[TensorSpec],
+    max_batch: int,
+    feeds: Mapping[str, Array],
+    optional: Iterable[TensorSpec] = (),
+) -> None:
+    """Compare the arrays of one call with what the model takes; a few microseconds.
+
+    Args:
+        inputs: the model's inputs; each must be fed.
+        max_batch: most rows of a call; 0 when the model has no batch dimension.
+        feeds: an array per input.
+        optional: inputs with a default in the model; fed or left out.
+
+    Raises:
+        InferenceFailed: a name, dtype, shape or number of rows is wrong; the message says which
+            and what the model takes.
+    """
+    required = {spec.name: spec for spec in inputs}
+    known = required | {spec.name: spec for spec in optional}
+    if missing := required.keys() - feeds.keys():
+        raise InferenceFailed(f"input {_names(missing)} is missing")
+    if unknown := feeds.keys() - known.keys():
+        raise InferenceFailed(
+            f"the model has no input {_names(unknown)}; its inputs are {_names(known)}"
+        )
+    for name, array in feeds.items():
+        _check_array(known[name], array)
+    if max_batch:
+        _check_rows({len(feeds[name]) for name in required}, max_batch)
+
+
+def _check_array(spec: TensorSpec, array: Array) -> None:
+    if array.dtype.name != spec.dtype:
+        raise InferenceFailed(f"input {spec.name!r} is {array.dtype.name}; it must be {spec.dtype}")
+    fits = array.ndim == len(spec.shape) and all(
+        want in (-1, have) for want, have in zip(spec.shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise InferenceFailed(
+            f"input {spec.name!r} has shape {list(array.shape)}; it must be {list(spec.shape)}, "
+            "where -1 stands for any size"
+        )
+    if not array.flags.c_contiguous:
+        raise InferenceFailed(
+            f"input {spec.name!r} is not C-contiguous; pass it through numpy.ascontiguousarray"
+        )
+
+
+def _check_rows(rows: set[int], max_batch: int) -> None:
+    if len(rows) > 1:
+        raise InferenceFailed(f"inputs differ in rows: {sorted(rows)}; one batch has one number")
+    if rows and not 1 <= min(rows) <= max_batch:
+        raise InferenceFailed(
+            f"the batch has {min(rows)} rows; it must have from 1 to {max_batch}: split it"
+        )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(names))

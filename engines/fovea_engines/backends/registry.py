@@ -1,0 +1,74 @@
+"""Which backends there are, and how an engine is opened with one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+
+from fovea_engines.backends.base import Session
+from fovea_preprocess.errors import BackendUnavailable, InvalidModel
+
+# Backend -> the distribution that brings its runtime. Each has a module of its name here, with
+# `ENGINE_FILE`, `open_session` and `engine_from_onnx`, imported only when it is asked for.
+DISTRIBUTIONS = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
+
+DEFAULT_CPU_BACKEND = "openvino"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInfo:
+    """One backend on this machine.
+
+    Attributes:
+        name: as in `open_session`.
+        version: of its runtime; None when that is not installed.
+        problem: why it cannot be used and what to do; None when it can.
+    """
+
+    name: str
+    version: str | None
+    problem: str | None
+
+
+def open_session(
+    backend: str, path: Path, *, max_batch: int, threads: int | None = None
+) -> Session:
+    """Load an engine.
+
+    Args:
+        backend: a key of `DISTRIBUTIONS`.
+        path: the engine file.
+        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
+        threads: CPU cores to use; None takes all this process may use.
+
+    Raises:
+        BackendUnavailable: there is no such backend, or its runtime is not installed.
+        InvalidModel: the file is not there, or not an engine of this backend.
+    """
+    if backend not in DISTRIBUTIONS:
+        raise BackendUnavailable(
+            f"there is no backend {backend!r}; the backends are {', '.join(DISTRIBUTIONS)}"
+        )
+    if not path.is_file():
+        raise InvalidModel(f"there is no engine at {path}")
+    module = import_module(f"fovea_engines.backends.{backend}")
+    try:
+        session: Session = module.open_session(path, max_batch=max_batch, threads=threads)
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"backend {backend!r} cannot be used ({error}): pip install {DISTRIBUTIONS[backend]}"
+        ) from error
+    return session
+
+
+def available_backends() -> tuple[BackendInfo, ...]:
+    """Every backend with its version, or why it cannot be used; imports no runtime."""
+    return tuple(_info(name, distribution) for name, distribution in DISTRIBUTIONS.items())
+
+
+def _info(name: str, distribution: str) -> BackendInfo:
+    try:
+        return BackendInfo(name, metadata.version(distribution), None)
+    except metadata.PackageNotFoundError:
+        return BackendInfo(name, None, f"not installed: pip install {distribution}")

@@ -1,0 +1,105 @@
+"""An engine of a repository, opened: pixels in, detections out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.backends.base import Session
+from fovea_engines.backends.registry import open_session
+from fovea_engines.card import CARD_FILE, EngineCard
+from fovea_engines.detections import Detections
+from fovea_engines.digest import file_sha256
+from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.options import PredictOptions
+from fovea_engines.plain import open_plain
+from fovea_preprocess.errors import InvalidModel, UnsupportedModel
+from fovea_preprocess.preprocessor import Preprocessor
+
+
+class Engine:
+    """A session with all that turns its arrays into detections. A context manager.
+
+    Attributes:
+        card: what it was built from; derived on the fly where the version folder has none.
+        session: the runtime's part; `infer` takes and gives arrays.
+        preprocessor: None when the head is not known.
+        head: None when the engine serves tensors only.
+        labels: class names by id; None where unknown.
+    """
+
+    def __init__(self, card: EngineCard, session: Session) -> None:
+        self.card = card
+        self.session = session
+        self.labels = card.labels
+        self.preprocessor = None if card.preprocess is None else Preprocessor(card.preprocess)
+        self.head = None
+        if card.family is not None:
+            recognition = recognise(card.inputs, card.outputs, card.metadata, card.family)
+            self.head = open_head(recognition, card.inputs, card.outputs)
+
+    @classmethod
+    def open(cls, folder: Path, *, threads: int | None = None) -> Self:
+        """Open a version folder (repository/name/version).
+
+        Args:
+            folder: with card.json, or a plain Triton one with model.onnx or model.xml.
+            threads: most threads for one call; None is every core.
+
+        Raises:
+            NotFound: no engine is there.
+            InvalidModel: the card or the engine is damaged.
+            BackendUnavailable: its runtime is not installed here.
+        """
+        if not (folder / CARD_FILE).exists():
+            return cls(*open_plain(folder, threads=threads))
+        card = EngineCard.read(folder / CARD_FILE)
+        for name, digest in card.files.items():
+            if file_sha256(folder / name) != digest:
+                raise InvalidModel(
+                    f"{folder / name} is not the file that was built (its sha256 differs from the "
+                    "card's): build the engine again"
+                )
+        path = folder / next(iter(card.files))
+        return cls(card, open_session(card.backend, path, max_batch=card.max_batch, threads=threads))
+
+    def detect(self, pixels: NDArray[np.uint8], options: PredictOptions | None = None) -> Detections:
+        """Find what is in one picture.
+
+        Args:
+            pixels: uint8 [height, width, 3], RGB, upright.
+            options: thresholds and filters; None is the defaults.
+
+        Returns:
+            Detections with boxes in pixels of `pixels`.
+
+        Raises:
+            UnsupportedModel: the head is not known; use `session.infer`.
+        """
+        if self.head is None or self.preprocessor is None:
+            raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")
+        spec = self.preprocessor.spec
+        batch = np.empty((1, *spec.row_shape), spec.dtype)
+        back = self.preprocessor(pixels, batch[0])
+        outputs = self.session.infer({self.card.inputs[0].name: batch})
+        found = self.head.decode(outputs, 0, options or PredictOptions())
+        return Detections(back.boxes_to_source(found.boxes), found.scores, found.class_ids)
+
+    def close(self) -> None:
+        """Give the session's memory back. Calling it again does nothing."""
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,85 @@
+"""An ONNX file, read whole and checked before anything is built from it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fovea_preprocess.errors import InvalidModel, NotFound
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceModel:
+    """A model as its exporter wrote it.
+
+    Attributes:
+        path: the file.
+        proto: the model with its external data read in.
+        sha256: of the file and, in the graph's order, of its external data.
+    """
+
+    path: Path
+    proto: onnx.ModelProto
+    sha256: str
+
+
+def load(path: Path) -> SourceModel:
+    """Read an ONNX file and the external data it names.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidModel: it is empty, cut off, not ONNX, not valid ONNX, or its external data is
+            missing or too short.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    data = _read(path)
+    try:
+        proto = onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise InvalidModel(
+            f"{path} is not a whole ONNX model (it cannot be parsed): copy or export it again"
+        ) from error
+    if not proto.HasField("graph") or not proto.graph.node:
+        raise InvalidModel(f"{path} is not an ONNX model: it has no graph")
+    digest = hashlib.sha256(data)
+    external = [t for t in proto.graph.initializer if t.data_location == t.EXTERNAL]
+    try:
+        onnx.load_external_data_for_model(proto, str(path.parent))
+        onnx.checker.check_model(proto)
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise InvalidModel(
+            f"{path} is not valid ONNX: {_first_line(error)}; export it again, and keep "
+            "external data beside it"
+        ) from error
+    for tensor in external:
+        digest.update(tensor.raw_data)
+    return SourceModel(path, proto, digest.hexdigest())
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFound(f"{path} is not there") from error
+    except IsADirectoryError as error:
+        raise InvalidModel(f"{path} is a folder: give the .onnx file in it") from error
+    except OSError as error:
+        raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
+    if not data:
+        raise InvalidModel(f"{path} is empty: copy or export it again")
+    if data.startswith(b"PK\x03\x04"):
+        raise InvalidModel(
+            f"{path} is a zip archive, as PyTorch's .pt files are: export the model to ONNX first"
+        )
+    return data
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

@@ -1,0 +1,123 @@
+"""One form for all exports: a fixed size, a named batch, no shape arithmetic, a recent opset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fovea_engines.graph.tensors import graph_inputs, metadata_of
+from fovea_engines.heads.metadata import image_size
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_preprocess.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSET = 19  # the first in which everything later passes write into the graph can be said
+_IR_VERSION = 9  # the one that came with it
+_DEFAULT_SIZE = (640, 640)
+_CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
+
+
+def normalise(
+    model: onnx.ModelProto,
+    size: tuple[int, int] | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> onnx.ModelProto:
+    """Bring a model of pictures into the form that is compiled.
+
+    Args:
+        model: as loaded; changed in place, use only what is returned.
+        size: (height, width) of the input, pixels. None: the model's, or its metadata's `imgsz`,
+            or 640x640.
+        note: is told what could not be done and does no harm.
+
+    Returns:
+        A model with one image input of fixed height and width. A dynamic batch stays dynamic.
+
+    Raises:
+        UnsupportedModel: several inputs, an input that is no batch of colour pictures, or control
+            flow; the message says which part.
+        InvalidOption: `size` is not one that the model can take.
+    """
+    metadata = metadata_of(model)
+    _pin_size(model, size)
+    del model.graph.value_info[:]  # holds shapes of the size before
+    model = _slim(model)
+    _refuse_control_flow(model)
+    model = _convert_opset(model, note)
+    _infer_outputs(model)
+    del model.metadata_props[:]
+    for key, value in metadata.items():
+        model.metadata_props.add(key=key, value=value)
+    return model
+
+
+def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
+    inputs = graph_inputs(model)
+    if len(inputs) != 1:
+        names = ", ".join(repr(spec.name) for spec in inputs) or "none"
+        raise UnsupportedModel(
+            f"the model has {len(inputs)} inputs ({names}); a model of one image input is needed"
+        )
+    dynamic = -1 in inputs[0].shape[1:]
+    if size is None and dynamic and image_size(metadata_of(model)) is None:
+        size = _DEFAULT_SIZE
+    spec = default_preprocess(None, inputs, metadata_of(model), size)
+    [value] = (v for v in model.graph.input if v.name == inputs[0].name)
+    batch, *row = value.type.tensor_type.shape.dim
+    if not batch.dim_value:
+        batch.dim_param = "batch"
+    for dim, length in zip(row, spec.row_shape, strict=True):
+        dim.dim_value = length
+
+
+def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
+    import onnxslim
+
+    try:
+        slimmed: onnx.ModelProto = onnxslim.slim(model)
+    except Exception as error:  # it raises whatever its passes stumble over
+        raise UnsupportedModel(
+            f"onnxslim cannot simplify the graph ({type(error).__name__}: {error}); "
+            "export the model with a fixed size"
+        ) from error
+    return slimmed
+
+
+def _refuse_control_flow(model: onnx.ModelProto) -> None:
+    found = sorted({node.op_type for node in model.graph.node} & _CONTROL_FLOW)
+    if found:
+        raise UnsupportedModel(
+            f"the graph has control flow ({', '.join(found)}) that depends on the picture; export "
+            "the model without it (with NMS outside the graph)"
+        )
+
+
+def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.ModelProto:
+    from onnx import version_converter
+
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OPSET)
+    if opset < OPSET:
+        try:
+            model = version_converter.convert_version(model, OPSET)
+        except (version_converter.ConvertError, RuntimeError, ValueError) as error:
+            note(f"stays at opset {opset}: {str(error).strip().splitlines()[0]}")
+        else:
+            model.ir_version = max(model.ir_version, _IR_VERSION)
+    return model
+
+
+def _infer_outputs(model: onnx.ModelProto) -> None:
+    """Replace what the exporter said of the outputs by what follows from the fixed size."""
+    import onnx
+
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+    for value, better in zip(model.graph.output, inferred.graph.output, strict=True):
+        if better.type.tensor_type.HasField("shape"):
+            value.type.CopyFrom(better.type)
+    del model.graph.value_info[:]

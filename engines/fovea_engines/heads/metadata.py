@@ -1,0 +1,61 @@
+"""What exporters write into a model's metadata, read without trusting it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def literal(text: str) -> Any:
+    """A Python or JSON literal; None for anything else. Nothing is evaluated."""
+    for read in (ast.literal_eval, json.loads):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    return None
+
+
+def labels_from_metadata(
+    metadata: Mapping[str, str], num_classes: int | None
+) -> tuple[str, ...] | None:
+    """Class names by class id, from `names`: a dict of id to name or a list, Python or JSON.
+
+    Args:
+        metadata: the model's own key-value pairs.
+        num_classes: how many there have to be; None accepts any number.
+
+    Returns:
+        The names, or None where there are none, they are malformed or of another number.
+    """
+    names = literal(metadata.get("names", ""))
+    if isinstance(names, dict):
+        by_id = {str(key): name for key, name in names.items()}
+        names = [by_id.get(str(i)) for i in range(len(by_id))]
+    if not isinstance(names, list | tuple) or not names:
+        return None
+    if not all(isinstance(name, str | int | float) for name in names):
+        return None
+    if num_classes is not None and len(names) != num_classes:
+        return None
+    return tuple(str(name) for name in names)
+
+
+def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
+    """(height, width) in pixels from `imgsz`: one number, or a list of both; None if neither."""
+    size = literal(metadata.get("imgsz", ""))
+    sides = [size, size] if isinstance(size, int) else size
+    match sides:
+        case [int(height), int(width)] if height > 0 and width > 0:
+            return height, width
+    return None
+
+
+def largest_stride(metadata: Mapping[str, str]) -> int:
+    """Pixels that both sides of the input have to be a multiple of; 32 where unstated."""
+    stride = literal(metadata.get("stride", ""))
+    strides = stride if isinstance(stride, list | tuple) else [stride]
+    sound = [value for value in strides if isinstance(value, int | float) and 1 <= value <= 512]
+    return int(max(sound)) if sound else 32

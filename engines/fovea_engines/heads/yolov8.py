@@ -1,0 +1,59 @@
+"""Anchor-free head of YOLOv8, v9, v11 and v12: [batch, 4 + classes, cells]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from fovea_engines.backends.base import Array
+from fovea_engines.detections import Detections
+from fovea_engines.heads.base import corners
+from fovea_engines.heads.signature import Fit, Signature
+from fovea_engines.nms import detections
+from fovea_engines.options import PredictOptions
+
+TWINS = {
+    4 + 1 + 17 * 3: "a pose model of one class and 17 keypoints",
+    4 + 80 + 32: "a segmentation model of 80 classes and 32 mask coefficients",
+}
+"""What a number of rows is more often than a detector, where no class names settle it."""
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV8:
+    """Rows are cx cy w h in pixels of the input, then a probability per class."""
+
+    family: ClassVar[str] = "yolov8"
+    task: ClassVar[str] = "detect"
+
+    output: str
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """See `Head.fit`."""
+        _, rows, boxes = signature.output.shape
+        if signature.end_to_end:
+            return "the metadata says end to end"
+        if (grid := signature.grid(boxes, per_cell=1)) is None:
+            return f"{boxes} columns are not the cells of the input"
+        count = signature.classes(rows, others=4)
+        if isinstance(count, str):
+            return count
+        twin = TWINS.get(rows) if signature.num_labels is None else None
+        return Fit(count, f"{grid[1]}; {count} classes", sure=grid[0], twin=twin)
+
+    @classmethod
+    def open(cls, output: str, size: tuple[int, int] | None) -> Self:
+        """See `Head.open`."""
+        return cls(output)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """See `Head.decode`."""
+        plane = outputs[self.output][row]
+        best = plane[4:].max(axis=0)
+        found = np.flatnonzero(best >= options.conf)
+        few = plane[:, found].astype(np.float32, copy=False)
+        return detections(corners(few[:4].T), best[found], few[4:].argmax(axis=0), options)

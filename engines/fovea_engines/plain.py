@@ -1,0 +1,68 @@
+"""A plain Triton version folder: an engine without a card, which is derived on the fly."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from fovea_engines.backends.registry import open_session
+from fovea_engines.backends.base import Session
+from fovea_engines.card import CARD_FILE, CARD_FORMAT, EngineCard
+from fovea_engines.device import processor_name
+from fovea_engines.digest import file_sha256
+from fovea_engines.graph.metadata import read_metadata
+from fovea_engines.heads.metadata import labels_from_metadata
+from fovea_engines.heads.recognise import default_preprocess, recognise
+from fovea_engines.labels import LABELS_FILE, read_labels
+from fovea_preprocess.errors import NotFound
+
+# The first file that is there is opened by its runtime.
+_BACKENDS = {"model.onnx": "onnxruntime", "model.xml": "openvino"}
+
+
+def open_plain(folder: Path, *, threads: int | None = None) -> tuple[EngineCard, Session]:
+    """Open a version folder that has no card, and write one in memory.
+
+    Raises:
+        NotFound: there is neither model.onnx nor model.xml.
+        InvalidModel: the runtime cannot read it.
+    """
+    file = next((name for name in _BACKENDS if (folder / name).is_file()), None)
+    if file is None:
+        raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(_BACKENDS)}")
+    metadata = read_metadata(folder / file) if file.endswith(".onnx") else {}
+    session = open_session(_BACKENDS[file], folder / file, max_batch=1, threads=threads)
+    return _card(folder, file, session, metadata), session
+
+
+def _card(folder: Path, file: str, session: Session, metadata: dict[str, str]) -> EngineCard:
+    recognition = recognise(session.inputs, session.outputs, metadata)
+    labels = labels_from_metadata(metadata, recognition.num_classes)
+    if labels is None and (folder.parent / LABELS_FILE).is_file():
+        labels = read_labels(folder.parent / LABELS_FILE)
+    digest = file_sha256(folder / file)
+    return EngineCard(
+        format=CARD_FORMAT,
+        name=folder.resolve().parent.name,
+        created=None,
+        content_key="",
+        backend=_BACKENDS[file],
+        backend_version=version(_BACKENDS[file]),
+        device=processor_name(),
+        precision="fp32",
+        onnx_sha256=digest if file.endswith(".onnx") else "",
+        files={file: digest},
+        max_batch=session.max_batch,
+        inputs=session.inputs,
+        outputs=session.outputs,
+        family=recognition.family,
+        reason=recognition.reason,
+        task=recognition.task,
+        labels=labels,
+        preprocess=None
+        if recognition.family is None
+        else default_preprocess(recognition.family, session.inputs, metadata),
+        agreement=None,
+        build_seconds={},
+        metadata=metadata,
+    )

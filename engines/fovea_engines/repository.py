@@ -1,0 +1,182 @@
+"""A model repository on disk, in Triton's layout: NAME/VERSION/, with config.pbtxt beside."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fovea_engines.card import CARD_FILE, EngineCard
+from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+# Triton's rule: only whole numbers that do not start with a zero are versions.
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+
+
+def check_name(name: str) -> str:
+    """Give `name` back if it can name a model.
+
+    Raises:
+        InvalidOption: it is empty, too long, hidden, or could lead out of the repository.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidOption(
+            f"{name!r} cannot name a model: use letters, digits, '_', '-' and '.', "
+            "not '.' first, at most 128 of them"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRepository:
+    """Models and their versions under one folder.
+
+    What a reader sees is always whole: versions appear by one rename.
+    """
+
+    root: Path
+
+    def models(self) -> tuple[str, ...]:
+        """Names with at least one version, sorted.
+
+        Raises:
+            NotFound: the repository is not a folder.
+        """
+        if not self.root.is_dir():
+            raise NotFound(f"{self.root} is not a folder: make one with `fovea build`")
+        names = (p.name for p in self.root.iterdir() if _NAME.fullmatch(p.name))
+        return tuple(sorted(name for name in names if self.versions(name)))
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Versions of a model, ascending; empty when the model is not there."""
+        folder = self.root / check_name(name)
+        if not folder.is_dir():
+            return ()
+        found = (p for p in folder.iterdir() if _VERSION.fullmatch(p.name) and p.is_dir())
+        return tuple(sorted(int(p.name) for p in found))
+
+    def latest(self, name: str) -> int:
+        """The highest version of a model.
+
+        Raises:
+            NotFound: the model is not there.
+        """
+        versions = self.versions(name)
+        if not versions:
+            raise NotFound(f"no model {name!r} in {self.root}")
+        return versions[-1]
+
+    def folder(self, name: str, version: int | None = None) -> Path:
+        """Folder of a version, by default the latest.
+
+        Raises:
+            NotFound: the model or the version is not there.
+        """
+        version = self.latest(name) if version is None else version
+        folder = self.root / check_name(name) / str(version)
+        if version < 1 or not folder.is_dir():
+            raise NotFound(f"no version {version} of model {name!r} in {self.root}")
+        return folder
+
+    def next_version(self, name: str) -> int:
+        """The version that a build of `name` would get."""
+        return max(self.versions(name), default=0) + 1
+
+    def find(self, name: str, content_key: str) -> int | None:
+        """The newest version of `name` that was built from the same things."""
+        for version in reversed(self.versions(name)):
+            try:
+                card = EngineCard.read(self.folder(name, version) / CARD_FILE)
+            except (NotFound, InvalidModel):
+                continue
+            if card.content_key == content_key:
+                return version
+        return None
+
+    @contextmanager
+    def publish(self, name: str) -> Iterator[Path]:
+        """Make a new version: fill the folder that is given, and it appears whole or not at all.
+
+        Yields:
+            An empty hidden folder in the repository. When the block ends well, it becomes
+            ``NAME/<next version>``; when it raises, it is removed. What a killed build left
+            behind is removed by the next one.
+        """
+        check_name(name)
+        self.root.mkdir(parents=True, exist_ok=True)
+        with self._exclusive():
+            self._remove_abandoned()
+            staging = Path(tempfile.mkdtemp(prefix=f".{name}.staging-", dir=self.root))
+            owner = _lock(staging)
+        try:
+            yield staging
+            staging.chmod(0o755)  # mkdtemp's 0700 would keep a server of another user out
+            for path in [*staging.rglob("*"), staging]:
+                _sync(path)
+            with self._exclusive():
+                model = self.root / name
+                model.mkdir(exist_ok=True)
+                staging.rename(model / str(self.next_version(name)))
+                _sync(model)
+                _sync(self.root)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            os.close(owner)
+
+    def write_beside(self, name: str, file: str, text: str) -> None:
+        """Write a file of the model that is no version's own, whole or not at all."""
+        model = self.root / check_name(name)
+        handle, temporary = tempfile.mkstemp(prefix=f".{file}.", dir=model)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                os.fchmod(stream.fileno(), 0o644)
+                stream.flush()
+                os.fsync(stream.fileno())
+            Path(temporary).replace(model / file)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        _sync(model)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        root = os.open(self.root, os.O_RDONLY)
+        try:
+            fcntl.flock(root, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(root)
+
+    def _remove_abandoned(self) -> None:
+        # A living build holds a lock on its folder; the kernel takes a dead one's lock away.
+        for staging in self.root.glob(".*.staging-*"):
+            try:
+                os.close(_lock(staging))
+            except BlockingIOError:
+                continue
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _lock(folder: Path) -> int:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

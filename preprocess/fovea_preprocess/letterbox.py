@@ -1,0 +1,159 @@
+"""Where a picture lies in a model's input, and the way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_preprocess.spec import PreprocessSpec
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LetterboxMap:
+    """The map ``input = source * scale + offset`` between a picture and a model's input.
+
+    Coordinates are continuous: (0, 0) is the outer corner of the first pixel, so that the map is
+    that of `cv2.resize` exactly. Scales are those of the sizes after rounding, not the nominal
+    ratio before it.
+
+    Attributes:
+        source_width: columns of the upright picture, pixels.
+        source_height: rows of it.
+        input_width: columns of the model's input, pixels.
+        input_height: rows of it.
+        scaled_width: columns that the whole picture takes in the input's pixels; more than
+            `input_width` where a centre crop cuts.
+        scaled_height: rows, likewise.
+        offset_x: column of the picture's left edge in the input; negative where a crop cuts.
+        offset_y: row of its top edge, likewise.
+    """
+
+    source_width: int
+    source_height: int
+    input_width: int
+    input_height: int
+    scaled_width: int
+    scaled_height: int
+    offset_x: int
+    offset_y: int
+
+    @property
+    def scale_x(self) -> float:
+        """Input pixels a source pixel is wide."""
+        return self.scaled_width / self.source_width
+
+    @property
+    def scale_y(self) -> float:
+        """Input pixels a source pixel is high."""
+        return self.scaled_height / self.source_height
+
+    def points_to_input(self, points: Floats) -> NDArray[np.float32]:
+        """Points of the picture, [..., 2] as x y, in the input; float32 [..., 2]."""
+        return self._apply(points, self._scale, self._offset)
+
+    def points_to_source(self, points: Floats) -> NDArray[np.float32]:
+        """The inverse of `points_to_input`; not clipped, as a keypoint may lie outside."""
+        return self._apply(points, 1 / self._scale, -self._offset / self._scale)
+
+    def boxes_to_input(self, boxes: Floats) -> NDArray[np.float32]:
+        """Boxes of the picture, [n, 4] as x1 y1 x2 y2, in the input; float32 [n, 4]."""
+        return self.points_to_input(boxes.reshape(-1, 2)).reshape(-1, 4)
+
+    def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
+        """The inverse of `boxes_to_input`, clipped to the picture; float32 [n, 4]."""
+        points = self.points_to_source(boxes.reshape(-1, 2))
+        limit = np.array((self.source_width, self.source_height), np.float32)
+        return np.clip(points, 0, limit, out=points).reshape(-1, 4)
+
+    def mask_to_source(self, mask: NDArray[Any]) -> NDArray[Any]:
+        """A mask over the input, [input_height, input_width], resampled onto the picture.
+
+        Args:
+            mask: uint8, bool or float32. Bool and uint8 are labels: the nearest is taken. Floats
+                are probabilities: interpolated.
+
+        Returns:
+            The mask over the picture, [source_height, source_width], of the same dtype. Zero
+            where the input does not show the picture (cut off by a centre crop).
+        """
+        # cv2 counts from pixel centres, the map from outer corners: half a pixel apart.
+        matrix = np.array(
+            (
+                (self.scale_x, 0.0, self.offset_x + (self.scale_x - 1) / 2),
+                (0.0, self.scale_y, self.offset_y + (self.scale_y - 1) / 2),
+            )
+        )
+        floats = np.issubdtype(mask.dtype, np.floating)
+        warped = cv2.warpAffine(
+            mask.astype(np.float32 if floats else np.uint8, copy=False),
+            matrix,
+            (self.source_width, self.source_height),
+            flags=(cv2.INTER_LINEAR if floats else cv2.INTER_NEAREST) | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_CONSTANT,
+        )
+        return np.asarray(warped).astype(mask.dtype, copy=False)
+
+    @property
+    def _scale(self) -> NDArray[np.float64]:
+        return np.array((self.scale_x, self.scale_y))
+
+    @property
+    def _offset(self) -> NDArray[np.float64]:
+        return np.array((self.offset_x, self.offset_y), np.float64)
+
+    @staticmethod
+    def _apply(
+        points: Floats, scale: NDArray[np.float64], offset: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
+        return (points * scale + offset).astype(np.float32)
+
+
+def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
+    """Where a picture of `width` x `height` pixels lies in the input of `spec`.
+
+    Args:
+        spec: the model's input.
+        width: columns of the upright picture, at least 1.
+        height: rows of it, at least 1.
+    """
+    match spec.fit:
+        case "letterbox":
+            scaled, offset = _letterbox(spec, width, height)
+        case "stretch":
+            scaled, offset = (spec.width, spec.height), (0, 0)
+        case "center-crop":
+            scaled, offset = _center_crop(spec, width, height)
+    return LetterboxMap(width, height, spec.width, spec.height, *scaled, *offset)
+
+
+def _letterbox(
+    spec: PreprocessSpec, width: int, height: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    ratio = min(spec.width / width, spec.height / height)
+    if spec.max_scale is not None:
+        ratio = min(ratio, spec.max_scale)
+    if spec.anchor == "top-left":
+        # YOLOX preproc() cuts the fraction off: int(w * r).
+        return (max(1, int(width * ratio)), max(1, int(height * ratio))), (0, 0)
+    # YOLOv5 letterbox(): sizes are rounded; of an odd padding the larger half goes right and down,
+    # round(d - 0.1) being what decides.
+    scaled = max(1, round(width * ratio)), max(1, round(height * ratio))
+    left, top = (round((a - b) / 2 - 0.1) for a, b in zip((spec.width, spec.height), scaled))
+    return scaled, (left, top)
+
+
+def _center_crop(
+    spec: PreprocessSpec, width: int, height: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    # torchvision Resize(size) + CenterCrop: the short side becomes `size`, the long one is cut off
+    # to a whole pixel; the crop starts at round((scaled - crop) / 2).
+    ratio = max(spec.width / width, spec.height / height) / spec.crop_ratio
+    scaled = max(spec.width, int(width * ratio)), max(spec.height, int(height * ratio))
+    left, top = (round((a - b) / 2) for a, b in zip((spec.width, spec.height), scaled))
+    return scaled, (left, top)

@@ -1,0 +1,107 @@
+"""The composition root: settings in, an ASGI application out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fovea_preprocess.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    FoveaError,
+    InvalidRequest,
+    NotFound,
+    QueueFull,
+)
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from fovea_server.answer import error_json
+from fovea_server.dataplane import DataPlane
+from fovea_server.fetch import Fetcher
+from fovea_server.registry import Registry
+from fovea_server.routes import health, predict
+from fovea_server.settings import Settings
+from fovea_server.status import http_status
+
+log = logging.getLogger(__name__)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """An application that loads the repository when it starts and drains when it stops."""
+    app = FastAPI(
+        title="Fovea",
+        summary="Image in, boxes out.",
+        version="1",
+        lifespan=_lifespan,
+    )
+    app.state.settings = settings
+    app.state.plane = DataPlane(Registry(settings))
+    app.state.fetcher = None
+    app.include_router(predict.router)
+    app.include_router(health.router)
+    app.add_exception_handler(FoveaError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    settings: Settings = app.state.settings
+    registry: Registry = app.state.plane.registry
+    if settings.allow_url:
+        app.state.fetcher = Fetcher(
+            max_bytes=int(settings.max_image_mb * 1e6),
+            timeout_s=settings.url_timeout_s,
+            allow_private=settings.url_allow_private,
+        )
+    # Not awaited: the server is live, and says what it waits for, while models load.
+    loading = asyncio.create_task(run_in_threadpool(registry.load_all))
+    yield
+    await loading
+    await run_in_threadpool(registry.close)
+    if app.state.fetcher is not None:
+        await app.state.fetcher.close()
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FoveaError)
+    headers = {}
+    if isinstance(error, QueueFull):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if isinstance(error, BodyTooLarge | BodyTimeout):
+        # What is still under way of this body will not be read.
+        headers["Connection"] = "close"
+    return JSONResponse(error_json(error), status_code=http_status(error), headers=headers)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    told = NotFound if error.status_code == 404 else InvalidRequest
+    message = f"{request.method} {request.url.path}: {error.detail}; see /docs for the routes"
+    return JSONResponse(
+        error_json(told(message)), status_code=error.status_code, headers=error.headers
+    )
+
+
+async def _on_validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return JSONResponse(
+        error_json(InvalidRequest(f"{where}: {first['msg']}")), status_code=422
+    )
+
+
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    # Nobody reads this; 499 is what proxies log for a client that went away.
+    return Response(status_code=499)

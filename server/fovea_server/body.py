@@ -1,0 +1,41 @@
+"""Reading a request's body: never more than the limit, never longer than the time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest
+from starlette.requests import Request
+
+
+async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> bytes:
+    """The whole body.
+
+    Raises:
+        BodyTooLarge: declared or found to be over the limit, as soon as that is known.
+        BodyTimeout: it did not arrive in time.
+        InvalidRequest: it is encoded in a way that is not understood, or is empty.
+        starlette.requests.ClientDisconnect: the client went away.
+    """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise InvalidRequest(f"Content-Encoding '{encoding}' is not understood; send it plain")
+    too_large = BodyTooLarge(f"the body is over the limit of {max_bytes / 1e6:g} MB")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise too_large
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise too_large
+                chunks.append(chunk)
+    except TimeoutError:
+        raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from None
+    if not size:
+        raise InvalidRequest("the body is empty; send a picture, a form with pictures, or JSON")
+    # The usual body arrives in many chunks; this is the one copy it gets.
+    return b"".join(chunks)

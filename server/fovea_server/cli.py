@@ -1,0 +1,110 @@
+"""The `fovea` command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from fovea_engines.cli import build, inspect
+from fovea_preprocess.errors import FoveaError
+
+from fovea_server.commands.demo import demo
+from fovea_server.commands.doctor import doctor
+from fovea_server.commands.predict import predict
+
+app = typer.Typer(
+    name="fovea",
+    help="Takes an ONNX vision model to a checked, served engine: image in, boxes out.",
+    epilog="Start with: fovea build MODEL.onnx && fovea serve",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def serve(
+    model_repository: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of models, as `fovea build` makes it.  [default: repository]"),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; 0.0.0.0 for all.  [default: 127.0.0.1]")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", "--port", help="HTTP port.  [default: 8000]")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Cores to use.  [default: all]")] = None,
+    max_queue: Annotated[
+        int | None, typer.Option(help="Most images waiting per model.  [default: 256]")
+    ] = None,
+    max_queue_delay_ms: Annotated[
+        float | None,
+        typer.Option(help="How long a batch that is not full waits for more.  [default: 0]"),
+    ] = None,
+    max_body_mb: Annotated[
+        float | None, typer.Option(help="Largest request body, MB.  [default: 64]")
+    ] = None,
+    allow_url: Annotated[
+        bool | None,
+        typer.Option("--allow-url", help="Fetch images that requests name by URL."),
+    ] = None,
+    exit_timeout_s: Annotated[
+        float | None,
+        typer.Option(help="Time to finish what was accepted on SIGTERM.  [default: 30]"),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error.  [default: info]")
+    ] = None,
+) -> None:
+    """Serve every model of a repository over HTTP.
+
+    Each setting can also be given in the environment, as FOVEA_<NAME>; a flag wins.
+
+    Example:  fovea serve repository --port 8000
+              curl --data-binary @image.jpg localhost:8000/v1/models/NAME/predict
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    run_server(given)
+
+
+def run_server(given: dict[str, Any]) -> None:
+    """Serve until a signal comes; settings that are not given come from the environment."""
+    from pydantic import ValidationError
+
+    from fovea_server.serve import make_server, set_up_logging
+    from fovea_server.settings import Settings
+
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        typer.echo(f"error: {'.'.join(map(str, first['loc']))}: {first['msg']}", err=True)
+        raise typer.Exit(2) from None
+    set_up_logging(settings.log_level)
+    server = make_server(settings)
+    server.run()
+    if not server.started:
+        raise typer.Exit(1)
+
+
+app.command()(build)
+app.command()(inspect)
+app.command()(predict)
+app.command()(doctor)
+app.command()(demo)
+
+
+def main() -> None:
+    """Run the command; errors of ours are a sentence, not a traceback."""
+    try:
+        app()
+    except FoveaError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

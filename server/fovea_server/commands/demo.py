@@ -1,0 +1,101 @@
+"""`fovea demo`: from nothing to boxes on a picture, in one command."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+MODEL = "digits"
+SCENE = "scene-1.jpg"
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option(help="Where the engine and the annotated picture go.")
+    ] = Path("demo-output"),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="HTTP port.")] = 8000,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
+) -> None:
+    """Build the demo engine, serve it, send it a picture, and go on serving.
+
+    The demo model finds handwritten digits on photographs; it was trained by the program in
+    tools/demo_detector of the source tree.
+    """
+    from fovea_engines.build import build
+    from fovea_engines.plan import BuildPlan
+    from fovea_engines.progress import ConsoleProgress
+
+    from fovea_server.serve import make_server, set_up_logging
+    from fovea_server.settings import Settings
+
+    console = Console()
+    folder.mkdir(parents=True, exist_ok=True)
+    repository = folder / "repository"
+    with as_file(files("fovea_server") / "demo") as assets:
+        build(
+            BuildPlan(source=assets / "digits.onnx", name=MODEL, repository=repository),
+            ConsoleProgress(),
+        )
+        shutil.copyfile(assets / SCENE, folder / SCENE)
+    set_up_logging("warning")
+    server = make_server(Settings(model_repository=repository, host=host, http_port=port))
+
+    def ask() -> None:
+        if _wait_until_ready(f"http://{host}:{port}"):
+            _show(console, f"http://{host}:{port}", folder)
+        if once:
+            server.should_exit = True
+
+    threading.Thread(target=ask, daemon=True).start()
+    server.run()
+    if not server.started:
+        console.print(f"[red]Port {port} is taken[/]: stop what uses it, or give --port another.")
+        raise typer.Exit(1)
+
+
+def _wait_until_ready(url: str) -> bool:
+    from fovea_client import Client, FoveaClientError
+
+    client = Client(url)
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            if client.ready():
+                return True
+        except FoveaClientError:
+            pass
+        time.sleep(0.05)
+    return False
+
+
+def _show(console: Console, url: str, folder: Path) -> None:
+    from fovea_client import Client
+
+    scene = folder / SCENE
+    annotated = folder / f"{scene.stem}-annotated.jpg"
+    client = Client(url)
+    prediction = client.predict(MODEL, scene)
+    annotated.write_bytes(client.annotate(MODEL, scene))
+    table = Table(title=f"{scene} through {url}")
+    for column in ("class", "score", "x1", "y1", "x2", "y2"):
+        table.add_column(column, justify="right")
+    for found in prediction.images[0].detections:
+        corners = (found.box.x1, found.box.y1, found.box.x2, found.box.y2)
+        table.add_row(found.class_name, f"{found.score:.3f}", *(f"{c:.1f}" for c in corners))
+    console.print(table)
+    console.print(f"annotated picture  {annotated}")
+    console.print(f"API documentation  {url}/docs")
+    console.print(
+        f"try it             curl --data-binary @{scene} {url}/v1/models/{MODEL}/predict",
+        soft_wrap=True,
+    )
+    console.print("Serving; Ctrl-C stops it.")

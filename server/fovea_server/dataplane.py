@@ -1,0 +1,124 @@
+"""Predictions, independent of how they travel. HTTP and gRPC convert to and from this."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from fovea_engines.options import PredictOptions
+from fovea_preprocess.errors import DeadlineExceeded, FoveaError
+
+from fovea_server.job import ImageResult, Job, Timing
+from fovea_server.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The answer for a list of images.
+
+    Attributes:
+        model: name of the model that answered.
+        version: of that model.
+        task: "detect", or what the head's absence leaves: "tensors".
+        labels: class names by id; None when unknown.
+        images: a result for each image, in order; an error where only that image failed.
+        timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
+    """
+
+    model: str
+    version: int
+    task: str
+    labels: tuple[str, ...] | None
+    images: tuple[ImageResult | FoveaError, ...]
+    timing_ms: dict[str, float]
+
+
+class DataPlane:
+    """Answers predictions from the models of a registry."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+
+    async def predict(
+        self,
+        name: str,
+        version: int | None,
+        images: Sequence[bytes | FoveaError],
+        options: PredictOptions,
+        *,
+        timeout_s: float | None = None,
+        keep_pixels: bool = False,
+    ) -> Prediction:
+        """Run a model on images.
+
+        Args:
+            name: of the model.
+            version: of the model; None for the newest.
+            images: encoded pictures; an error stands for a picture that could not be had, and
+                is answered in its place.
+            options: what is asked of the detector.
+            timeout_s: after this the answer is worth nothing and work on it stops.
+            keep_pixels: hand the upright pictures back with the results.
+
+        Returns:
+            Results and per-image errors, in order.
+
+        Raises:
+            NotFound, ModelNotReady, QueueFull, ShuttingDown, DeadlineExceeded, InvalidRequest:
+                of the request as a whole.
+        """
+        started = time.monotonic()
+        model = self.registry.get(name, version)
+        pipeline = model.pipeline
+        deadline = None if timeout_s is None else started + timeout_s
+        jobs = [
+            image if isinstance(image, FoveaError) else Job(image, options, deadline, keep_pixels)
+            for image in images
+        ]
+        pipeline.submit([job for job in jobs if isinstance(job, Job)])
+        results = await _outcomes(jobs, timeout_s)
+        for result in results:
+            if isinstance(result, DeadlineExceeded):
+                raise result
+        return Prediction(
+            model=model.name,
+            version=model.version,
+            task=pipeline.engine.card.task,
+            labels=pipeline.engine.labels,
+            images=tuple(results),
+            timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
+        )
+
+
+async def _outcomes(
+    jobs: Sequence[Job | FoveaError], timeout_s: float | None
+) -> list[ImageResult | FoveaError]:
+    """Wait for every job; cancelling this cancels them."""
+
+    async def outcome(job: Job | FoveaError) -> ImageResult | FoveaError:
+        if isinstance(job, FoveaError):
+            return job
+        try:
+            return await asyncio.wrap_future(job.future)
+        except FoveaError as error:
+            return error
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            if len(jobs) == 1:
+                return [await outcome(jobs[0])]
+            return await asyncio.gather(*map(outcome, jobs))
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"no answer within {timeout_s:g} s; allow more time or send less"
+        ) from None
+
+
+def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
+    timings = [r.timing for r in results if isinstance(r, ImageResult)]
+    return {
+        stage.name: 1e3 * max((getattr(t, stage.name) for t in timings), default=0.0)
+        for stage in fields(Timing)
+    }

@@ -1,0 +1,135 @@
+"""One version of one model, from folder to ready."""
+
+from __future__ import annotations
+
+import logging
+import time
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+from fovea_engines.engine import Engine
+from fovea_engines.options import PredictOptions
+from fovea_preprocess.errors import FoveaError, ModelNotReady
+from fovea_preprocess.image import ImageLimits
+
+from fovea_server.config import ModelConfig
+from fovea_server.pipeline import Pipeline
+from fovea_server.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class State(StrEnum):
+    """Where a model stands; Triton's words."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class ServedModel:
+    """A model version that is being loaded, served or given back.
+
+    Attributes:
+        name: of the model.
+        version: number of the version folder.
+        reason: why it is not ready, in one sentence; empty when it is.
+    """
+
+    def __init__(
+        self, name: str, version: int, folder: Path, settings: Settings, config: ModelConfig
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.reason = "it is being loaded"
+        self._state = State.LOADING
+        self._folder = folder
+        self._settings = settings
+        self._config = config
+        self._pipeline: Pipeline | None = None
+
+    @property
+    def state(self) -> State:
+        """LOADING, READY, UNLOADING or UNAVAILABLE."""
+        if self._pipeline is not None and self._pipeline.failure:
+            return State.UNAVAILABLE
+        return self._state
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What answers images.
+
+        Raises:
+            ModelNotReady: it is loading, failed to load, has died or is being unloaded.
+        """
+        if self._pipeline is None or self.state is not State.READY:
+            reason = (self._pipeline and self._pipeline.failure) or self.reason
+            raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
+        return self._pipeline
+
+    def load(self) -> None:
+        """Open the engine, warm it up, start the stages. Never raises: see `state`."""
+        if self._state is not State.LOADING:
+            return
+        started = time.monotonic()
+        try:
+            engine = Engine.open(self._folder, threads=self._settings.threads)
+        except FoveaError as error:
+            self.fail(str(error))
+            return
+        except OSError as error:
+            self.fail(f"its folder cannot be read: {error}")
+            return
+        try:
+            _warm_up(engine)
+        except FoveaError as error:
+            engine.close()
+            self.fail(f"it failed to warm up: {error}")
+            return
+        settings, delay_s = self._settings, self._config.max_queue_delay_s
+        self._pipeline = Pipeline(
+            engine,
+            limits=ImageLimits(
+                max_bytes=int(settings.max_image_mb * 1e6),
+                max_pixels=int(settings.max_megapixels * 1e6),
+            ),
+            max_queue=settings.max_queue,
+            max_queue_delay_s=settings.max_queue_delay_ms / 1e3 if delay_s is None else delay_s,
+        )
+        self.reason, self._state = "", State.READY
+        log.info(
+            "model %s version %d is ready: %s %s, head %s, %.2f s",
+            self.name,
+            self.version,
+            engine.card.backend,
+            engine.card.precision,
+            engine.card.family or "not recognised (serves tensors)",
+            time.monotonic() - started,
+        )
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what was accepted, then free the engine."""
+        self._state, self.reason = State.UNLOADING, "it is being unloaded"
+        if self._pipeline is not None:
+            self._pipeline.close(timeout_s)
+            self._pipeline = None
+        self._state, self.reason = State.UNAVAILABLE, "unloaded"
+
+    def fail(self, reason: str) -> None:
+        """It will not be ready, and says why."""
+        self._state, self.reason = State.UNAVAILABLE, reason
+        log.error("model %s version %d failed to load: %s", self.name, self.version, reason)
+
+
+def _warm_up(engine: Engine) -> None:
+    """Run everything once on an empty picture, as a lone request and as one of many."""
+    for alone in (True, False):
+        feeds = {
+            spec.name: np.zeros((1, *(abs(n) for n in spec.shape[1:])), spec.numpy_dtype)
+            for spec in engine.session.inputs
+        }
+        outputs = engine.session.infer(feeds, alone=alone)
+        if engine.head is not None:
+            engine.head.decode(outputs, 0, PredictOptions())

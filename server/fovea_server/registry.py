@@ -1,0 +1,93 @@
+"""The models that are being served."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from fovea_engines.repository import ModelRepository
+from fovea_preprocess.errors import InvalidModel, NotFound
+
+from fovea_server.config import ModelConfig
+from fovea_server.model import ServedModel, State
+from fovea_server.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Registry:
+    """Finds models in the repository, loads them, gives them out.
+
+    Of each model the newest version is served, and older ones that its `config.pbtxt` names in
+    `version_policy`, as Triton does.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._repository = ModelRepository(settings.model_repository)
+        self._models: dict[str, dict[int, ServedModel]] = {}
+        self.scanned = False
+
+    def load_all(self) -> None:
+        """Scan the repository and load what is in it, several models at a time."""
+        try:
+            names = self._repository.models()
+        except NotFound as error:
+            log.error("%s", error)
+            names = ()
+        for name in names:
+            self._models[name] = self._found(name)
+        self.scanned = True
+        with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
+            for _ in pool.map(ServedModel.load, self):
+                pass
+
+    def _found(self, name: str) -> dict[int, ServedModel]:
+        root = self._repository.root / name
+        versions = self._repository.versions(name)
+        config, fault = ModelConfig(), None
+        try:
+            config = ModelConfig.read(root)
+        except InvalidModel as error:
+            fault = str(error)
+        models = {
+            version: ServedModel(name, version, root / str(version), self._settings, config)
+            for version in config.served(versions)
+        }
+        if fault:
+            for model in models.values():
+                model.fail(fault)
+        return models
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        for versions in list(self._models.values()):
+            yield from versions.values()
+
+    def get(self, name: str, version: int | None = None) -> ServedModel:
+        """The model, of the newest version unless one is asked for.
+
+        Raises:
+            NotFound: there is no such model or version; the message lists what there is.
+        """
+        versions = self._models.get(name)
+        if not versions:
+            known = ", ".join(sorted(n for n, v in self._models.items() if v)) or "none"
+            raise NotFound(f"there is no model '{name}'; served models: {known}")
+        if version is None:
+            return versions[max(versions)]
+        if version not in versions:
+            known = ", ".join(map(str, sorted(versions)))
+            raise NotFound(f"model '{name}' has no version {version}; served versions: {known}")
+        return versions[version]
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model found at start is ready."""
+        return self.scanned and all(model.state is State.READY for model in self)
+
+    def close(self) -> None:
+        """Drain and unload everything."""
+        with ThreadPoolExecutor(8) as pool:
+            for _ in pool.map(lambda m: m.close(self._settings.exit_timeout_s), self):
+                pass

@@ -1,0 +1,87 @@
+"""What the OpenAPI page says of routes whose bodies are read by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fovea_engines.options import MAX_DETECTIONS
+
+from fovea_server.schemas import ErrorAnswer, PredictAnswer, PredictRequest
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+
+def _query(name: str, schema: dict[str, Any], description: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "schema": schema,
+        "description": description,
+    }
+
+
+_OPTIONS = [
+    _query("conf", {"type": "number", "minimum": 0, "maximum": 1, "default": 0.25}, "least score"),
+    _query(
+        "iou",
+        {"type": "number", "minimum": 0, "maximum": 1, "default": 0.7},
+        "overlap above which the weaker of two boxes goes",
+    ),
+    _query("classes", {"type": "string"}, "class ids to keep, separated by commas; default all"),
+    _query(
+        "max_det",
+        {"type": "integer", "minimum": 1, "maximum": MAX_DETECTIONS, "default": 300},
+        "most detections an image",
+    ),
+    _query("agnostic", {"type": "boolean", "default": False}, "suppress across classes"),
+    {
+        "name": "X-Request-Timeout-Ms",
+        "in": "header",
+        "required": False,
+        "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
+        "description": "after this the answer is 504 and work on it stops",
+    },
+]
+
+_ERRORS = {
+    400: "the request, or its only picture, cannot be understood",
+    404: "no such model or version",
+    408: "the body did not arrive in time",
+    413: "the body or the picture is over the limit",
+    422: "an option is unknown or out of its range",
+    429: "too much is waiting; send again after `Retry-After` seconds",
+    503: "the model is not ready, or the server is stopping",
+    504: "no answer within X-Request-Timeout-Ms",
+}
+
+PREDICT: dict[str, Any] = {
+    "response_model": PredictAnswer,
+    "responses": {
+        200: {"content": {"image/jpeg": _BINARY, "image/png": _BINARY}},
+        **{
+            status: {"model": ErrorAnswer, "description": description}
+            for status, description in _ERRORS.items()
+        },
+    },
+    "openapi_extra": {
+        "parameters": _OPTIONS,
+        "requestBody": {
+            "required": True,
+            "content": {
+                "image/*": _BINARY,
+                "multipart/form-data": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "file": {"type": "array", "items": _BINARY["schema"]},
+                        },
+                    }
+                },
+                "application/json": {"schema": PredictRequest.model_json_schema(
+                    ref_template="#/components/schemas/{model}"
+                )},
+            },
+        },
+    },
+}

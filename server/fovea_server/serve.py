@@ -1,0 +1,70 @@
+"""Running the application: sockets, signals, exit."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import uvicorn
+
+from fovea_server.app import create_app
+from fovea_server.settings import Settings
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which ends with exit code 0 after it has drained.
+
+    uvicorn raises the signal once more after shutting down, so that the process would die of it;
+    orchestrators then report a failed stop.
+    """
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle SIGTERM and SIGINT while serving, and put the old handlers back after."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handlers = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.handle_exit(number, frame)
+
+
+def make_server(settings: Settings) -> Server:
+    """A server for these settings, not yet started; `run()` it."""
+    return Server(
+        uvicorn.Config(
+            create_app(settings),
+            host=settings.host,
+            port=settings.http_port,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            access_log=settings.log_level == "debug",
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=int(settings.exit_timeout_s) or None,
+        )
+    )
+
+
+def set_up_logging(level: str) -> None:
+    """One line an event, to stderr."""
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    # It tells of every request it sends.
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""The program that made the demo detector: handwritten digits on photographs."""
