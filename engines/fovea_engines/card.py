@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -14,7 +14,7 @@ from fovea_engines.backends.base import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
 from fovea_preprocess.spec import PreprocessSpec
 
-CARD_FORMAT = 1
+CARD_FORMAT: Final = 1
 CARD_FILE = "card.json"
 
 
@@ -57,7 +57,7 @@ class EngineCard:
         outputs: in the model's order.
         family: head family, e.g. "yolov8"; None: not recognised, the engine serves tensors.
         reason: why that family, or why none.
-        task: e.g. "detect"; None where unknown.
+        task: e.g. "detect"; "tensors" where unknown.
         labels: class names by id; None where unknown.
         preprocess: how a picture becomes an input row; None without a family.
         agreement: None where no build was.
@@ -80,7 +80,7 @@ class EngineCard:
     outputs: tuple[TensorSpec, ...]
     family: str | None
     reason: str
-    task: str | None
+    task: str
     labels: tuple[str, ...] | None
     preprocess: PreprocessSpec | None
     agreement: Agreement | None

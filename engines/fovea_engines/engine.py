@@ -20,6 +20,8 @@ from fovea_engines.plain import open_plain
 from fovea_preprocess.errors import InvalidModel, UnsupportedModel
 from fovea_preprocess.preprocessor import Preprocessor
 
+_DEFAULTS = PredictOptions()
+
 
 class Engine:
     """A session with all that turns its arrays into detections. A context manager.
@@ -65,14 +67,18 @@ class Engine:
                     "card's): build the engine again"
                 )
         path = folder / next(iter(card.files))
-        return cls(card, open_session(card.backend, path, max_batch=card.max_batch, threads=threads))
+        return cls(
+            card, open_session(card.backend, path, max_batch=card.max_batch, threads=threads)
+        )
 
-    def detect(self, pixels: NDArray[np.uint8], options: PredictOptions | None = None) -> Detections:
+    def detect(
+        self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS
+    ) -> Detections:
         """Find what is in one picture.
 
         Args:
             pixels: uint8 [height, width, 3], RGB, upright.
-            options: thresholds and filters; None is the defaults.
+            options: thresholds and filters.
 
         Returns:
             Detections with boxes in pixels of `pixels`.
@@ -86,7 +92,7 @@ class Engine:
         batch = np.empty((1, *spec.row_shape), spec.dtype)
         back = self.preprocessor(pixels, batch[0])
         outputs = self.session.infer({self.card.inputs[0].name: batch})
-        found = self.head.decode(outputs, 0, options or PredictOptions())
+        found = self.head.decode(outputs, 0, options)
         return Detections(back.boxes_to_source(found.boxes), found.scores, found.class_ids)
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from fovea_engines.options import PredictOptions
 MAX_CANDIDATES = 30_000
 """Most boxes that enter suppression, best first; what evaluation at conf .001 asks for."""
 
-BLOCK = 256
-"""Boxes judged at once: a block against 300 kept boxes is 300 kB a temporary, inside the L2."""
+BLOCK = 64
+"""Boxes settled at once: 48 to 128 measured alike, fewer pay numpy's overhead more often."""
 
 FARTHEST = 1e6
 """Largest sound coordinate, pixels: beyond it an output is broken, and areas leave float32."""
@@ -40,8 +40,10 @@ def detections(
         At most `options.max_det` detections in arrays of their own, by score descending, and
         equal scores in the order given.
     """
-    sound = (np.abs(boxes) < FARTHEST).all(axis=1) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
-    sound &= np.isfinite(scores) & (scores >= options.conf)
+    x1, y1, x2, y2 = boxes.T
+    # Each comparison is False for NaN, and together they leave no infinity.
+    sound = (x1 < x2) & (y1 < y2) & (scores >= options.conf) & (scores < np.inf)
+    sound &= (x1 > -FARTHEST) & (y1 > -FARTHEST) & (x2 < FARTHEST) & (y2 < FARTHEST)
     if options.classes is not None:
         sound &= np.isin(class_ids, options.classes)
     order = np.flatnonzero(sound)
@@ -68,9 +70,9 @@ def greedy(
 ) -> NDArray[np.intp]:
     """Indices of the boxes that survive greedy suppression.
 
-    A box is dropped when its IoU with a surviving better one exceeds `iou`. Blocks of boxes are
-    compared with all survivors so far, then among themselves, so the cost is n x survivors
-    without a Python step a box, and it ends as soon as `limit` have survived.
+    A box is dropped when its IoU with a surviving better one exceeds `iou`. The best block that
+    is left is settled among itself, then drops what it covers of all the rest: n x survivors
+    comparisons without a Python step a box, ending as soon as `limit` have survived.
 
     Args:
         boxes: float32 [n, 4], corners, best first.
@@ -81,14 +83,17 @@ def greedy(
     Returns:
         intp [k], ascending.
     """
-    kept = np.empty(0, dtype=np.intp)
-    for start in range(0, len(boxes), BLOCK):
-        block = np.arange(start, min(start + BLOCK, len(boxes)))
-        block = block[~_overlaps(boxes, groups, kept, block, iou).any(axis=0)]
-        over = np.triu(_overlaps(boxes, groups, block, block, iou), k=1)
-        kept = np.concatenate([kept, block[_survivors(over)]])
-        if len(kept) >= limit:
-            break
+    if groups is None:
+        groups = np.zeros(len(boxes), dtype=np.int32)
+    table = np.concatenate([boxes.T, groups[None].astype(np.float32)])
+    rest = np.arange(len(boxes))
+    kept = rest[:0]
+    while len(rest) and len(kept) < limit:
+        block, rest = rest[:BLOCK], rest[BLOCK:]
+        block = block[_survivors(np.triu(_over(table[:, block], table[:, block], iou), k=1))]
+        kept = np.concatenate([kept, block])
+        if len(rest):
+            rest = rest[~_over(table[:, block], table[:, rest], iou).any(axis=0)]
     return kept[:limit]
 
 
@@ -106,22 +111,25 @@ def _survivors(over: NDArray[np.bool_]) -> NDArray[np.bool_]:
         alive = settled
 
 
-def _overlaps(
-    boxes: NDArray[np.float32],
-    groups: NDArray[np.integer] | None,
-    rows: NDArray[np.intp],
-    columns: NDArray[np.intp],
-    iou: float,
-) -> NDArray[np.bool_]:
-    """Whether boxes `rows` x `columns` overlap by more than `iou`: bool [rows, columns]."""
-    a, b = boxes[rows].T[:, :, None], boxes[columns].T[:, None, :]
-    width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
-    height = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
-    common = np.maximum(width, 0) * np.maximum(height, 0)
+def _over(better: NDArray[np.float32], worse: NDArray[np.float32], iou: float) -> NDArray[np.bool_]:
+    """Whether boxes of one group overlap by more than `iou`: bool [better, worse].
+
+    Both are float32 [5, n] of x1 y1 x2 y2 group. Comparisons are several times cheaper than
+    arithmetic, and most pairs do not meet at all, so only those that do are worked out.
+    """
+    left, top, right, bottom, group = better[:, :, None]
+    over: NDArray[np.bool_] = group == worse[4]
+    over &= left < worse[2]
+    over &= right > worse[0]
+    over &= top < worse[3]
+    over &= bottom > worse[1]
+    first, second = np.nonzero(over)
+    a, b = better[:, first], worse[:, second]
+    common = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
+    common *= np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
     union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - common
+    # Boxes thinner than float32 resolves have no area: they overlap with nothing.
+    quotient = common / np.maximum(union, np.finfo(np.float32).tiny)
     # Not `common > iou * union`: only the quotient rounds so that 7/10 is never over 0.7.
-    # A union may round to 0 for boxes thinner than float32 resolves; those overlap with nothing.
-    over: NDArray[np.bool_] = common / np.maximum(union, np.finfo(np.float32).tiny) > iou
-    if groups is not None:
-        over &= groups[rows][:, None] == groups[columns][None, :]
+    over[first, second] = quotient > iou
     return over

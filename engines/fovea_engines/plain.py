@@ -12,7 +12,8 @@ from fovea_engines.device import processor_name
 from fovea_engines.digest import file_sha256
 from fovea_engines.graph.metadata import read_metadata
 from fovea_engines.heads.metadata import labels_from_metadata
-from fovea_engines.heads.recognise import default_preprocess, recognise
+from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.heads.recognise import recognise
 from fovea_engines.labels import LABELS_FILE, read_labels
 from fovea_preprocess.errors import NotFound
 

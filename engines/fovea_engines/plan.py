@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fovea_engines.backends.registry import DISTRIBUTIONS, BackendInfo, available_backends
+from fovea_engines.backends.registry import (
+    DEFAULT_CPU_BACKEND,
+    DISTRIBUTIONS,
+    BackendInfo,
+    available_backends,
+)
 from fovea_engines.digest import json_sha256
 from fovea_engines.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
@@ -40,7 +45,7 @@ class BuildPlan:
     source: Path
     name: str
     repository: Path
-    backend: str
+    backend: str = DEFAULT_CPU_BACKEND
     size: tuple[int, int] | None = None
     max_batch: int = 1
     labels: tuple[str, ...] | None = None

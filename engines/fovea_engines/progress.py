@@ -1,53 +1,60 @@
-"""Phases of long work, as they are shown and as they are recorded."""
+"""Phases of long work, as they are recorded and as they are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 class Progress:
-    """Times phases; shows them when it has a console: a spinner on a terminal, else lines.
+    """Times phases, in silence.
 
     Attributes:
         seconds: by phase, in the order they ended.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._console = console
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a block; the name is shown and recorded. A block that raises is not recorded."""
+        """Time a block. One that raises is not recorded."""
         began = perf_counter()
-        with self._spinner(name):
-            yield
+        yield
         self.seconds[name] = round(perf_counter() - began, 3)
-        self._print(f"  {name:<12} {self.seconds[name]:6.1f} s")
 
     def note(self, text: str) -> None:
         """Say something that is not a phase."""
-        self._print(f"  {text}")
+
+
+class ConsoleProgress(Progress):
+    """Shows phases on stderr: a running clock on a terminal, else a line when one ends."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        super().__init__()
+        self._console = Console(stderr=True)
 
     @contextmanager
-    def _spinner(self, name: str) -> Iterator[None]:
-        if self._console is None or not self._console.is_terminal:
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a block and show it."""
+        with self._clock(name), super().phase(name):
             yield
-            return
+        self.note(f"{name:<12} {self.seconds[name]:6.1f} s")
+
+    def note(self, text: str) -> None:
+        """Print one line."""
+        self._console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def _clock(self, name: str) -> Iterator[None]:
         from rich.progress import Progress as Bar
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Bar(*columns, console=self._console, transient=True) as bar:
+        off = not self._console.is_terminal
+        with Bar(*columns, console=self._console, transient=True, disable=off) as bar:
             bar.add_task(name, total=None)
             yield
-
-    def _print(self, text: str) -> None:
-        if self._console is not None:
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -53,6 +53,16 @@ class LetterboxMap:
         """Input pixels a source pixel is high."""
         return self.scaled_height / self.source_height
 
+    @property
+    def visible(self) -> tuple[slice, slice]:
+        """Rows and columns of the input that show the picture; the rest is padding."""
+        return (
+            slice(
+                max(self.offset_y, 0), min(self.offset_y + self.scaled_height, self.input_height)
+            ),
+            slice(max(self.offset_x, 0), min(self.offset_x + self.scaled_width, self.input_width)),
+        )
+
     def points_to_input(self, points: Floats) -> NDArray[np.float32]:
         """Points of the picture, [..., 2] as x y, in the input; float32 [..., 2]."""
         return self._apply(points, self._scale, self._offset)
@@ -144,16 +154,19 @@ def _letterbox(
     # YOLOv5 letterbox(): sizes are rounded; of an odd padding the larger half goes right and down,
     # round(d - 0.1) being what decides.
     scaled = max(1, round(width * ratio)), max(1, round(height * ratio))
-    left, top = (round((a - b) / 2 - 0.1) for a, b in zip((spec.width, spec.height), scaled))
-    return scaled, (left, top)
+    left, top = (spec.width - scaled[0]) / 2, (spec.height - scaled[1]) / 2
+    return scaled, (round(left - 0.1), round(top - 0.1))
 
 
 def _center_crop(
     spec: PreprocessSpec, width: int, height: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    # torchvision Resize(size) + CenterCrop: the short side becomes `size`, the long one is cut off
-    # to a whole pixel; the crop starts at round((scaled - crop) / 2).
-    ratio = max(spec.width / width, spec.height / height) / spec.crop_ratio
-    scaled = max(spec.width, int(width * ratio)), max(spec.height, int(height * ratio))
-    left, top = (round((a - b) / 2) for a, b in zip((spec.width, spec.height), scaled))
-    return scaled, (left, top)
+    # torchvision Resize(size) + CenterCrop: one side becomes `size`, the other is int() of what
+    # keeps the aspect; the crop starts at round((scaled - crop) / 2).
+    wide, high = round(spec.width * spec.crop_ratio), round(spec.height * spec.crop_ratio)
+    if wide * height >= high * width:
+        scaled = wide, max(high, wide * height // width)
+    else:
+        scaled = max(wide, high * width // height), high
+    left, top = (scaled[0] - spec.width) / 2, (scaled[1] - spec.height) / 2
+    return scaled, (-round(left), -round(top))

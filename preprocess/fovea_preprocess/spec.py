@@ -69,4 +69,8 @@ class PreprocessSpec:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> PreprocessSpec:
         """The inverse of `to_json`."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
+        fields: dict[str, Any] = {
+            name: tuple(entry) if isinstance(entry, list) else entry
+            for name, entry in value.items()
+        }
+        return cls(**fields)

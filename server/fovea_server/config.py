@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fovea_engines.model_config import read_model_config
-
-CONFIG_FILE = "config.pbtxt"
+from fovea_engines.model_config import CONFIG_FILE
+from fovea_engines.triton_messages import model_config_messages
+from fovea_preprocess.errors import InvalidModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class ModelConfig:
         path = model_folder / CONFIG_FILE
         if not path.is_file():
             return cls()
-        message = read_model_config(path)
+        message = _parsed(path)
         policy = message.version_policy
         batching = message.dynamic_batching
         return cls(
@@ -58,3 +59,14 @@ class ModelConfig:
         if self.specific:
             return tuple(v for v in versions if v in self.specific)
         return tuple(versions[-self.latest :])
+
+
+def _parsed(path: Path) -> Any:
+    from google.protobuf import text_format
+
+    try:
+        return text_format.Parse(
+            path.read_text(encoding="utf-8"), model_config_messages().ModelConfig()
+        )
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise InvalidModel(f"{path} cannot be read: {error}") from None

@@ -75,21 +75,36 @@ class ServedModel:
             return
         started = time.monotonic()
         try:
-            engine = Engine.open(self._folder, threads=self._settings.threads)
+            self._pipeline = self._start()
         except FoveaError as error:
             self.fail(str(error))
-            return
         except OSError as error:
             self.fail(f"its folder cannot be read: {error}")
-            return
+        except Exception:  # noqa: BLE001  one model must not keep the others from loading
+            log.exception("model %s version %d", self.name, self.version)
+            self.fail("an internal error; the server's log has the details")
+        else:
+            self.reason, self._state = "", State.READY
+            card = self._pipeline.engine.card
+            log.info(
+                "model %s version %d is ready: %s %s, head %s, %.2f s",
+                self.name,
+                self.version,
+                card.backend,
+                card.precision,
+                card.family or "not recognised (serves tensors)",
+                time.monotonic() - started,
+            )
+
+    def _start(self) -> Pipeline:
+        settings, delay_s = self._settings, self._config.max_queue_delay_s
+        engine = Engine.open(self._folder, threads=settings.threads)
         try:
             _warm_up(engine)
-        except FoveaError as error:
+        except BaseException:
             engine.close()
-            self.fail(f"it failed to warm up: {error}")
-            return
-        settings, delay_s = self._settings, self._config.max_queue_delay_s
-        self._pipeline = Pipeline(
+            raise
+        return Pipeline(
             engine,
             limits=ImageLimits(
                 max_bytes=int(settings.max_image_mb * 1e6),
@@ -97,16 +112,6 @@ class ServedModel:
             ),
             max_queue=settings.max_queue,
             max_queue_delay_s=settings.max_queue_delay_ms / 1e3 if delay_s is None else delay_s,
-        )
-        self.reason, self._state = "", State.READY
-        log.info(
-            "model %s version %d is ready: %s %s, head %s, %.2f s",
-            self.name,
-            self.version,
-            engine.card.backend,
-            engine.card.precision,
-            engine.card.family or "not recognised (serves tensors)",
-            time.monotonic() - started,
         )
 
     def close(self, timeout_s: float) -> None:

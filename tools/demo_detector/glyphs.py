@@ -59,7 +59,7 @@ def draw(glyph: Glyph, height: float, rng: np.random.Generator) -> Mask:
     side = int(np.ceil(height * 1.7)) + 4
     centre = np.array([3.5, 3.5]) - to_grid @ np.full(2, (side - 1) / 2.0)
     field = affine_transform(glyph.ink, to_grid, offset=centre, output_shape=(side, side), order=3)
-    threshold = rng.uniform(0.34, 0.52)
+    threshold = rng.uniform(0.4, 0.58)
     # Ink rises from 0 to 1 within about one cell, so this ramp is an edge one pixel wide.
     ramp = float(np.clip(0.7 / cell, 0.04, 0.3))
     return _visible(np.clip((field - threshold) / (2 * ramp) + 0.5, 0.0, 1.0))

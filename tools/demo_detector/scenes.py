@@ -98,8 +98,8 @@ def _place(
 
 
 def _touch(one: Corners, other: Corners) -> bool:
-    # The gap leaves room for a label under either digit.
-    gap = 2 + 0.2 * min(one[3] - one[1], other[3] - other[1])
+    # The gap leaves room for the label that may lie under either digit.
+    gap = 2 + 0.2 * max(one[3] - one[1], other[3] - other[1])
     apart_x = one[0] > other[2] + gap or other[0] > one[2] + gap
     apart_y = one[1] > other[3] + gap or other[1] > one[3] + gap
     return not (apart_x or apart_y)

@@ -28,8 +28,10 @@ def read_metadata(path: Path) -> dict[str, str]:
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
-            entries = [dict(_fields(BytesIO(e), len(e), {_KEY, _VALUE}))
-                       for _, e in _fields(file, size, {_METADATA_PROPS})]
+            entries = [
+                dict(_fields(BytesIO(e), len(e), {_KEY, _VALUE}))
+                for _, e in _fields(file, size, {_METADATA_PROPS})
+            ]
         return {e.get(_KEY, b"").decode(): e.get(_VALUE, b"").decode() for e in entries}
     except ValueError as error:
         raise InvalidModel(f"{path} is not an ONNX model ({error})") from error

@@ -53,7 +53,16 @@ class YoloV8:
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """See `Head.decode`."""
         plane = outputs[self.output][row]
-        best = plane[4:].max(axis=0)
-        found = np.flatnonzero(best >= options.conf)
+        found = np.flatnonzero(_best(plane[4:]) >= options.conf)
         few = plane[:, found].astype(np.float32, copy=False)
-        return detections(corners(few[:4].T), best[found], few[4:].argmax(axis=0), options)
+        classes = few[4:]
+        return detections(corners(few[:4].T), classes.max(axis=0), classes.argmax(axis=0), options)
+
+
+def _best(classes: Array) -> Array:
+    """The best class of each cell: float [cells] of [classes, cells]. The one pass over all."""
+    if classes.dtype == np.float16:
+        # Halves that are not negative order as their bits do, and numpy compares integers 80
+        # times as fast (measured: .06 ms for [80, 8400] instead of 5).
+        return classes.view(np.int16).max(axis=0).view(np.float16)
+    return classes.max(axis=0)

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fovea_server.commands.diagnosis import Finding, diagnose
 from fovea_server.commands.machine import Machine, look
@@ -34,6 +32,10 @@ def doctor(
 
 
 def _show(machine: Machine, findings: tuple[Finding, ...]) -> None:
+    # Imported late: the commands share one program, and `fovea serve` need not wait for it.
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console()
     table = Table(show_header=False, box=None)
     for name, value in _rows(machine):

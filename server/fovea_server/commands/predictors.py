@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from fovea_client import Box, Client, Detection, ImageResult, Prediction, Timing
 from fovea_engines.detections import Detections
 from fovea_engines.options import PredictOptions
+from fovea_engines.repository import ModelRepository
+from fovea_preprocess.errors import InvalidOption
 
 
-class Predictor(Protocol):
+class Predictor(AbstractContextManager["Predictor"], Protocol):
     """Answers for one model with one set of options."""
 
     def predict(self, image: bytes) -> Prediction:
-        """Detections in an encoded picture.
+        """The detections in an encoded picture.
 
         Raises:
             FoveaError, FoveaClientError: there are none, and why.
@@ -23,22 +27,108 @@ class Predictor(Protocol):
         ...
 
     def annotate(self, image: bytes) -> bytes:
-        """A JPEG of the picture that was last given to `predict`, with its detections drawn in.
-
-        Raises:
-            FoveaError, FoveaClientError: there is none, and why.
-        """
-        ...
-
-    def close(self) -> None:
-        """Give everything back."""
+        """A JPEG of an encoded picture with its detections drawn in; raises as `predict` does."""
         ...
 
 
 class RemotePredictor:
-    """Asks a server. Only options that were given travel: the rest are the server's."""
+    """Asks a server; options that were not given are the server's to decide.
 
-    def __init__(self, url: str, model: str, options: dict[str, object]) -> None:
-        self._client = Client(url)
+    Raises:
+        InvalidOption: `url` is not an address.
+    """
+
+    def __init__(self, url: str, model: str, options: dict[str, Any]) -> None:
+        try:
+            self._client = Client(url)
+        except ValueError as error:
+            raise InvalidOption(str(error)) from error
         self._model = model
         self._options = options
+
+    def predict(self, image: bytes) -> Prediction:
+        """See `Predictor`."""
+        return self._client.predict(self._model, image, **self._options)
+
+    def annotate(self, image: bytes) -> bytes:
+        """See `Predictor`."""
+        return self._client.annotate(self._model, image, **self._options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.close()
+
+
+class LocalPredictor:
+    """Opens the newest version of a model and runs it in this process.
+
+    Raises:
+        FoveaError: the model is not there or cannot be opened.
+    """
+
+    def __init__(self, repository: Path, model: str, options: PredictOptions) -> None:
+        # Asking a server needs none of this, and is not to wait for it.
+        from fovea_engines.engine import Engine
+
+        models = ModelRepository(repository)
+        self._version = models.latest(model)
+        self._engine = Engine.open(models.folder(model, self._version))
+        self._model = model
+        self._options = options
+
+    def predict(self, image: bytes) -> Prediction:
+        """See `Predictor`. "infer" is everything from letterbox to NMS."""
+        from fovea_preprocess.image import decode_image
+
+        started = time.perf_counter()
+        picture = decode_image(image)
+        decoded = time.perf_counter()
+        found = self._engine.detect(picture.pixels, self._options)
+        ended = time.perf_counter()
+        result = ImageResult(picture.width, picture.height, picture.orientation, self._typed(found))
+        timing = Timing(
+            decode=1e3 * (decoded - started),
+            letterbox=0.0,
+            queue=0.0,
+            infer=1e3 * (ended - decoded),
+            postprocess=0.0,
+            total=1e3 * (ended - started),
+        )
+        return Prediction(self._model, str(self._version), "detect", (result,), timing)
+
+    def annotate(self, image: bytes) -> bytes:
+        """See `Predictor`."""
+        from fovea_engines.draw import draw, encode
+        from fovea_preprocess.image import decode_image
+
+        pixels = decode_image(image).pixels
+        found = self._engine.detect(pixels, self._options)
+        return encode(draw(pixels, found, self._engine.labels), "image/jpeg")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._engine.close()
+
+    def _typed(self, found: Detections) -> tuple[Detection, ...]:
+        labels = self._engine.labels or ()
+        rows: list[Any] = list(
+            zip(found.boxes.tolist(), found.scores.tolist(), found.class_ids.tolist(), strict=True)
+        )
+        return tuple(
+            Detection(Box(*box), score, id_, labels[id_] if id_ < len(labels) else str(id_))
+            for box, score, id_ in rows
+        )

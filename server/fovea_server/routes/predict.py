@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from fovea_server.answer import prediction_json
-from fovea_server.body import read_body
+from fovea_server.routes.body import read_body
 from fovea_server.dataplane import DataPlane, Prediction
 from fovea_server.fetch import Fetcher
 from fovea_server.job import ImageResult

@@ -1,0 +1,36 @@
+# syntax=docker/dockerfile:1
+# Fovea on a CPU. Build from the repository root: docker build -f docker/cpu.Dockerfile .
+
+FROM python:3.11-slim AS builder
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY preprocess ./preprocess
+COPY engines ./engines
+COPY server ./server
+COPY client ./client
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m pip wheel --no-deps --wheel-dir /src/wheels .
+# A virtual environment moves to the next stage as one folder, without pip's caches or headers.
+RUN python -m venv /opt/fovea
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/fovea/bin/python -m pip install --constraint /src/constraints.txt /src/wheels/*.whl
+
+FROM python:3.11-slim
+# A fixed, numeric user: Kubernetes' runAsNonRoot needs the number, volumes need it to stay.
+RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fovea \
+    && install --directory --owner=10001 --group=10001 /repository
+COPY --from=builder /opt/fovea /opt/fovea
+COPY --chmod=755 docker/entrypoint.sh /usr/local/bin/fovea-entrypoint
+# The root may be mounted read-only: nothing is written outside /repository and /tmp.
+ENV PATH=/opt/fovea/bin:$PATH \
+    HOME=/tmp \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /tmp
+VOLUME /repository
+EXPOSE 8000
+# The slim image has no curl. urlopen raises on any status but 2xx, which is exit code 1.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
+ENTRYPOINT ["fovea-entrypoint"]

@@ -1,0 +1,56 @@
+"""config.pbtxt: what Triton's tools, and people, read of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fovea_engines.backends.base import TensorSpec
+from fovea_engines.card import EngineCard
+from fovea_engines.labels import LABELS_FILE
+from fovea_engines.triton_messages import model_config_messages
+
+CONFIG_FILE = "config.pbtxt"
+
+_TYPES = {
+    "bool": "TYPE_BOOL",
+    "object": "TYPE_STRING",
+    "bfloat16": "TYPE_BF16",
+    **{
+        f"{kind}{bits}": f"TYPE_{kind.upper()}{bits}"
+        for kind in ("int", "uint")
+        for bits in (8, 16, 32, 64)
+    },
+    **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
+}
+
+
+def config_text(card: EngineCard) -> str:
+    """The text form of Triton's `ModelConfig` for an engine; the same for the same card."""
+    from google.protobuf import text_format
+
+    pb = model_config_messages()
+
+    batched = card.max_batch if all(spec.shape[0] == -1 for spec in card.inputs) else 0
+    config = pb.ModelConfig(name=card.name, max_batch_size=batched)
+    if card.backend == "onnxruntime":
+        config.platform = "onnxruntime_onnx"
+    config.backend = card.backend
+    for spec in card.inputs:
+        config.input.append(pb.ModelInput(**_tensor(pb, spec, batched)))
+    for spec in card.outputs:
+        output = pb.ModelOutput(**_tensor(pb, spec, batched))
+        if card.labels is not None:
+            output.label_filename = LABELS_FILE
+        config.output.append(output)
+    # Ultralytics' Triton client reads names, stride and task from here, as a Python literal.
+    config.parameters["metadata"].string_value = repr(card.metadata)
+    text: str = text_format.MessageToString(config)
+    return text
+
+
+def _tensor(pb: Any, spec: TensorSpec, batched: int) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "data_type": pb.DataType.Value(_TYPES[spec.dtype]),
+        "dims": spec.shape[1:] if batched else spec.shape,
+    }

@@ -1,0 +1,149 @@
+"""A decoded picture into one row of a model's input batch."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fovea_preprocess.letterbox import LetterboxMap, fit
+from fovea_preprocess.spec import PreprocessSpec
+
+# A server works on one picture a thread, beside an engine on the same cores: threads that OpenCV
+# starts on its own would only make all of them wait for each other.
+cv2.setNumThreads(1)
+
+
+class Preprocessor:
+    """Turns pictures into rows of an input batch. Safe to call from many threads.
+
+    Attributes:
+        spec: what the rows look like.
+    """
+
+    def __init__(self, spec: PreprocessSpec) -> None:
+        self.spec = spec
+        self._tables = _tables(spec)
+        self._scratch = threading.local()
+
+    def __call__(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> LetterboxMap:
+        """Writes `pixels` into `out`.
+
+        Args:
+            pixels: uint8 [h, w, 3], RGB, upright; any strides.
+            out: the row to fill, of the spec's `row_shape` and dtype: a row of a batch buffer is
+                written in place; a view with gaps is taken too, at the price of a copy.
+
+        Returns:
+            Where the picture lies in the row.
+
+        Raises:
+            ValueError: `pixels` or `out` has another shape or dtype, or `out` is read-only.
+        """
+        spec = self.spec
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+            raise ValueError(f"pixels are {pixels.dtype} {pixels.shape}; uint8 [h, w, 3] is needed")
+        if out.dtype != spec.dtype or out.shape != spec.row_shape or not out.flags.writeable:
+            raise ValueError(
+                f"out is {out.dtype} {out.shape}, writeable: {out.flags.writeable}; "
+                f"a writeable {spec.dtype} {spec.row_shape} is needed"
+            )
+        box = fit(spec, pixels.shape[1], pixels.shape[0])
+        row = out if out.flags.carray else np.empty(out.shape, out.dtype)
+        picture, planes = self._buffers(box)
+        if spec.layout == "NHWC":
+            self._write_interleaved(pixels, box, picture, row)
+        else:
+            self._write_planes(pixels, box, picture, planes, row)
+        if row is not out:
+            out[...] = row
+        return box
+
+    def _write_planes(
+        self,
+        pixels: NDArray[np.uint8],
+        box: LetterboxMap,
+        picture: NDArray[np.uint8],
+        planes: NDArray[np.uint8],
+        row: NDArray[Any],
+    ) -> None:
+        for plane, table in zip(row, self._tables, strict=True):
+            _pad(plane, box, table[self.spec.pad])
+        regions = row[:, *box.visible]
+        _resize(pixels, box, picture)
+        whole = regions if self.spec.dtype == "uint8" else planes
+        cv2.split(picture, list(whole if self.spec.channels == "RGB" else whole[::-1]))
+        if whole is planes:
+            for plane, table, region in zip(planes, self._tables, regions, strict=True):
+                _look_up(plane, table, region)
+
+    def _write_interleaved(
+        self,
+        pixels: NDArray[np.uint8],
+        box: LetterboxMap,
+        picture: NDArray[np.uint8],
+        row: NDArray[Any],
+    ) -> None:
+        grey = self._tables[:, self.spec.pad]
+        # One value for all channels is written many times faster than a cycle of three.
+        _pad(row, box, grey[0] if (grey == grey[0]).all() else grey)
+        region = row[box.visible]
+        whole = region if self.spec.dtype == "uint8" else picture
+        _resize(pixels, box, whole)
+        if self.spec.channels == "BGR":
+            cv2.cvtColor(whole, cv2.COLOR_RGB2BGR, dst=whole)
+        if whole is picture:
+            _look_up(picture, np.ascontiguousarray(self._tables.T)[None], region)
+
+    def _buffers(self, box: LetterboxMap) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """This thread's room for the resized picture, [h, w, 3], and its planes, [3, h, w]."""
+        room: NDArray[np.uint8] | None = getattr(self._scratch, "room", None)
+        if room is None:
+            size = self.spec.height * self.spec.width * 3
+            room = self._scratch.room = np.empty((2, size), np.uint8)
+        rows, columns = box.visible
+        height, width = rows.stop - rows.start, columns.stop - columns.start
+        size = height * width * 3
+        return room[0, :size].reshape(height, width, 3), room[1, :size].reshape(3, height, width)
+
+
+def _tables(spec: PreprocessSpec) -> NDArray[Any]:
+    """What each channel makes of 0..255: [3, 256] of the spec's dtype."""
+    values = np.arange(256.0)
+    if spec.dtype == "uint8":
+        return np.tile(values.astype(np.uint8), (3, 1))
+    mean, std = np.array(spec.mean)[:, None], np.array(spec.std)[:, None]
+    return np.asarray((values * spec.scale - mean) / std, spec.dtype)
+
+
+def _resize(pixels: NDArray[np.uint8], box: LetterboxMap, target: NDArray[np.uint8]) -> None:
+    """Writes the visible part of `pixels` at its size in the input."""
+    height, width = target.shape[:2]
+    if (box.scaled_width, box.scaled_height) == (width, height):
+        cv2.resize(pixels, (width, height), dst=target, interpolation=cv2.INTER_LINEAR)
+        return
+    # A crop. Pillow resamples the part alone as if it had done the whole (a long strip's whole can
+    # be enormous), and with the filter that torchvision's classifiers are trained with.
+    left, top = -box.offset_x / box.scale_x, -box.offset_y / box.scale_y
+    part = (left, top, left + width / box.scale_x, top + height / box.scale_y)
+    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR, box=part)
+    target[...] = np.asarray(resized)
+
+
+def _pad(plane: NDArray[Any], box: LetterboxMap, value: Any) -> None:
+    rows, columns = box.visible
+    plane[: rows.start] = value
+    plane[rows.stop :] = value
+    plane[rows, : columns.start] = value
+    plane[rows, columns.stop :] = value
+
+
+def _look_up(levels: NDArray[np.uint8], table: NDArray[Any], target: NDArray[Any]) -> None:
+    # Only the width of an element matters to a look-up; not every OpenCV knows float16.
+    if target.dtype == np.float16:
+        table, target = table.view(np.int16), target.view(np.int16)
+    cv2.LUT(levels, table, dst=target)

@@ -1,0 +1,96 @@
+"""`fovea predict`: pictures in, a table of what is on them out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from fovea_engines.options import PredictOptions
+from fovea_preprocess.errors import FoveaError
+
+if TYPE_CHECKING:
+    from fovea_server.commands.predictors import Predictor
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def predict(
+    model: Annotated[str, typer.Argument(help="Name of the model.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Picture files.")],
+    repository: Annotated[
+        Path | None, typer.Option(help="Open the model of this repository, without a server.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help=f"Ask this server.  [default: {DEFAULT_URL}]")
+    ] = None,
+    conf: Annotated[float | None, typer.Option(help="Least score, 0 to 1.")] = None,
+    iou: Annotated[
+        float | None, typer.Option(help="Overlap above which the weaker box is dropped, 0 to 1.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(metavar="IDS", help="Class ids to keep, e.g. 0,2.")
+    ] = None,
+    max_det: Annotated[int | None, typer.Option(help="Most detections a picture.")] = None,
+    agnostic: Annotated[
+        bool, typer.Option("--agnostic", help="Suppress across classes as well.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the pictures with boxes drawn in.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document, as the server answers.")
+    ] = False,
+) -> None:
+    """Find the objects in pictures, with a running server or with an engine opened right here.
+
+    A picture that cannot be read fails only itself. Exits with 1 when any has failed.
+    """
+    # Commands share one program, and `fovea serve` is not to wait for what only this one needs.
+    from fovea_client import FoveaClientError
+
+    from fovea_server.commands.outcomes import complain, document, each_outcome, failed, show
+
+    if repository is not None and url is not None:
+        raise typer.BadParameter("give --repository or --url, not both")
+    given: dict[str, Any] = {
+        "conf": conf,
+        "iou": iou,
+        "classes": _class_ids(classes),
+        "max_det": max_det,
+        "agnostic": agnostic or None,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    outcomes = []
+    try:
+        with _open(model, repository, url, given) as predictor:
+            for outcome in each_outcome(predictor, images, save):
+                outcomes.append(outcome)
+                show(outcome, table=not as_json)
+    except (FoveaError, FoveaClientError, OSError) as error:
+        complain(str(error))
+        raise typer.Exit(1) from error
+    if as_json:
+        sys.stdout.write(json.dumps(document(model, outcomes), indent=2) + "\n")
+    if any(failed(outcome) for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _class_ids(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a list of class ids such as 0,2") from error
+
+
+def _open(model: str, repository: Path | None, url: str | None, given: dict[str, Any]) -> Predictor:
+    from fovea_server.commands.predictors import LocalPredictor, RemotePredictor
+
+    options = PredictOptions(**given)  # refuses what is out of range, before anything is sent
+    if repository is not None:
+        return LocalPredictor(repository, model, options)
+    return RemotePredictor(url or DEFAULT_URL, model, given)

@@ -1,0 +1,58 @@
+"""Rules of the house that no linter knows."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = [
+    path
+    for folder in ("preprocess", "engines", "server", "client")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+FILES = PACKAGES + [
+    path
+    for folder in ("tests", "benchmarks", "tools")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_no_file_is_over_300_lines(path):
+    assert len(path.read_text().splitlines()) <= 300 or "test_" in path.name
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=name)
+def test_only_settings_reads_the_environment(path):
+    if path.name == "settings.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert (node.value.id, node.attr) not in {("os", "environ"), ("os", "getenv")}
+
+
+def test_no_web_framework_below_the_routes():
+    for path in sorted((ROOT / "server" / "fovea_server").glob("*.py")):
+        if path.name in {"app.py"}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                assert not node.module.startswith("fastapi"), name(path)
+
+
+def test_serving_does_not_load_what_only_a_build_needs():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, fovea_server.app, fovea_server.serve;"
+        "print([m for m in ('onnx', 'onnxslim', 'onnxruntime', 'openvino', 'grpc')"
+        " if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

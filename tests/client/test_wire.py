@@ -1,0 +1,236 @@
+"""The sans-IO half: requests as values, answers as values."""
+
+import json
+from email.message import Message
+from email.parser import BytesParser
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import fovea_client
+import numpy as np
+import pytest
+from fovea_client import (
+    Box,
+    Detection,
+    ImageError,
+    ImageResult,
+    QueueFull,
+    ServerError,
+    UnexpectedAnswer,
+    _requests,
+    _responses,
+    _retry,
+)
+from fovea_client._responses import Response
+from fovea_client.errors import ConnectionFailed
+
+ANSWER = {
+    "model": "yolov8n",
+    "version": "3",
+    "task": "detect",
+    "images": [
+        {
+            "width": 810,
+            "height": 1080,
+            "orientation": 6,
+            "detections": [
+                {
+                    "box": {"x1": 22.25, "y1": 231.5, "x2": 805.0, "y2": 756.75},
+                    "score": 0.875,
+                    "class_id": 5,
+                    "class_name": "bus",
+                }
+            ],
+        },
+        {"error": {"code": "invalid_image", "message": "the file is cut off"}},
+    ],
+    "timing_ms": {
+        "decode": 2.5,
+        "letterbox": 1.5,
+        "queue": 0.25,
+        "infer": 54.0,
+        "postprocess": 0.5,
+        "total": 58.75,
+    },
+}
+
+
+def response(status: int, body: object, **headers: str) -> Response:
+    return Response(status, headers, json.dumps(body).encode())
+
+
+def test_all_is_sorted_and_complete() -> None:
+    public = {
+        name
+        for name, value in vars(fovea_client).items()
+        if not name.startswith("_")
+        and getattr(value, "__module__", "").startswith(("fovea_client", "typing", "types"))
+    }
+    assert fovea_client.__all__ == sorted(fovea_client.__all__)
+    assert set(fovea_client.__all__) >= public
+    assert all(hasattr(fovea_client, name) for name in fovea_client.__all__)
+    assert set(fovea_client.__all__) >= {
+        name
+        for name, value in vars(fovea_client.errors).items()
+        if isinstance(value, type) and issubclass(value, fovea_client.FoveaClientError)
+    }
+
+
+def test_one_picture_is_the_raw_body() -> None:
+    request = _requests.predict("yolov8n", [b"\xff\xd8 picture"])
+    assert (request.method, request.path) == ("POST", "/v1/models/yolov8n/predict")
+    assert request.body == b"\xff\xd8 picture"
+    assert request.headers == {
+        "accept": "application/json",
+        "content-type": "application/octet-stream",
+    }
+
+
+def test_only_given_options_travel() -> None:
+    request = _requests.predict(
+        "m", [b"x"], version=2, conf=0.0, classes=(0, 16), agnostic=False, timeout_ms=250
+    )
+    url = urlsplit(request.path)
+    assert url.path == "/v1/models/m/versions/2/predict"
+    assert parse_qs(url.query) == {"conf": ["0.0"], "classes": ["0,16"], "agnostic": ["false"]}
+    assert request.headers["x-request-timeout-ms"] == "250"
+
+
+@pytest.mark.parametrize("name", ["a/../b", "ü ?#%", "../v2/health/live"])
+def test_a_name_stays_one_segment_of_the_path(name: str) -> None:
+    for request in (_requests.predict(name, [b"x"]), _requests.ready(name)):
+        parts = request.path.split("/")
+        assert len(parts) == 5
+        assert unquote(parts[3]) == name
+
+
+def test_several_pictures_travel_as_multipart_in_order() -> None:
+    images = [b"first\r\n--", b"", b"\x00\xff" * 500]
+    request = _requests.predict("m", images)
+    head = f"Content-Type: {request.headers['content-type']}\r\n\r\n".encode()
+    form: Message = BytesParser().parsebytes(head + request.body)
+    assert form.get_content_type() == "multipart/form-data"
+    assert [part.get_payload(decode=True) for part in form.walk()][1:] == images
+    assert [part.get_filename() for part in form.walk()][1:] == ["0", "1", "2"]
+
+
+def test_no_picture_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(ValueError, match="no picture"):
+        _requests.predict("m", [])
+
+
+def test_a_prediction_is_read_into_types() -> None:
+    prediction = _responses.prediction(response(200, ANSWER))
+    assert (prediction.model, prediction.version, prediction.task) == ("yolov8n", "3", "detect")
+    bus = Detection(Box(22.25, 231.5, 805.0, 756.75), 0.875, 5, "bus")
+    assert prediction.images == (
+        ImageResult(810, 1080, 6, (bus,)),
+        ImageError("invalid_image", "the file is cut off"),
+    )
+    assert prediction.timing_ms.infer == 54.0
+    with pytest.raises(ValueError, match="2 pictures"):
+        _ = prediction.detections
+
+
+def test_detections_is_the_short_way_to_a_single_picture() -> None:
+    prediction = _responses.prediction(response(200, ANSWER | {"images": ANSWER["images"][:1]}))
+    assert prediction.image.width == 810
+    assert [found.class_name for found in prediction.detections] == ["bus"]
+
+
+def test_raw_tensors_keep_their_type_and_shape() -> None:
+    tensor = {"name": "out", "datatype": "float16", "shape": [2, 3], "data": [0, 1, 2, 3, 4, 5]}
+    image = {"width": 4, "height": 2, "orientation": 1, "tensors": [tensor]}
+    result = _responses.prediction(response(200, ANSWER | {"images": [image]})).image
+    assert result.detections == ()
+    assert result.tensors[0].data.dtype == np.float16
+    assert result.tensors[0].data.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b"null",
+        b"{}",
+        b"\xff\xfe",
+        json.dumps(ANSWER | {"timing_ms": {}}).encode(),
+        json.dumps(ANSWER | {"images": [{"width": "wide"}]}).encode(),
+        json.dumps(ANSWER | {"images": 3}).encode(),
+        json.dumps(
+            ANSWER
+            | {
+                "images": [
+                    {"width": 1, "height": 1, "orientation": 1}
+                    | {"tensors": [{"name": "", "datatype": "float33", "shape": [1], "data": [1]}]}
+                ]
+            }
+        ).encode(),
+    ],
+)
+def test_anything_else_is_an_unexpected_answer(body: bytes) -> None:
+    with pytest.raises(UnexpectedAnswer):
+        _responses.prediction(Response(200, {}, body))
+
+
+def test_what_later_servers_add_is_passed_over() -> None:
+    assert _responses.prediction(response(200, ANSWER | {"trace": [1]})).model == "yolov8n"
+
+
+def test_an_error_carries_the_servers_code_and_message() -> None:
+    answer = response(413, {"error": {"code": "image_too_large", "message": "send less"}})
+    with pytest.raises(ServerError, match="send less") as caught:
+        _responses.prediction(answer)
+    assert (caught.value.status, caught.value.code) == (413, "image_too_large")
+    assert caught.value.message == "send less"
+    assert not isinstance(caught.value, QueueFull)
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    body = {"error": {"code": "queue_full", "message": "256 images are waiting"}}
+    with pytest.raises(QueueFull) as caught:
+        _responses.picture(response(429, body, **{"retry-after": "7"}))
+    assert caught.value.retry_after_s == 7
+
+
+@pytest.mark.parametrize("value", ["Wed, 21 Oct 2026 07:28:00 GMT", "-1", "nan", "inf", ""])
+def test_a_retry_after_that_is_no_count_of_seconds_is_none(value: str) -> None:
+    with pytest.raises(QueueFull) as caught:
+        _responses.raise_for_status(Response(429, {"retry-after": value}, b"slow down"))
+    assert caught.value.retry_after_s is None
+
+
+@pytest.mark.parametrize("status", [301, 404, 502])
+def test_a_proxys_own_words_are_passed_on(status: int) -> None:
+    with pytest.raises(ServerError, match="Bad Gateway") as caught:
+        _responses.raise_for_status(Response(status, {}, b"<h1>Bad Gateway</h1>"))
+    assert caught.value.code == f"http_{status}"
+
+
+def test_a_picture_must_be_a_picture() -> None:
+    assert _responses.picture(Response(200, {"content-type": "image/png"}, b"png")) == b"png"
+    with pytest.raises(UnexpectedAnswer, match="application/json"):
+        _responses.picture(Response(200, {"content-type": "application/json"}, b"{}"))
+
+
+def test_readiness_is_yes_no_or_an_error() -> None:
+    assert _responses.ready(Response(200, {}, b""))
+    assert not _responses.ready(Response(400, {}, b""))
+    assert not _responses.ready(Response(503, {}, b""))
+    with pytest.raises(ServerError):
+        _responses.ready(Response(404, {}, b""))
+
+
+def test_a_wait_honours_the_server_and_then_doubles() -> None:
+    busy = QueueFull(429, "queue_full", "", retry_after_s=3.0)
+    assert 3.0 <= (_retry.wait_s(busy, 5, longest_s=30) or 0) <= 3.75
+    assert _retry.wait_s(busy, 0, longest_s=2) is None
+    lost = ConnectionFailed("nobody there")
+    assert 0.1 <= (_retry.wait_s(lost, 0, longest_s=30) or 0) <= 0.125
+    assert 0.8 <= (_retry.wait_s(lost, 3, longest_s=30) or 0) <= 1.0
+
+
+def test_what_will_not_get_better_is_not_tried_again() -> None:
+    assert _retry.wait_s(ServerError(422, "invalid_option", ""), 0, longest_s=30) is None
+    assert _retry.wait_s(UnexpectedAnswer(""), 0, longest_s=30) is None

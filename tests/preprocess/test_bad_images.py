@@ -1,0 +1,207 @@
+"""Bytes that are not a whole picture, and pictures that would cost too much."""
+
+import io
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from fovea_preprocess.errors import ImageTooLarge, InvalidImage
+from fovea_preprocess.image import ImageLimits, decode_image
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]
+
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "jpeg": ("JPEG", "RGB", {}),
+    "jpeg-progressive": ("JPEG", "RGB", {"progressive": True}),
+    "jpeg-grey": ("JPEG", "L", {}),
+    "jpeg-cmyk": ("JPEG", "CMYK", {}),
+    "png": ("PNG", "RGB", {}),
+    "png-palette": ("PNG", "P", {}),
+    "webp": ("WEBP", "RGB", {}),
+    "webp-lossless": ("WEBP", "RGB", {"lossless": True}),
+    "bmp": ("BMP", "RGB", {}),
+    "tiff": ("TIFF", "RGB", {}),
+    "tiff-lzw": ("TIFF", "RGB", {"compression": "tiff_lzw"}),
+    "gif": ("GIF", "P", {}),
+}
+
+# Pillow warns of odd metadata in damaged files; the library's own filter for that is not in force
+# inside pytest.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(scope="module")
+def files(picture: Pixels) -> dict[str, bytes]:
+    made = {}
+    for kind, (form, mode, options) in KINDS.items():
+        buffer = io.BytesIO()
+        Image.fromarray(picture).convert(mode).save(buffer, form, **options)
+        made[kind] = buffer.getvalue()
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_truncated(files: dict[str, bytes], kind: str) -> None:
+    data = files[kind]
+    size = len(data)
+    whole = decode_image(data).pixels
+    powers = {1 << bit for bit in range(size.bit_length())}
+    cuts = powers | {size - back for back in range(1, 40)} | {size * i // 20 for i in range(20)}
+    for cut in sorted(cut for cut in cuts if 0 <= cut < size):
+        try:
+            decoded = decode_image(data[:cut])
+        except InvalidImage:
+            continue
+        # Only bytes that say nothing about pixels may be missing: padding, an end mark.
+        assert size - cut < 4, f"{cut} of {size} bytes"
+        assert kind in ("bmp", "gif")
+        assert np.array_equal(decoded.pixels, whole)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "jpeg-progressive", "jpeg-grey", "jpeg-cmyk"])
+def test_jpeg_cut_and_ended_again(files: dict[str, bytes], kind: str) -> None:
+    data = files[kind]
+    for tail in (b"\xff\xd9", bytes(len(data) // 2) + b"\xff\xd9"):
+        with pytest.raises(InvalidImage):
+            decode_image(data[: len(data) * 2 // 3] + tail)
+
+
+@pytest.mark.parametrize("size", [(67, 180), (67, 45), (400, 90), (30, 90), (67, 0), (0, 90)])
+def test_jpeg_that_lies_about_its_size(files: dict[str, bytes], size: tuple[int, int]) -> None:
+    data = bytearray(files["jpeg"])
+    start = data.find(b"\xff\xc0")
+    struct.pack_into(">HH", data, start + 5, size[1], size[0])
+    with pytest.raises(InvalidImage):
+        decode_image(data)
+
+
+@pytest.mark.parametrize("size", [(67, 180), (400, 90), (67, 0), (0, 90), (2**31 - 1, 90)])
+def test_png_that_lies_about_its_size(files: dict[str, bytes], size: tuple[int, int]) -> None:
+    with pytest.raises(InvalidImage):
+        decode_image(resized_png(files["png"], *size))
+
+
+def test_png_with_a_flipped_bit(files: dict[str, bytes]) -> None:
+    data = bytearray(files["png"])
+    data[len(data) // 2] ^= 1
+    with pytest.raises(InvalidImage):
+        decode_image(data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_found_or_bearable(files: dict[str, bytes], kind: str) -> None:
+    random = np.random.default_rng(3)
+    for _ in range(150):
+        data = bytearray(files[kind])
+        # Headers come first in every format but TIFF: most of the damage goes there.
+        for place in (random.beta(0.5, 2, 4) * len(data)).astype(int):
+            data[place] = random.integers(256)
+        try:
+            decoded = decode_image(data, ImageLimits(max_pixels=1_000_000))
+        except InvalidImage:
+            continue
+        assert decoded.pixels.ndim == 3
+        assert 0 < decoded.width * decoded.height <= 1_000_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0",
+        b"hello, this is no picture",
+        b"%PDF-1.7\n",
+        b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>",
+        b"P6 1 1 255\n\0\0\0",
+        b"\0\0\0\x1cftypheic\0\0\0\0",
+        b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0",
+        b"\x89PNG\r\n\x1a\n",
+        b"\xff\xd8\xff\xd9",
+        b"GIF89a",
+        b"BM",
+        b"II*\0\x08\0\0\0",
+        bytes(range(256)) * 16,
+    ],
+)
+def test_foreign(data: bytes) -> None:
+    with pytest.raises(InvalidImage) as caught:
+        decode_image(data)
+    assert not isinstance(caught.value, ImageTooLarge)
+
+
+def resized_png(data: bytes, width: int, height: int) -> bytes:
+    """The same PNG with another size in its header, and the checksum to go with it."""
+    header = b"IHDR" + struct.pack(">II", width, height) + data[24:29]
+    return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
+
+
+def test_bombs_are_refused_by_their_header(files: dict[str, bytes]) -> None:
+    bombs = {"png": resized_png(files["png"], 60_000, 60_000)}
+    for kind, offset, layout in (("jpeg", files["jpeg"].find(b"\xff\xc0") + 5, ">HH"),
+                                 ("gif", 6, "<HH"), ("bmp", 18, "<II")):  # fmt: skip
+        bomb = bytearray(files[kind])
+        struct.pack_into(layout, bomb, offset, 60_000, 60_000)
+        bombs[kind] = bytes(bomb)
+    for bomb in bombs.values():
+        with pytest.raises(ImageTooLarge, match="60000x60000"):
+            decode_image(bomb)
+
+
+def test_real_bomb_is_not_decoded() -> None:
+    buffer = io.BytesIO()
+    Image.new("1", (10_000, 10_000)).save(buffer, "PNG", optimize=True)
+    bomb = buffer.getvalue()
+    assert len(bomb) < 20_000
+    start = time.process_time()
+    with pytest.raises(ImageTooLarge, match="10000x10000"):
+        decode_image(bomb)
+    assert time.process_time() - start < 0.1
+
+
+def test_limits_are_inclusive(files: dict[str, bytes]) -> None:
+    data = files["png"]
+    exact = ImageLimits(max_bytes=len(data), max_pixels=67 * 90)
+    assert decode_image(data, exact).width == 67
+    with pytest.raises(ImageTooLarge, match="bytes"):
+        decode_image(data, ImageLimits(max_bytes=len(data) - 1))
+    with pytest.raises(ImageTooLarge, match="pixels"):
+        decode_image(data, ImageLimits(max_pixels=67 * 90 - 1))
+
+
+def test_a_limit_above_pillows_own_holds() -> None:
+    buffer = io.BytesIO()
+    Image.new("1", (10_000, 10_000)).save(buffer, "PNG")
+    decoded = decode_image(buffer.getvalue(), ImageLimits(max_pixels=100_000_000))
+    assert decoded.width == 10_000
+
+
+def test_libraries_write_nothing_to_stderr(files: dict[str, bytes]) -> None:
+    program = (
+        "import sys, pickle\n"
+        "from fovea_preprocess.errors import InvalidImage\n"
+        "from fovea_preprocess.image import decode_image\n"
+        "for data in pickle.load(sys.stdin.buffer):\n"
+        "    try: decode_image(data)\n"
+        "    except InvalidImage: pass\n"
+    )
+    import pickle
+
+    random = np.random.default_rng(5)
+    bad = []
+    for data in files.values():
+        bad += [data[: len(data) // 2], data[:40], data[: len(data) // 2] + b"\xff\xd9"]
+        damaged = bytearray(data)
+        for place in random.integers(0, len(data), 5):
+            damaged[place] ^= 0x55
+        bad.append(bytes(damaged))
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=pickle.dumps(bad), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

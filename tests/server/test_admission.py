@@ -1,0 +1,43 @@
+"""Admission: all or none, and an honest word on when to come back."""
+
+import time
+
+import pytest
+from fovea_preprocess.errors import QueueFull
+from fovea_server.admission import Admission
+
+
+def test_all_or_none():
+    admission = Admission(4)
+    admission.enter(3)
+    with pytest.raises(QueueFull, match="3 images are waiting and the limit is 4"):
+        admission.enter(2)
+    assert admission.inside == 3
+    admission.enter(1)
+    admission.leave()
+    assert admission.inside == 3
+
+
+def test_retry_after_is_queue_length_over_measured_speed():
+    admission = Admission(40)
+    admission.enter(40)
+    for _ in range(20):
+        time.sleep(0.01)
+        admission.leave()
+    with pytest.raises(QueueFull) as full:
+        admission.enter(21)
+    # 20 are left at some 10 ms each; a noisy machine sleeps longer, never shorter.
+    assert 0.2 <= full.value.retry_after_s < 2
+
+
+def test_idle_time_is_not_taken_for_slowness():
+    admission = Admission(1)
+    admission.enter(1)
+    admission.leave()
+    time.sleep(0.3)
+    admission.enter(1)
+    admission.leave()
+    admission.enter(1)
+    with pytest.raises(QueueFull) as full:
+        admission.enter(1)
+    assert full.value.retry_after_s < 0.2

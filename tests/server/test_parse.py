@@ -1,0 +1,112 @@
+"""Bodies and options: understood, or refused with a sentence that names the fault."""
+
+import base64
+
+import orjson
+import pytest
+from fovea_engines.options import PredictOptions
+from fovea_preprocess.errors import InvalidImage, InvalidOption, InvalidRequest
+from fovea_server.parse import Url, parse_body, parse_options
+
+JSON = "application/json"
+FORM = "multipart/form-data; boundary=b"
+
+
+def form(*parts: tuple[str, bytes]) -> bytes:
+    body = b""
+    for disposition, content in parts:
+        body += b"--b\r\nContent-Disposition: form-data; " + disposition.encode()
+        body += b"\r\n\r\n" + content + b"\r\n"
+    return body + b"--b--\r\n"
+
+
+def test_a_raw_body_is_one_picture():
+    assert parse_body(b"anything", "image/jpeg", {}, 8) == ([b"anything"], PredictOptions())
+    assert parse_body(b"anything", "", {"conf": "0.5"}, 8)[1].conf == 0.5
+
+
+def test_json_pictures_and_options():
+    body = orjson.dumps(
+        {
+            "images": [
+                {"data": base64.b64encode(b"one").decode()},
+                {"url": "http://example.com/a.jpg"},
+                {"data": "***"},
+            ],
+            "conf": 0.1,
+            "classes": [1, 2],
+            "agnostic": True,
+        }
+    )
+    sources, options = parse_body(body, JSON + "; charset=utf-8", {"conf": "0.9", "iou": "0.5"}, 8)
+    assert sources[0] == b"one"
+    assert sources[1] == Url("http://example.com/a.jpg")
+    assert isinstance(sources[2], InvalidImage)
+    assert options == PredictOptions(conf=0.1, iou=0.5, classes=(1, 2), agnostic=True)
+
+
+def test_form_pictures_and_options():
+    large = bytes(range(256)) * 8000
+    body = form(
+        ('name="a"; filename="a.jpg"', b"one"),
+        ('name="classes"', b"3"),
+        ('name="classes"', b"5"),
+        ('name="b"; filename="b.jpg"', large),
+    )
+    sources, options = parse_body(body, FORM, {}, 8)
+    assert sources == [b"one", large]
+    assert options.classes == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (b"{", JSON, "not JSON"),
+        (b"[]", JSON, "the body"),
+        (b'{"images":[]}', JSON, "images"),
+        (b'{"images":[{}]}', JSON, "either 'data'"),
+        (b'{"images":[{"data":"", "url":""}]}', JSON, "either 'data'"),
+        (b'{"images":[{"data":1}]}', JSON, "images.0.data"),
+        (b'{"images":[{"data":""}],"speed":9}', JSON, "speed"),
+        (b"[" * 5000 + b"]" * 5000, JSON, "the body"),
+        (b'{"images":[' + b'{"data":""},' * 8 + b'{"data":""}]}', JSON, "9 pictures"),
+        (b"--b\r\nnonsense", FORM, "form"),
+        (form(("name=x", b"1")), FORM, "no file"),
+        (form(('name="a"; filename="a"', b"1"))[:-8], FORM, "form"),
+        (b"", "multipart/form-data", "boundary"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused(body, kind, message):
+    with pytest.raises(InvalidRequest, match=message):
+        parse_body(body, kind, {}, 8)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"conf": "1.5"}, "from 0 to 1"),
+        ({"conf": "-0.1"}, "from 0 to 1"),
+        ({"conf": "nan"}, "from 0 to 1"),
+        ({"conf": "high"}, "a number from 0 to 1"),
+        ({"iou": "2"}, "from 0 to 1"),
+        ({"max_det": "0"}, "from 1 to 3000"),
+        ({"max_det": "1e3"}, "whole number"),
+        ({"classes": "a,b"}, "class ids"),
+        ({"classes": "-1"}, "class ids"),
+        ({"agnostic": "perhaps"}, "true or false"),
+        ({"speed": "9"}, "not an option; options: conf, iou"),
+    ],
+)
+def test_options_out_of_range_name_the_range(given, message):
+    with pytest.raises(InvalidOption, match=message):
+        parse_options(given)
+
+
+def test_json_options_out_of_range_are_option_errors():
+    with pytest.raises(InvalidOption, match="conf"):
+        parse_body(b'{"images":[{"data":""}],"conf":7}', JSON, {}, 8)
+
+
+def test_options_as_text():
+    options = parse_options({"classes": "0, 5", "agnostic": "TRUE", "max_det": "7"})
+    assert options == PredictOptions(classes=(0, 5), agnostic=True, max_det=7)

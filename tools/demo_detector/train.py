@@ -1,0 +1,123 @@
+"""Train the demo detector: `python -m tools.demo_detector.train --help`."""
+
+import argparse
+import math
+import time
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tools.demo_detector.evaluate import heldout_scenes, mean_average_precision, torch_predictor
+from tools.demo_detector.loss import DetectionLoss
+from tools.demo_detector.network import DigitDetector, grid
+from tools.demo_detector.pool import SIDE, Batch, ScenePool
+
+WARM_UP = 100
+WEIGHT_DECAY = 0.02
+SMOOTHING = 0.998
+
+
+class MovingAverage:
+    """A slow copy of the network; this is the one that is kept."""
+
+    def __init__(self, model: DigitDetector) -> None:
+        self.model = deepcopy(model).eval().requires_grad_(False)
+        self.updates = 0
+
+    def update(self, model: DigitDetector) -> None:
+        """Move a small step towards the trained network."""
+        self.updates += 1
+        keep = SMOOTHING * (1.0 - math.exp(-self.updates / 150))
+        fresh = model.state_dict()
+        for name, slow in self.model.state_dict().items():
+            if slow.dtype.is_floating_point:
+                slow.lerp_(fresh[name], 1.0 - keep)
+            else:
+                slow.copy_(fresh[name])
+
+
+def train(model: DigitDetector, batches: Iterator[Batch], steps: int, rate: float, out: Path) -> DigitDetector:
+    """Train for a number of steps; every 250th leaves a file that can be exported."""
+    loss = DetectionLoss(model, *grid(SIDE, SIDE))
+    optimizer = torch.optim.AdamW(_groups(model), lr=rate, betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
+    average = MovingAverage(model)
+    noise = torch.Generator().manual_seed(steps)
+    began, seen = time.monotonic(), 0.0
+    for step in range(1, steps + 1):
+        batch = next(batches)
+        images = augment(torch.from_numpy(batch.pixels), noise)
+        cost = loss(*model(images), torch.from_numpy(batch.boxes), torch.from_numpy(batch.labels))
+        optimizer.zero_grad(set_to_none=True)
+        cost.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+        optimizer.step()
+        schedule.step()
+        average.update(model)
+        seen += cost.item()
+        if step % 50 == 0 or step == steps:
+            minutes = (time.monotonic() - began) / 60
+            print(f"step {step:5d}/{steps}  loss {seen / 50:.3f}  {minutes:.1f} min", flush=True)
+            seen = 0.0
+        if step % 250 == 0 or step == steps:
+            torch.save(average.model.state_dict(), out / "digits.pt")
+    return average.model
+
+
+def augment(pixels: Tensor, noise: torch.Generator) -> Tensor:
+    """Change colours and light of a batch; shapes stay, as no digit may be mirrored."""
+    images = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255.0
+    for index in range(len(images)):
+        images[index] = images[index, torch.randperm(3, generator=noise)]
+    count = (len(images), 1, 1, 1)
+    inverted = torch.rand(count, generator=noise) < 0.2
+    images = torch.where(inverted, 1.0 - images, images)
+    gain = 0.7 + 0.5 * torch.rand(count, generator=noise)
+    shift = 0.2 * (torch.rand(count, generator=noise) - 0.3)
+    return (images * gain + shift).clamp(0.0, 1.0).to(memory_format=torch.channels_last)
+
+
+def _groups(model: nn.Module) -> list[dict[str, object]]:
+    weights = [p for p in model.parameters() if p.ndim > 1]
+    rest = [p for p in model.parameters() if p.ndim <= 1]
+    return [{"params": weights, "weight_decay": WEIGHT_DECAY}, {"params": rest, "weight_decay": 0.0}]
+
+
+def _rate(step: int, steps: int) -> float:
+    if step < WARM_UP:
+        return (step + 1) / WARM_UP
+    done = (step - WARM_UP) / max(1, steps - WARM_UP)
+    return 0.01 + 0.99 * (1 + math.cos(math.pi * done)) / 2
+
+
+def main() -> None:
+    """Read the command line, compose, train, measure."""
+    parser = argparse.ArgumentParser(description="Train the demo detector on a CPU.")
+    parser.add_argument("--out", type=Path, required=True, help="folder for digits.pt")
+    parser.add_argument("--pool", type=Path, required=True, help="folder for composed scenes")
+    parser.add_argument("--scenes", type=int, default=10_000, help="training scenes to compose")
+    parser.add_argument("--steps", type=int, default=3_000, help="optimizer steps")
+    parser.add_argument("--batch", type=int, default=16, help="scenes in a step")
+    parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
+    parser.add_argument("--start", type=Path, help="weights to go on from")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(options.seed)
+    pool = ScenePool(options.pool, options.scenes)
+    pool.fill(torch.get_num_threads())
+    model = DigitDetector().to(memory_format=torch.channels_last)
+    if options.start:
+        model.load_state_dict(torch.load(options.start, weights_only=True))
+    batches = pool.batches(options.batch, options.seed)
+    kept = train(model, batches, options.steps, options.rate, options.out)
+    figures = mean_average_precision(torch_predictor(kept), heldout_scenes())
+    print(f"held-out mAP50 {figures.map50:.4f}  mAP50-95 {figures.map:.4f}")
+
+
+if __name__ == "__main__":
+    main()
