@@ -3,9 +3,9 @@
     python benchmarks/postprocess.py [--rounds 40] [--json]
 
 "picture" has four objects a picture, as real outputs have: 60 cells over the threshold, a tail of
-low scores everywhere. "crowd" has 100 objects, 1500 cells over it. The batches are [8,84,8400] and [8,25200,85]
-float32. The ratio to `array.max()` over the same rows, timed in turn with each decode, is what
-can be compared between machines; milliseconds cannot.
+low scores everywhere. "crowd" has 100 objects, 1500 cells over it. The batches are [8,84,8400]
+and [8,25200,85] float32. The ratio to `array.max()` over the same rows, timed in turn with each
+decode, is what can be compared between machines; milliseconds cannot.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
@@ -152,8 +153,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder)
         subprocess.run(
-            [sys.executable, "-m", "fovea_server.cli", "build", str(arguments.model)]
-            + ["--name", MODEL, "--repository", folder, "--backend", arguments.backend],
+            [
+                sys.executable,
+                "-m",
+                "fovea_server.cli",
+                "build",
+                str(arguments.model),
+                "--name",
+                MODEL,
+                "--repository",
+                folder,
+                "--backend",
+                arguments.backend,
+            ],
             check=True,
         )
         server, port, first_answer_s = start_server(repository, images[0])

@@ -84,11 +84,11 @@ class Client:
         return self._ask(request, _responses.picture)
 
     def ready(self, model: str | None = None) -> bool:
-        """Whether the server, or the named model, takes requests.
+        """Whether the server, or the named model, takes requests; no for a model it has not got.
 
         Raises:
             ConnectionFailed: no answer came.
-            ServerError: there is no such model.
+            ServerError: the answer is neither yes nor no.
         """
         return self._ask(_requests.ready(model), _responses.ready)
 

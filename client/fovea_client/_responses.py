@@ -80,7 +80,7 @@ def ready(response: Response) -> bool:
     """Read the answer to a readiness request.
 
     Raises:
-        ServerError: the answer is neither yes nor no, e.g. because there is no such model.
+        ServerError: the answer is neither yes (2xx) nor no (400, 503).
     """
     if response.status in (400, 503):
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from fovea_engines.backends.base import Array
 from fovea_engines.card import Agreement
 from fovea_engines.detections import Detections
 from fovea_engines.engine import Engine
+from fovea_engines.heads.base import Head
 from fovea_engines.heads.preprocess import default_preprocess
 from fovea_engines.options import MAX_DETECTIONS, PredictOptions
 from fovea_engines.samples import sample_images
@@ -24,9 +25,9 @@ MAX_SCORE = 0.01
 # Of a raw output, over its largest value; decides where there are no detections to compare.
 MAX_OUTPUT_ERROR = 0.01
 
-# A low threshold finds something on almost every picture. Nothing is suppressed: a difference of
-# 1e-6 would decide which of two equal boxes is left.
-_OPTIONS = PredictOptions(conf=0.05, iou=1.0, max_det=MAX_DETECTIONS)
+# Compared is what scores over this, and on a picture without much to find the best few.
+_CONF = 0.05
+_AT_LEAST = 20
 
 
 def check_agreement(engine: Engine, source: Path, images: Path | None = None) -> Agreement:
@@ -54,13 +55,14 @@ def check_agreement(engine: Engine, source: Path, images: Path | None = None) ->
         output_error = max(output_error, error)
         found = 0
         if engine.head is not None:
-            outputs = [spec.name for spec in engine.session.outputs]
+            names_out = [spec.name for spec in engine.session.outputs]
             expected, actual = (
-                engine.head.decode(dict(zip(outputs, arrays, strict=True)), 0, _OPTIONS)
-                for arrays in (want, have)
+                dict(zip(names_out, arrays, strict=True)) for arrays in (want, have)
             )
-            found = len(expected)
-            off_px, off_score = compare_detections(name, expected, actual)
+            conf = _threshold(engine.head, expected)
+            decoded = [_candidates(engine.head, arrays, conf) for arrays in (expected, actual)]
+            found = len(decoded[0])
+            off_px, off_score = compare_detections(name, *decoded, conf)
             box_px, score = max(box_px, off_px), max(score, off_score)
             matched += found
         if not found and not error <= MAX_OUTPUT_ERROR:
@@ -71,23 +73,27 @@ def check_agreement(engine: Engine, source: Path, images: Path | None = None) ->
     return Agreement(len(names), matched, box_px, score, output_error)
 
 
-def compare_detections(name: str, want: Detections, have: Detections) -> tuple[float, float]:
+def compare_detections(
+    name: str, want: Detections, have: Detections, conf: float
+) -> tuple[float, float]:
     """The largest differences of a box corner, pixels, and of a score, between matched detections.
 
     Args:
         name: of the picture, for the error.
         want: of the source model.
         have: of the engine.
+        conf: threshold of both.
 
     Raises:
         Disagreement: see `check_agreement`. Detections at the border of the threshold may be
             missing or extra.
     """
     box_px = score = 0.0
+    border = conf + min(MAX_SCORE, conf / 5)
     for one, other, where in ((want, have, "source model"), (have, want, "engine")):
         off_px, off_score = _nearest(one, other)
         close = (off_px <= MAX_BOX_PX) & (off_score <= MAX_SCORE)
-        lost = np.flatnonzero(~close & (one.scores >= _OPTIONS.conf + MAX_SCORE))
+        lost = np.flatnonzero(~close & (one.scores > border))
         if len(lost):
             first = lost[0]
             box = " ".join(f"{corner:.1f}" for corner in one.boxes[first])
@@ -104,6 +110,18 @@ def compare_detections(name: str, want: Detections, have: Detections) -> tuple[f
         box_px = max(box_px, float(off_px[close].max(initial=0)))
         score = max(score, float(off_score[close].max(initial=0)))
     return box_px, score
+
+
+def _threshold(head: Head, outputs: Mapping[str, Array]) -> float:
+    best = _candidates(head, outputs, 0.0, _AT_LEAST).scores
+    return min(_CONF, float(best.min(initial=_CONF)))
+
+
+def _candidates(
+    head: Head, outputs: Mapping[str, Array], conf: float, most: int = MAX_DETECTIONS
+) -> Detections:
+    # Nothing is suppressed: a difference of 1e-6 would decide which of two equal boxes is left.
+    return head.decode(outputs, 0, PredictOptions(conf=conf, iou=1.0, max_det=most))
 
 
 def _nearest(one: Detections, other: Detections) -> tuple[NDArray[Any], NDArray[Any]]:

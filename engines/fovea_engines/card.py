@@ -27,7 +27,8 @@ class Agreement:
         detections: detections of the source model that were matched; 0 without a known head.
         box_px: largest difference of a box corner, pixels of the model's input.
         score: largest difference of a score.
-        output_error: largest difference of a raw output, over that output's largest value.
+        output_error: largest difference of a raw output, over that output's largest value. An
+            end-to-end head sorts its rows, so two of equal score that swapped count in full.
     """
 
     images: int

@@ -71,9 +71,7 @@ class Engine:
             card, open_session(card.backend, path, max_batch=card.max_batch, threads=threads)
         )
 
-    def detect(
-        self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS
-    ) -> Detections:
+    def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
         """Find what is in one picture.
 
         Args:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.card import EngineCard
 from fovea_engines.labels import LABELS_FILE
 from fovea_engines.triton_messages import model_config_messages
+from fovea_preprocess.errors import InvalidModel
 
 CONFIG_FILE = "config.pbtxt"
 
@@ -46,6 +48,24 @@ def config_text(card: EngineCard) -> str:
     config.parameters["metadata"].string_value = repr(card.metadata)
     text: str = text_format.MessageToString(config)
     return text
+
+
+def read_max_batch(path: Path) -> int:
+    """`max_batch_size` of a config.pbtxt; 1 where there is none or it says 0.
+
+    Raises:
+        InvalidModel: the file is not a model configuration.
+    """
+    from google.protobuf import text_format
+
+    if not path.is_file():
+        return 1
+    try:
+        text = path.read_text(encoding="utf-8")
+        config = text_format.Parse(text, model_config_messages().ModelConfig())
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise InvalidModel(f"{path} is not a model configuration: {error}") from error
+    return max(1, int(config.max_batch_size))
 
 
 def _tensor(pb: Any, spec: TensorSpec, batched: int) -> dict[str, Any]:

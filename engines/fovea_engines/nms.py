@@ -11,8 +11,9 @@ from fovea_engines.options import PredictOptions
 MAX_CANDIDATES = 30_000
 """Most boxes that enter suppression, best first; what evaluation at conf .001 asks for."""
 
-BLOCK = 64
-"""Boxes settled at once: 48 to 128 measured alike, fewer pay numpy's overhead more often."""
+BLOCK = 128
+"""Boxes settled at once. 128 to 256 measured alike; fewer pay numpy's overhead more often, more
+compare pairs that suppression would have spared."""
 
 FARTHEST = 1e6
 """Largest sound coordinate, pixels: beyond it an output is broken, and areas leave float32."""
@@ -70,9 +71,9 @@ def greedy(
 ) -> NDArray[np.intp]:
     """Indices of the boxes that survive greedy suppression.
 
-    A box is dropped when its IoU with a surviving better one exceeds `iou`. The best block that
-    is left is settled among itself, then drops what it covers of all the rest: n x survivors
-    comparisons without a Python step a box, ending as soon as `limit` have survived.
+    A box is dropped when its IoU with a surviving better one exceeds `iou`. Blocks of boxes are
+    compared with all survivors so far, then settled among themselves: n x survivors comparisons
+    without a Python step a box, ending as soon as `limit` have survived.
 
     Args:
         boxes: float32 [n, 4], corners, best first.
@@ -86,14 +87,15 @@ def greedy(
     if groups is None:
         groups = np.zeros(len(boxes), dtype=np.int32)
     table = np.concatenate([boxes.T, groups[None].astype(np.float32)])
-    rest = np.arange(len(boxes))
-    kept = rest[:0]
-    while len(rest) and len(kept) < limit:
-        block, rest = rest[:BLOCK], rest[BLOCK:]
+    kept = np.empty(0, dtype=np.intp)
+    for start in range(0, len(boxes), BLOCK):
+        block = np.arange(start, min(start + BLOCK, len(boxes)))
+        if start > 0:
+            block = block[~_over(table[:, kept], table[:, block], iou).any(axis=0)]
         block = block[_survivors(np.triu(_over(table[:, block], table[:, block], iou), k=1))]
         kept = np.concatenate([kept, block])
-        if len(rest):
-            rest = rest[~_over(table[:, block], table[:, rest], iou).any(axis=0)]
+        if len(kept) >= limit:
+            break
     return kept[:limit]
 
 
@@ -118,7 +120,8 @@ def _over(better: NDArray[np.float32], worse: NDArray[np.float32], iou: float) -
     arithmetic, and most pairs do not meet at all, so only those that do are worked out.
     """
     left, top, right, bottom, group = better[:, :, None]
-    over: NDArray[np.bool_] = group == worse[4]
+    over = np.empty((better.shape[1], worse.shape[1]), dtype=np.bool_)
+    np.equal(group, worse[4], out=over)
     over &= left < worse[2]
     over &= right > worse[0]
     over &= top < worse[3]

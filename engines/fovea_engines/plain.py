@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from fovea_engines.backends.registry import open_session
 from fovea_engines.backends.base import Session
+from fovea_engines.backends.registry import open_session
 from fovea_engines.card import CARD_FILE, CARD_FORMAT, EngineCard
 from fovea_engines.device import processor_name
 from fovea_engines.digest import file_sha256
@@ -15,6 +15,7 @@ from fovea_engines.heads.metadata import labels_from_metadata
 from fovea_engines.heads.preprocess import default_preprocess
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.labels import LABELS_FILE, read_labels
+from fovea_engines.model_config import CONFIG_FILE, read_max_batch
 from fovea_preprocess.errors import NotFound
 
 # The first file that is there is opened by its runtime.
@@ -32,7 +33,8 @@ def open_plain(folder: Path, *, threads: int | None = None) -> tuple[EngineCard,
     if file is None:
         raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(_BACKENDS)}")
     metadata = read_metadata(folder / file) if file.endswith(".onnx") else {}
-    session = open_session(_BACKENDS[file], folder / file, max_batch=1, threads=threads)
+    max_batch = read_max_batch(folder.parent / CONFIG_FILE)
+    session = open_session(_BACKENDS[file], folder / file, max_batch=max_batch, threads=threads)
     return _card(folder, file, session, metadata), session
 
 

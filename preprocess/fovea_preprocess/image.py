@@ -24,12 +24,13 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from fovea_preprocess.errors import ImageTooLarge, InvalidImage
+from fovea_preprocess.png import SIGNATURE, check_png
 
 # The readers are named one by one, not found by Image.open: nothing else that Pillow can read is
 # let near foreign bytes, and the pixel limit is ours, not Pillow's warning.
 _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
     b"\xff\xd8\xff": JpegImageFile,
-    b"\x89PNG\r\n\x1a\n": PngImageFile,
+    SIGNATURE: PngImageFile,
     b"RIFF": WebPImageFile,
     b"BM": BmpImageFile,
     b"II*\0": TiffImageFile,
@@ -126,6 +127,8 @@ def decode_image(
     try:
         header = _open(data)
         _check_size(header, limits)
+        if isinstance(header, PngImageFile):
+            check_png(data)
         orientation = _orientation(header)
         pixels = _decode_jpeg(data, header) if isinstance(header, JpegImageFile) else _load(header)
     except Image.DecompressionBombError as error:
@@ -144,9 +147,6 @@ def decode_image(
 def _open(data: bytes) -> ImageFile.ImageFile:
     for prefix, reader in _READERS.items():
         if data.startswith(prefix):
-            if reader is PngImageFile:
-                # Loading stops at the last pixel; only this reads every chunk's checksum.
-                reader(io.BytesIO(data)).verify()
             return reader(io.BytesIO(data))
     raise InvalidImage(
         f"not a picture in a known format (it begins with {data[:8]!r}): "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from fovea_engines.detections import Detections
 from fovea_preprocess.errors import FoveaError
-
 from fovea_server.dataplane import Prediction
 from fovea_server.job import ImageResult
 
@@ -54,9 +54,7 @@ def _image_json(image: ImageResult, labels: tuple[str, ...] | None) -> dict[str,
     return answer
 
 
-def _detections_json(
-    found: Detections, labels: tuple[str, ...] | None
-) -> list[dict[str, Any]]:
+def _detections_json(found: Detections, labels: tuple[str, ...] | None) -> list[dict[str, Any]]:
     # A hundredth of a pixel and of a per mille: finer than any model, and short on the wire.
     boxes = np.round(found.boxes.astype(np.float64), 2).tolist()
     scores = np.round(found.scores.astype(np.float64), 5).tolist()

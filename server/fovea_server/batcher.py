@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
+
 from fovea_engines.backends.base import Array, TensorSpec
 from fovea_preprocess.errors import ShuttingDown
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
 from fovea_engines.cli import build, inspect
 from fovea_preprocess.errors import FoveaError
-
 from fovea_server.commands.demo import demo
 from fovea_server.commands.doctor import doctor
 from fovea_server.commands.predict import predict
@@ -31,7 +31,8 @@ def serve(
         typer.Argument(help="Folder of models, as `fovea build` makes it.  [default: repository]"),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; 0.0.0.0 for all.  [default: 127.0.0.1]")
+        str | None,
+        typer.Option(help="Address to listen on; 0.0.0.0 for all.  [default: 127.0.0.1]"),
     ] = None,
     http_port: Annotated[
         int | None, typer.Option("--http-port", "--port", help="HTTP port.  [default: 8000]")

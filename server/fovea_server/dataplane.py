@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields
 
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError
-
 from fovea_server.job import ImageResult, Job, Timing
 from fovea_server.registry import Registry
 

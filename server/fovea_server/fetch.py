@@ -13,6 +13,7 @@ import ipaddress
 import socket
 
 import httpx
+
 from fovea_preprocess.errors import FetchRefused
 
 MAX_REDIRECTS = 3

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
+
 from fovea_engines.backends.base import Array
 from fovea_engines.detections import Detections
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded
 from fovea_preprocess.letterbox import LetterboxMap
-from numpy.typing import NDArray
 
 
 @dataclass(slots=True)
@@ -85,17 +87,13 @@ class Job:
 
     def finish(self, result: ImageResult) -> None:
         """Hand the result over, unless the caller has gone."""
-        try:
+        with suppress(InvalidStateError):
             self.future.set_result(result)
-        except InvalidStateError:
-            pass
 
     def fail(self, error: Exception) -> None:
         """Hand an error over, unless the caller has gone."""
-        try:
+        with suppress(InvalidStateError):
             self.future.set_exception(error)
-        except InvalidStateError:
-            pass
 
     def begin_wait(self) -> None:
         """Start the queue clock."""

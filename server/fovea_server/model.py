@@ -8,11 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
+
 from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, ModelNotReady
 from fovea_preprocess.image import ImageLimits
-
 from fovea_server.config import ModelConfig
 from fovea_server.pipeline import Pipeline
 from fovea_server.settings import Settings
@@ -80,7 +80,7 @@ class ServedModel:
             self.fail(str(error))
         except OSError as error:
             self.fail(f"its folder cannot be read: {error}")
-        except Exception:  # noqa: BLE001  one model must not keep the others from loading
+        except Exception:
             log.exception("model %s version %d", self.name, self.version)
             self.fail("an internal error; the server's log has the details")
         else:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from fovea_engines.options import PredictOptions
-from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption, InvalidRequest
 from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
+from fovea_engines.options import PredictOptions
+from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption, InvalidRequest
 from fovea_server.schemas import PredictRequest
 
 

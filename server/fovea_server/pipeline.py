@@ -26,7 +26,6 @@ from fovea_preprocess.errors import (
     ShuttingDown,
 )
 from fovea_preprocess.image import ImageLimits, decode_image
-
 from fovea_server.admission import Admission
 from fovea_server.batcher import Batch, Batcher, Entry
 from fovea_server.job import ImageResult, Job
@@ -180,9 +179,7 @@ class Pipeline:
 
     def _infer(self, batch: Batch[Job], jobs: list[Job]) -> None:
         started = time.monotonic()
-        outputs = self.engine.session.infer(
-            batch.feeds(), alone=self.admission.inside <= len(jobs)
-        )
+        outputs = self.engine.session.infer(batch.feeds(), alone=self.admission.inside <= len(jobs))
         for job in jobs:
             job.timing.infer = time.monotonic() - started
             job.begin_wait()
@@ -227,7 +224,7 @@ class Pipeline:
         except FoveaError as error:
             for job in jobs:
                 job.fail(error)
-        except Exception:  # noqa: BLE001  one image must not take the model down with it
+        except Exception:
             log.exception("model %s: an image failed", self.engine.card.name)
             for job in jobs:
                 job.fail(InferenceFailed("an internal error; the server's log has the details"))

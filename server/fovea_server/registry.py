@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel, NotFound
-
 from fovea_server.config import ModelConfig
 from fovea_server.model import ServedModel, State
 from fovea_server.settings import Settings

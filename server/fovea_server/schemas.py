@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fovea_engines.options import MAX_DETECTIONS
 from pydantic import BaseModel, ConfigDict, Field
+
+from fovea_engines.options import MAX_DETECTIONS
 
 
 class ImageSource(BaseModel):

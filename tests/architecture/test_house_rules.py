@@ -54,5 +54,7 @@ def test_serving_does_not_load_what_only_a_build_needs():
         "print([m for m in ('onnx', 'onnxslim', 'onnxruntime', 'openvino', 'grpc')"
         " if m in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from fovea_engines.build import build
 from fovea_engines.plan import BuildPlan
 
@@ -49,8 +50,16 @@ def _start(repository: Path, folder: Path, *flags: str, wait: bool = True) -> Ru
     log = folder / f"serve-{port}.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fovea_server.cli", "serve", str(repository)]
-            + ["--port", str(port), *flags],
+            [
+                sys.executable,
+                "-m",
+                "fovea_server.cli",
+                "serve",
+                str(repository),
+                "--port",
+                str(port),
+                *flags,
+            ],
             stderr=stream,
             text=True,
         )
@@ -82,9 +91,7 @@ def detector_repository(shared, tmp_path_factory) -> Path:
     repository = tmp_path_factory.mktemp("detectors") / "repository"
     for name in DETECTORS:
         build(
-            BuildPlan(
-                source=shared / "models" / f"{name}.onnx", name=name, repository=repository
-            )
+            BuildPlan(source=shared / "models" / f"{name}.onnx", name=name, repository=repository)
         )
     return repository
 

@@ -9,11 +9,11 @@ import time
 import httpx
 import numpy as np
 import pytest
-from fovea_client import Client
-from fovea_server.schemas import ErrorAnswer, PredictAnswer
 from PIL import Image
 
+from fovea_client import Client
 from fovea_preprocess.image import decode_image
+from fovea_server.schemas import ErrorAnswer, PredictAnswer
 
 DEMO_SCENES = ("scene-1.jpg", "scene-2.jpg")
 

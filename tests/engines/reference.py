@@ -49,36 +49,42 @@ def letterbox(bgr, height, width, family):
     return picture.transpose(2, 0, 1)[None].copy(), scale, left, top
 
 
+def yolov8(output, height, width):
+    for column in output.T:
+        yield (*column[:4], column[4:], 1.0)
+
+
+def yolov5(output, height, width):
+    for row in output:
+        yield (*row[:4], row[5:], row[4])
+
+
+def yolox(output, height, width):
+    index = 0
+    for stride in (8, 16, 32):
+        for y in range(height // stride):
+            for x in range(width // stride):
+                row = output[index]
+                index += 1
+                cx, cy = (row[0] + x) * stride, (row[1] + y) * stride
+                w, h = math.exp(row[2]) * stride, math.exp(row[3]) * stride
+                yield cx, cy, w, h, row[5:], row[4]
+
+
+GRIDS = {"yolov8": yolov8, "yolov5": yolov5, "yolox": yolox}
+
+
 def decode(output, family, height, width, conf):
     """Candidates of one image: a list of (x1, y1, x2, y2, score, class)."""
-    rows = []
-    if family == "yolov8":
-        for column in output.T:
-            rows.append((*column[:4], column[4:], 1.0))
-    elif family == "yolov5":
-        for row in output:
-            rows.append((*row[:4], row[5:], row[4]))
-    elif family == "yolox":
-        index = 0
-        for stride in (8, 16, 32):
-            for y in range(height // stride):
-                for x in range(width // stride):
-                    row = output[index]
-                    index += 1
-                    if row[4] < conf:
-                        continue
-                    cx, cy = (row[0] + x) * stride, (row[1] + y) * stride
-                    w, h = math.exp(row[2]) * stride, math.exp(row[3]) * stride
-                    rows.append((cx, cy, w, h, row[5:], row[4]))
-    else:
-        return [tuple(float(v) for v in row[:5]) + (int(row[5]),) for row in output if row[4] >= conf]
+    if family == "yolov10":
+        return [(*map(float, row[:5]), int(row[5])) for row in output if row[4] >= conf]
     found = []
-    for cx, cy, w, h, classes, objectness in rows:
+    for cx, cy, w, h, classes, objectness in GRIDS[family](output, height, width):
         best = int(np.argmax(classes))
         score = float(classes[best]) * float(objectness)
         if score >= conf:
             box = (cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2)
-            found.append((*(float(v) for v in box), score, best))
+            found.append((*map(float, box), score, best))
     return found
 
 

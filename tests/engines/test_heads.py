@@ -59,7 +59,9 @@ def assert_same(found, expected, score=0.02, iou=0.9):
     assert len(found) == len(expected)
     left = list(found)
     for want in expected:
-        best = max(left, key=lambda f: (f[2] == want["class_id"], reference.overlap(f[0], want["box"])))
+        best = max(
+            left, key=lambda f: (f[2] == want["class_id"], reference.overlap(f[0], want["box"]))
+        )
         assert best[2] == want["class_id"]
         assert best[1] == pytest.approx(want["score"], abs=score)
         assert reference.overlap(best[0], want["box"]) > iou
@@ -171,7 +173,9 @@ def test_yolox_decodes_rectangles_and_a_fourth_level():
         raw[0, index, 4:] = [1.0, 0.1, 0.9]
     head = FAMILIES["yolox"].open(OUTPUT, size)
     found = head.decode({OUTPUT: raw}, 0, PredictOptions())
-    corners = [[192 - s - s / 2, 128 - s - s / 2, 192 - s / 2, 128 - s / 2] for s in (8, 16, 32, 64)]
+    corners = [
+        [192 - s - s / 2, 128 - s - s / 2, 192 - s / 2, 128 - s / 2] for s in (8, 16, 32, 64)
+    ]
     assert found.boxes.tolist() == corners
     assert found.class_ids.tolist() == [1] * 4
 

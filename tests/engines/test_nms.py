@@ -38,9 +38,7 @@ def as_rows(found):
 
 
 @pytest.mark.parametrize("block", [1, 3, nms.BLOCK])
-@given(
-    CANDIDATES, st.sampled_from([0.0, 0.1, 0.5, 0.7, 1.0]), st.booleans(), st.integers(1, 50)
-)
+@given(CANDIDATES, st.sampled_from([0.0, 0.1, 0.5, 0.7, 1.0]), st.booleans(), st.integers(1, 50))
 @settings(max_examples=120, deadline=None)
 def test_it_is_greedy_suppression_exactly(block, rows, iou, agnostic, max_det):
     boxes = [(x, y, x + w, y + h, score, class_id) for x, y, w, h, score, class_id in rows]

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from fovea_preprocess.errors import QueueFull
 from fovea_server.admission import Admission
 

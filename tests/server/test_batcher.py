@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+
 from fovea_engines.backends.base import TensorSpec
 from fovea_preprocess.errors import ShuttingDown
 from fovea_server.batcher import Batcher

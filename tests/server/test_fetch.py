@@ -6,6 +6,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
 from fovea_preprocess.errors import FetchRefused
 from fovea_server.fetch import Fetcher, _is_public
 
@@ -82,16 +83,18 @@ def test_guards(site, path, message):
         fetch(site + path)
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1", "[::1]", "0.0.0.0", "2130706433"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1", "127.1", "[::1]", "0.0.0.0", "2130706433"]
+)
 def test_private_addresses_are_refused_by_default(site, host):
     port = site.rpartition(":")[2]
-    with pytest.raises(FetchRefused, match="not a public address|not known"):
+    with pytest.raises(FetchRefused, match=r"not a public address|not known"):
         fetch(f"http://{host}:{port}/picture", allow_private=False)
 
 
 @pytest.mark.parametrize(
     "address",
-    ["ftp://example.com/a", "file:///etc/passwd", "http://", "a.jpg", "http://u:p@example.com/", ""],
+    ["ftp://example.com/a", "file:///etc/passwd", "http://", "a.jpg", "http://u:p@x.com/", ""],
 )
 def test_other_urls_are_refused(address):
     with pytest.raises(FetchRefused):

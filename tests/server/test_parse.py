@@ -4,6 +4,7 @@ import base64
 
 import orjson
 import pytest
+
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import InvalidImage, InvalidOption, InvalidRequest
 from fovea_server.parse import Url, parse_body, parse_options

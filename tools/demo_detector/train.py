@@ -14,6 +14,7 @@ from tools.demo_detector.evaluate import heldout_scenes, mean_average_precision,
 from tools.demo_detector.loss import DetectionLoss
 from tools.demo_detector.network import DigitDetector, grid
 from tools.demo_detector.pool import SIDE, Batch, ScenePool
+from tools.demo_detector.workers import Workers
 
 WARM_UP = 100
 WEIGHT_DECAY = 0.02
@@ -39,30 +40,35 @@ class MovingAverage:
                 slow.copy_(fresh[name])
 
 
-def train(model: DigitDetector, batches: Iterator[Batch], steps: int, rate: float, out: Path) -> DigitDetector:
-    """Train for a number of steps; every 250th leaves a file that can be exported."""
+def train(
+    model: DigitDetector,
+    batches: Iterator[Batch],
+    minutes: float,
+    rate: float,
+    out: Path,
+    workers: Workers,
+) -> DigitDetector:
+    """Train until the time is up; every 50th step leaves a file that can be exported."""
     loss = DetectionLoss(model, *grid(SIDE, SIDE))
     optimizer = torch.optim.AdamW(_groups(model), lr=rate, betas=(0.9, 0.99))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
-    average = MovingAverage(model)
-    noise = torch.Generator().manual_seed(steps)
-    began, seen = time.monotonic(), 0.0
-    for step in range(1, steps + 1):
+    average, noise = MovingAverage(model), torch.Generator().manual_seed(workers.rank)
+    began, recent, step, done = time.monotonic(), 0.0, 0, 0.0
+    while done < 1.0:
+        step += 1
+        for group in optimizer.param_groups:
+            group["lr"] = rate * _share_of_rate(step, done)
         batch = next(batches)
         images = augment(torch.from_numpy(batch.pixels), noise)
         cost = loss(*model(images), torch.from_numpy(batch.boxes), torch.from_numpy(batch.labels))
         optimizer.zero_grad(set_to_none=True)
         cost.backward()
+        done = workers.average(model, (time.monotonic() - began) / 60 / minutes)
         nn.utils.clip_grad_norm_(model.parameters(), 10.0)
         optimizer.step()
-        schedule.step()
         average.update(model)
-        seen += cost.item()
-        if step % 50 == 0 or step == steps:
-            minutes = (time.monotonic() - began) / 60
-            print(f"step {step:5d}/{steps}  loss {seen / 50:.3f}  {minutes:.1f} min", flush=True)
-            seen = 0.0
-        if step % 250 == 0 or step == steps:
+        recent = cost.item() if step == 1 else 0.98 * recent + 0.02 * cost.item()
+        if workers.first and (step % 50 == 0 or done >= 1.0):
+            print(f"step {step:5d}  loss {recent:.3f}  {done:.0%} of {minutes} min", flush=True)
             torch.save(average.model.state_dict(), out / "digits.pt")
     return average.model
 
@@ -83,14 +89,15 @@ def augment(pixels: Tensor, noise: torch.Generator) -> Tensor:
 def _groups(model: nn.Module) -> list[dict[str, object]]:
     weights = [p for p in model.parameters() if p.ndim > 1]
     rest = [p for p in model.parameters() if p.ndim <= 1]
-    return [{"params": weights, "weight_decay": WEIGHT_DECAY}, {"params": rest, "weight_decay": 0.0}]
+    return [
+        {"params": weights, "weight_decay": WEIGHT_DECAY},
+        {"params": rest, "weight_decay": 0.0},
+    ]
 
 
-def _rate(step: int, steps: int) -> float:
-    if step < WARM_UP:
-        return (step + 1) / WARM_UP
-    done = (step - WARM_UP) / max(1, steps - WARM_UP)
-    return 0.01 + 0.99 * (1 + math.cos(math.pi * done)) / 2
+def _share_of_rate(step: int, done: float) -> float:
+    # By time and not by steps: the rate reaches its end however busy the machine is.
+    return min(1.0, step / WARM_UP) * (0.01 + 0.99 * (1 + math.cos(math.pi * done)) / 2)
 
 
 def main() -> None:
@@ -99,7 +106,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for digits.pt")
     parser.add_argument("--pool", type=Path, required=True, help="folder for composed scenes")
     parser.add_argument("--scenes", type=int, default=10_000, help="training scenes to compose")
-    parser.add_argument("--steps", type=int, default=3_000, help="optimizer steps")
+    parser.add_argument("--minutes", type=float, default=40.0, help="how long to train")
     parser.add_argument("--batch", type=int, default=16, help="scenes in a step")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--start", type=Path, help="weights to go on from")
@@ -107,16 +114,19 @@ def main() -> None:
     options = parser.parse_args()
 
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(options.seed)
     pool = ScenePool(options.pool, options.scenes)
     pool.fill(torch.get_num_threads())
+    workers = Workers()
+    torch.manual_seed(options.seed)
     model = DigitDetector().to(memory_format=torch.channels_last)
     if options.start:
         model.load_state_dict(torch.load(options.start, weights_only=True))
-    batches = pool.batches(options.batch, options.seed)
-    kept = train(model, batches, options.steps, options.rate, options.out)
-    figures = mean_average_precision(torch_predictor(kept), heldout_scenes())
-    print(f"held-out mAP50 {figures.map50:.4f}  mAP50-95 {figures.map:.4f}")
+    batches = pool.batches(options.batch // workers.count, options.seed + workers.rank)
+    kept = train(model, batches, options.minutes, options.rate, options.out, workers)
+    workers.close()
+    if workers.first:
+        figures = mean_average_precision(torch_predictor(kept), heldout_scenes())
+        print(f"held-out mAP50 {figures.map50:.4f}  mAP50-95 {figures.map:.4f}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -92,4 +93,6 @@ def load_layouts(load: Callable[[int], L], cores: int) -> tuple[L, L]:
         return only, only
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load-layout") as pool:
         wide, narrow = pool.map(load, (cores, 1))
+    # What loading has freed stays in the allocator's arenas otherwise: 15 MB on yolov8n.
+    ctypes.CDLL(None).malloc_trim(0)
     return wide, narrow

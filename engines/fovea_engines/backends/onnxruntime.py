@@ -75,7 +75,8 @@ class _Layout:
         # both layouts: 170 MB instead of 85) and gain nothing measurable.
         options.enable_cpu_mem_arena = False
         options.enable_mem_pattern = False
-        # A spinning pool loses two thirds of its speed as soon as a neighbour needs the core.
+        # A spinning pool loses half its speed as soon as a neighbour needs the core, a pool that
+        # spins for 50 us only still a third.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         errors = ort.capi.onnxruntime_pybind11_state
         self._failures = (errors.Fail, errors.InvalidArgument, errors.RuntimeException)

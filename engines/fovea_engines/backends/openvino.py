@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 from fovea_engines.backends.base import Array, TensorSpec
@@ -13,6 +14,8 @@ from fovea_engines.backends.cpu import CpuSession, load_layouts
 from fovea_preprocess.errors import InferenceFailed, InvalidModel
 
 ENGINE_FILE = "model.xml"
+
+_FIRST_USE = Lock()
 
 
 def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> CpuSession:
@@ -26,8 +29,7 @@ def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> C
     Raises:
         InvalidModel: the file cannot be read as a model.
     """
-    import openvino as ov
-
+    ov = _runtime()
     cores = threads or usable_cores()
     core = ov.Core()
     try:
@@ -62,14 +64,27 @@ def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
     Raises:
         InvalidModel: OpenVINO cannot read the model.
     """
-    import openvino as ov
-
+    ov = _runtime()
     engine = folder / ENGINE_FILE
     try:
         ov.save_model(ov.Core().read_model(model), engine, compress_to_fp16=False)
     except RuntimeError as error:
         raise InvalidModel(f"OpenVINO cannot convert the model: {error}") from error
     return engine
+
+
+def _runtime() -> Any:
+    """The openvino package, safe to use from several threads.
+
+    Its binding builds a table of element types on first use, giving up the GIL inside the guard
+    of a C++ static: two threads that come first together wait for each other for ever (seen with
+    2026.4.1 as two first calls of `infer`). So the tables are built here, one thread at a time.
+    """
+    import openvino as ov
+
+    with _FIRST_USE:
+        ov.Type(ov.Type.f32.to_dtype())
+    return ov
 
 
 class _Layout:

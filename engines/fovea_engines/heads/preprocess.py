@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
-from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-from fovea_preprocess.spec import PreprocessSpec
-
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.heads.metadata import image_size, largest_stride
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.spec import PreprocessSpec
 
 TRAINED: Mapping[str, Mapping[str, Any]] = {
     "yolox": {"channels": "BGR", "scale": 1.0, "anchor": "top-left"},

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fovea_preprocess.errors import UnsupportedModel
-
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.heads.base import Head
 from fovea_engines.heads.metadata import image_size, labels_from_metadata
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.heads.signature import Fit, Signature, describe
+from fovea_preprocess.errors import UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)

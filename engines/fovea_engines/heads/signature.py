@@ -15,7 +15,7 @@ class Fit:
     """A family whose layout a model's output has.
 
     Attributes:
-        num_classes: as the shape, or else the class names, tell; None where neither does.
+        num_classes: as the shape tells, or else the class names; None where neither does.
         why: the evidence, for people.
         sure: the number of boxes is that of the family's grid; False when it is not known.
         twin: another kind of model that would look the same; None when nothing else would.
@@ -48,7 +48,7 @@ class Signature:
     def classes(self, columns: int, others: int) -> int | str:
         """Number of classes in `columns` of which `others` are not classes, or what is wrong."""
         if columns == -1:
-            return self.num_labels or "the class dimension is dynamic and there are no class names"
+            return "the dimension that holds the classes is dynamic"
         count = columns - others
         if count < 1:
             return f"{columns} columns leave no class"

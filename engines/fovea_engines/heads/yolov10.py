@@ -17,6 +17,9 @@ from fovea_engines.options import PredictOptions
 MOST_ROWS = 1000
 """Exports end in the best 100 to 1000 boxes; more rows are a grid of one class."""
 
+MOST_CLASSES = 2**20
+"""A class id beyond this, or none at all, is a broken number."""
+
 
 @dataclass(frozen=True, slots=True)
 class YoloV10:
@@ -51,6 +54,6 @@ class YoloV10:
         """See `Head.decode`."""
         rows = outputs[self.output][row]
         few = rows[rows[:, 4] >= options.conf].astype(np.float32, copy=False)
-        few = few[np.isfinite(few[:, 5])]
+        few = few[(few[:, 5] >= 0) & (few[:, 5] < MOST_CLASSES)]
         class_ids = few[:, 5].round().astype(np.int32)
         return detections(few[:, :4], few[:, 4], class_ids, options, suppress=False)

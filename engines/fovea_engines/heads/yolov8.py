@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fovea_engines.backends.base import Array
 from fovea_engines.detections import Detections
@@ -50,6 +51,7 @@ class YoloV8:
         """See `Head.open`."""
         return cls(output)
 
+    @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """See `Head.decode`."""
         plane = outputs[self.output][row]
@@ -59,10 +61,12 @@ class YoloV8:
         return detections(corners(few[:4].T), classes.max(axis=0), classes.argmax(axis=0), options)
 
 
-def _best(classes: Array) -> Array:
+def _best(classes: Array) -> NDArray[np.floating]:
     """The best class of each cell: float [cells] of [classes, cells]. The one pass over all."""
     if classes.dtype == np.float16:
         # Halves that are not negative order as their bits do, and numpy compares integers 80
         # times as fast (measured: .06 ms for [80, 8400] instead of 5).
-        return classes.view(np.int16).max(axis=0).view(np.float16)
-    return classes.max(axis=0)
+        best: NDArray[np.floating] = classes.view(np.int16).max(axis=0).view(np.float16)
+    else:
+        best = classes.max(axis=0)
+    return best

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
-from fovea_preprocess.errors import UnsupportedModel
 from numpy.typing import NDArray
 
 from fovea_engines.backends.base import Array
@@ -16,6 +15,7 @@ from fovea_engines.heads.base import corners
 from fovea_engines.heads.signature import STRIDES, Fit, Signature, cells
 from fovea_engines.nms import detections
 from fovea_engines.options import PredictOptions
+from fovea_preprocess.errors import UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)

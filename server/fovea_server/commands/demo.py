@@ -33,7 +33,6 @@ def demo(
     from fovea_engines.build import build
     from fovea_engines.plan import BuildPlan
     from fovea_engines.progress import ConsoleProgress
-
     from fovea_server.serve import make_server, set_up_logging
     from fovea_server.settings import Settings
 
@@ -88,7 +87,7 @@ def _show(console: Console, url: str, folder: Path) -> None:
     table = Table(title=f"{scene} through {url}")
     for column in ("class", "score", "x1", "y1", "x2", "y2"):
         table.add_column(column, justify="right")
-    for found in prediction.images[0].detections:
+    for found in prediction.detections:
         corners = (found.box.x1, found.box.y1, found.box.x2, found.box.y2)
         table.add_row(found.class_name, f"{found.score:.3f}", *(f"{c:.1f}" for c in corners))
     console.print(table)

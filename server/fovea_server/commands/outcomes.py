@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fovea_client import ImageError, ImageResult, Prediction, ServerError
-from fovea_preprocess.errors import InvalidImage
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fovea_client import ImageError, ImageResult, Prediction, ServerError
+from fovea_preprocess.errors import InvalidImage
 from fovea_server.commands.predictors import Predictor
 
 # What is wrong with one picture alone; anything else would be wrong with the next one as well.

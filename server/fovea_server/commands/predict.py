@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
 
@@ -50,7 +51,6 @@ def predict(
     """
     # Commands share one program, and `fovea serve` is not to wait for what only this one needs.
     from fovea_client import FoveaClientError
-
     from fovea_server.commands.outcomes import complain, document, each_outcome, failed, show
 
     if repository is not None and url is not None:
@@ -70,7 +70,7 @@ def predict(
                 outcomes.append(outcome)
                 show(outcome, table=not as_json)
     except (FoveaError, FoveaClientError, OSError) as error:
-        complain(str(error))
+        complain(f"error: {error}")
         raise typer.Exit(1) from error
     if as_json:
         sys.stdout.write(json.dumps(document(model, outcomes), indent=2) + "\n")

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import numpy as np
+
 from fovea_client import Box, Client, Detection, ImageResult, Prediction, Timing
 from fovea_engines.detections import Detections
 from fovea_engines.options import PredictOptions
@@ -94,12 +96,12 @@ class LocalPredictor:
         ended = time.perf_counter()
         result = ImageResult(picture.width, picture.height, picture.orientation, self._typed(found))
         timing = Timing(
-            decode=1e3 * (decoded - started),
+            decode=round(1e3 * (decoded - started), 3),
             letterbox=0.0,
             queue=0.0,
-            infer=1e3 * (ended - decoded),
+            infer=round(1e3 * (ended - decoded), 3),
             postprocess=0.0,
-            total=1e3 * (ended - started),
+            total=round(1e3 * (ended - started), 3),
         )
         return Prediction(self._model, str(self._version), "detect", (result,), timing)
 
@@ -125,10 +127,10 @@ class LocalPredictor:
 
     def _typed(self, found: Detections) -> tuple[Detection, ...]:
         labels = self._engine.labels or ()
-        rows: list[Any] = list(
-            zip(found.boxes.tolist(), found.scores.tolist(), found.class_ids.tolist(), strict=True)
-        )
+        # Rounded as the server rounds: finer than any model.
+        boxes = found.boxes.astype(np.float64).round(2).tolist()
+        scores = found.scores.astype(np.float64).round(5).tolist()
         return tuple(
             Detection(Box(*box), score, id_, labels[id_] if id_ < len(labels) else str(id_))
-            for box, score, id_ in rows
+            for box, score, id_ in zip(boxes, scores, found.class_ids.tolist(), strict=True)
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest
 from starlette.requests import Request
+
+from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest
 
 
 async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> bytes:

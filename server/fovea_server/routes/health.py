@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import JSONResponse
-from fovea_preprocess.errors import NotFound
 from pydantic import BaseModel
 
+from fovea_preprocess.errors import NotFound
 from fovea_server.model import State
 
 router = APIRouter(tags=["health"])
@@ -27,7 +27,7 @@ class Ready(BaseModel):
     reason: str = ""
 
 
-_NOT_READY = {400: {"model": Ready, "description": "not ready"}}
+_NOT_READY: dict[int | str, dict[str, Any]] = {400: {"model": Ready, "description": "not ready"}}
 
 
 @router.get("/v2/health/live")
@@ -50,7 +50,9 @@ async def model_ready(request: Request, name: str) -> JSONResponse:
     return _model_answer(request, name, None)
 
 
-@router.get("/v2/models/{name}/versions/{version}/ready", response_model=Ready, responses=_NOT_READY)
+@router.get(
+    "/v2/models/{name}/versions/{version}/ready", response_model=Ready, responses=_NOT_READY
+)
 async def version_ready(
     request: Request, name: str, version: Annotated[int, Path(ge=1)]
 ) -> JSONResponse:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fovea_engines.options import MAX_DETECTIONS
-
 from fovea_server.schemas import ErrorAnswer, PredictAnswer, PredictRequest
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -78,9 +77,11 @@ PREDICT: dict[str, Any] = {
                         },
                     }
                 },
-                "application/json": {"schema": PredictRequest.model_json_schema(
-                    ref_template="#/components/schemas/{model}"
-                )},
+                "application/json": {
+                    "schema": PredictRequest.model_json_schema(
+                        ref_template="#/components/schemas/{model}"
+                    )
+                },
             },
         },
     },

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import orjson
 from fastapi import APIRouter, Path, Request, Response
-from fovea_engines.draw import draw, encode
-from fovea_engines.options import PredictOptions
-from fovea_preprocess.errors import FetchRefused, FoveaError, InvalidOption, InvalidRequest
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
+from fovea_engines.draw import draw, encode
+from fovea_engines.options import PredictOptions
+from fovea_preprocess.errors import FetchRefused, FoveaError, InvalidOption, InvalidRequest
 from fovea_server.answer import prediction_json
-from fovea_server.routes.body import read_body
 from fovea_server.dataplane import DataPlane, Prediction
-from fovea_server.fetch import Fetcher
 from fovea_server.job import ImageResult
 from fovea_server.parse import Source, Url, parse_body
+from fovea_server.routes.body import read_body
 from fovea_server.routes.openapi import PREDICT
 from fovea_server.settings import Settings
+
+if TYPE_CHECKING:
+    from fovea_server.fetch import Fetcher
 
 T = TypeVar("T")
 
@@ -30,7 +32,8 @@ router = APIRouter(tags=["predict"])
 ModelName = Annotated[str, Path(description="a model of the repository")]
 Version = Annotated[int, Path(ge=1, description="a version of it")]
 
-_PICTURES = ("image/jpeg", "image/png")
+Picture = Literal["image/jpeg", "image/png"]
+_PICTURES: tuple[Picture, ...] = ("image/jpeg", "image/png")
 
 
 @router.post("/v1/models/{name}/predict", **PREDICT)
@@ -129,12 +132,12 @@ def _timeout_s(request: Request) -> float | None:
     return milliseconds / 1e3
 
 
-def _picture_asked(request: Request) -> str | None:
+def _picture_asked(request: Request) -> Picture | None:
     accepted = request.headers.get("accept", "")
     return next((kind for kind in _PICTURES if kind in accepted), None)
 
 
-def _annotated(prediction: Prediction, kind: str) -> bytes:
+def _annotated(prediction: Prediction, kind: Picture) -> bytes:
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
     assert result.pixels is not None, "asked for with keep_pixels"

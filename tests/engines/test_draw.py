@@ -1,0 +1,103 @@
+"""What an annotated picture shows."""
+
+import cv2
+import numpy as np
+import pytest
+
+from fovea_engines.detections import Detections
+from fovea_engines.draw import colour, draw, encode, ink
+
+GREY = 90
+
+
+def one(box, class_id=3, score=0.5):
+    return Detections(
+        np.array([box], np.float32), np.array([score], np.float32), np.array([class_id], np.int32)
+    )
+
+
+def changed(picture):
+    return np.argwhere((picture != GREY).any(axis=2))
+
+
+def picture(height=400, width=600):
+    return np.full((height, width, 3), GREY, np.uint8)
+
+
+def test_the_box_has_its_class_colour_and_the_picture_given_is_untouched():
+    given = picture()
+    shown = draw(given, one((100, 150, 300, 350)), None)
+    assert (given == GREY).all()
+    assert tuple(shown[250, 100]) == tuple(shown[350, 200]) == colour(3)
+    assert tuple(shown[250, 200]) == (GREY,) * 3
+
+
+def test_a_read_only_picture_can_be_drawn_on():
+    given = picture()
+    given.flags.writeable = False
+    assert len(changed(draw(given, one((10, 50, 90, 90)), None)))
+
+
+@pytest.mark.parametrize(
+    "box",
+    [(0, 0, 80, 60), (560, 0, 599, 399), (540, 380, 599, 399), (0, 380, 30, 399)],
+    ids=["top left", "right edge", "bottom right", "bottom left"],
+)
+def test_the_label_stays_inside(box):
+    # On a wider picture nothing would be cut: the same number of pixels has to be painted here.
+    label = ["", "", "", "a rather long name"]
+    bare = len(changed(draw(picture(), one(box), None)))
+    inside = len(changed(draw(picture(), one(box), label)))
+    wide = np.full((400, 600, 3), GREY, np.uint8)
+    middle = len(changed(draw(wide, one((300, 200, 301, 201)), label)))
+    assert inside > bare * 0.5
+    assert inside >= middle * 0.95
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 900), (20, 20)])
+@pytest.mark.parametrize("box", [(-1e5, -1e5, 1e5, 1e5), (0.2, 0.2, 0.4, 0.4)])
+def test_tiny_pictures_and_far_boxes_are_survived(size, box):
+    shown = draw(np.zeros((*size, 3), np.uint8), one(box), ["x"])
+    assert shown.shape == (*size, 3)
+
+
+def test_lines_grow_with_the_picture():
+    small = draw(picture(300, 300), one((50, 100, 250, 250)), None)
+    large = draw(picture(3000, 3000), one((500, 1000, 2500, 2500)), None)
+    thickness = [
+        int((row != GREY).any(axis=1).sum()) for row in (small[200, 150:], large[2000, 1500:])
+    ]
+    assert thickness[1] >= 4 * thickness[0]
+
+
+def test_ids_beyond_the_labels_are_numbers():
+    box = (100, 150, 300, 350)
+    by_number = draw(picture(), one(box, class_id=7), ["a"])
+    assert (by_number == draw(picture(), one(box, class_id=7), None)).all()
+
+
+def test_letters_stand_out_from_every_class_colour():
+    def luminance(rgb):
+        linear = [((v / 255 + 0.055) / 1.055) ** 2.4 if v > 10 else v / 3294.6 for v in rgb]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for class_id in range(1000):
+        dark, light = sorted((luminance(colour(class_id)), luminance(ink(colour(class_id)))))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_neighbouring_classes_differ():
+    for class_id in range(100):
+        gap = np.subtract(colour(class_id), colour(class_id + 1))
+        assert np.abs(gap).sum() > 100
+
+
+def test_encoding_keeps_the_channel_order():
+    red = np.zeros((32, 32, 3), np.uint8)
+    red[..., 0] = 200
+    png, jpeg = encode(red, "image/png"), encode(red, "image/jpeg")
+    assert png.startswith(b"\x89PNG")
+    assert jpeg.startswith(b"\xff\xd8\xff")
+    for data in (png, jpeg):
+        bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert np.abs(bgr.astype(int) - [0, 0, 200]).max() <= 3

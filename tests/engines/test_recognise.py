@@ -1,0 +1,258 @@
+"""Which models are taken for detectors, of which family, and which are not."""
+
+import onnxruntime
+import pytest
+
+from fovea_engines.backends.base import TensorSpec
+from fovea_engines.heads import (
+    FAMILIES,
+    default_preprocess,
+    labels_from_metadata,
+    open_head,
+    recognise,
+)
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+
+COCO = {"names": str({i: f"class {i}" for i in range(80)}), "stride": "32"}
+
+
+def image(height=640, width=640, dtype="float32"):
+    return [TensorSpec("images", dtype, (-1, 3, height, width))]
+
+
+def output(*shape, dtype="float32"):
+    return [TensorSpec("output0", dtype, (-1, *shape))]
+
+
+REAL = {
+    "yolov8n": ("yolov8", "detect", 80),
+    "yolov5n": ("yolov5", "detect", 80),
+    "yolov10n": ("yolov10", "detect", 80),
+    "yolox_nano": ("yolox", "detect", 80),
+    "yolov8n-seg-320": (None, "segment", None),
+    "yolov8n-pose": (None, "pose", None),
+    "mobilenetv2": (None, "tensors", None),
+    "u2netp": (None, "tensors", None),
+}
+
+
+@pytest.mark.parametrize("model", REAL)
+def test_real_models(shared, model):
+    session = onnxruntime.InferenceSession(
+        shared / "models" / f"{model}.onnx", providers=["CPUExecutionProvider"]
+    )
+
+    def specs(tensors):
+        return [
+            TensorSpec(t.name, "float32", tuple(d if isinstance(d, int) else -1 for d in t.shape))
+            for t in tensors
+        ]
+
+    inputs, outputs = specs(session.get_inputs()), specs(session.get_outputs())
+    metadata = session.get_modelmeta().custom_metadata_map
+    told = recognise(inputs, outputs, metadata)
+    assert (told.family, told.task, told.num_classes) == REAL[model]
+    head = open_head(told, inputs, outputs)
+    assert (head.family if head else None) == told.family
+    if told.family is None:
+        assert told.reason.endswith("serves tensors")
+    # Without its metadata, a model is judged by its shapes alone: right, or not at all.
+    bare = recognise(inputs, outputs, {})
+    assert bare.family == told.family
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "metadata", "family"),
+    [
+        pytest.param(image(320, 480), output(84, 3150), {}, "yolov8", id="rectangle"),
+        pytest.param(image(1280, 1280), output(84, 34000), {}, "yolov8", id="v8 P6"),
+        pytest.param(image(1280, 1280), output(102000, 85), {}, "yolov5", id="v5 P6"),
+        pytest.param(image(), output(34000, 85), {}, "yolox", id="P2"),
+        pytest.param(image(), output(5, 8400), {}, "yolov8", id="one class"),
+        pytest.param(image(), output(25200, 6), {}, "yolov5", id="v5 one class"),
+        pytest.param(image(), output(8400, 6), {}, "yolox", id="yolox one class"),
+        pytest.param(image(), output(100, 6), {}, "yolov10", id="end to end"),
+        pytest.param(
+            [TensorSpec("x", "uint8", (1, 640, 640, 3))], output(84, 8400), {}, "yolov8", id="NHWC"
+        ),
+        pytest.param(image(-1, -1), output(84, -1), COCO, "yolov8", id="dynamic v8"),
+        pytest.param(image(-1, -1), output(-1, 85), COCO, "yolov5", id="dynamic v5"),
+        pytest.param(image(-1, -1), output(25200, 85), COCO, "yolov5", id="dynamic size v5"),
+        pytest.param(
+            image(-1, -1),
+            output(300, 6),
+            COCO | {"end2end": "True"},
+            "yolov10",
+            id="dynamic end to end",
+        ),
+        pytest.param(
+            image(-1, -1),
+            output(84, 8400),
+            {"imgsz": "[640, 640]"},
+            "yolov8",
+            id="size from metadata",
+        ),
+        pytest.param(
+            image(),
+            [*output(25200, 85), TensorSpec("p3", "float32", (-1, 3, 80, 80, 85))],
+            {},
+            "yolov5",
+            id="v5 with a raw level",
+        ),
+    ],
+)
+def test_detectors(inputs, outputs, metadata, family):
+    told = recognise(inputs, outputs, metadata)
+    assert told.family == family
+    assert told.reason.startswith("output0 [")
+    assert recognise(inputs, outputs, metadata, family).family == family
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "metadata", "because"),
+    [
+        pytest.param(image(), output(56, 8400), {}, "pose model", id="pose without metadata"),
+        pytest.param(image(), output(116, 8400), {}, "segmentation", id="masks without prototypes"),
+        pytest.param(image(), output(8400, 84), {}, "transposed", id="transposed v8"),
+        pytest.param(image(), output(8400, 84), COCO, "79 classes", id="transposed v8, named"),
+        pytest.param(image(), output(84, 8401), {}, "8401", id="odd count"),
+        pytest.param(image(), output(85, 8400), COCO, "names 80", id="oriented box"),
+        pytest.param(image(-1, -1), output(-1, 85), {}, "--family", id="v5 or yolox"),
+        pytest.param(image(-1, -1), output(-1, -1), COCO, "classes is dynamic", id="all dynamic"),
+        pytest.param(image(), output(4, 8400), {}, "no class", id="boxes only"),
+        pytest.param(image(), output(84, 8400, dtype="int8"), {}, "int8", id="integers"),
+        pytest.param(image(), output(84, 8400), {"task": "obb"}, "task 'obb'", id="task"),
+        pytest.param(
+            image(), output(56, 8400), {"kpt_shape": "[17, 3]"}, "'pose'", id="key points"
+        ),
+        pytest.param(image() + image(), output(84, 8400), {}, "not one batch", id="two inputs"),
+        pytest.param(
+            [TensorSpec("x", "float32", (-1, 1, 640, 640))],
+            output(84, 8400),
+            {},
+            "colour",
+            id="grey input",
+        ),
+        pytest.param(
+            image(),
+            [*output(116, 8400), TensorSpec("protos", "float32", (-1, 32, 160, 160))],
+            {},
+            "mask prototypes",
+            id="mask prototypes",
+        ),
+        pytest.param(image(), output(84, 8400) + output(84, 8400), {}, "no single", id="two"),
+        pytest.param(image(), [], {}, "no single", id="no output"),
+        pytest.param([], output(84, 8400), {}, "not one batch", id="no input"),
+    ],
+)
+def test_others_serve_tensors_and_say_why(inputs, outputs, metadata, because):
+    told = recognise(inputs, outputs, metadata)
+    assert told.family is None
+    assert because in told.reason
+    assert told.reason.endswith("serves tensors")
+    assert open_head(told, inputs, outputs) is None
+
+
+def test_the_user_settles_what_shapes_leave_open():
+    dynamic = image(-1, -1), output(-1, 85), {}
+    assert recognise(*dynamic, family="yolox").family == "yolox"
+    assert recognise(*dynamic, family="yolov5").num_classes == 80
+    assert recognise(image(), output(56, 8400), {}, family="yolov8").num_classes == 52
+
+
+@pytest.mark.parametrize(
+    ("outputs", "metadata", "family", "says"),
+    [
+        (output(84, 8400), {}, "yolov5", "it could be yolov8"),
+        (output(3549, 85), {}, "yolox", "no family fits"),
+        (output(1000), {}, "yolov8", "no family fits"),
+        (output(56, 8400), {"task": "pose"}, "yolov8", "task 'pose'"),
+        (output(84, 8400), {}, "yolo99", "there are yolov5, yolov8, yolov10, yolox"),
+    ],
+)
+def test_a_wrong_override_is_refused(outputs, metadata, family, says):
+    with pytest.raises(UnsupportedModel, match=says):
+        recognise(image(), outputs, metadata, family=family)
+
+
+def test_a_head_reads_the_output_that_the_runtime_names():
+    told = recognise(image(), output(84, 8400), {})
+    renamed = [TensorSpec("renamed:0", "float32", (-1, 84, 8400))]
+    assert open_head(told, image(), renamed).output == "renamed:0"
+
+
+def test_a_raw_grid_needs_a_size():
+    inputs, outputs = image(-1, -1), output(-1, 85)
+    told = recognise(inputs, outputs, {}, family="yolox")
+    with pytest.raises(UnsupportedModel, match="--size"):
+        open_head(told, inputs, outputs)
+    assert open_head(told, inputs, outputs, (416, 320)).size == (416, 320)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        ("{0: 'a', 1: 'b'}", ("a", "b")),
+        ("{1: 'b', 0: 'a'}", ("a", "b")),
+        ('{"0": "a", "1": "b"}', ("a", "b")),
+        ("['a', 'b']", ("a", "b")),
+        ("('a', 'b')", ("a", "b")),
+        ("{0: 7, 1: 'b'}", ("7", "b")),
+        ("{0: 'a', 2: 'b'}", None),
+        ("{0: 'a'}", None),
+        ("{0: ['a'], 1: 'b'}", None),
+        ("{0: 'a', 1: 'b'", None),
+        ("__import__('os').abort()", None),
+        ("(" * 5000, None),
+        ("'ab'", None),
+        ("", None),
+    ],
+)
+def test_labels(names, labels):
+    assert labels_from_metadata({"names": names}, 2) == labels
+
+
+def test_labels_of_any_number():
+    assert labels_from_metadata({"names": "['a']"}, None) == ("a",)
+    assert labels_from_metadata({}, None) is None
+
+
+def test_sizes():
+    assert default_preprocess("yolov8", image(480, 640), {}).row_shape == (3, 480, 640)
+    free = image(-1, -1)
+    by_metadata = default_preprocess("yolov8", free, {"imgsz": "[320, 640]"})
+    assert by_metadata.row_shape == (3, 320, 640)
+    assert default_preprocess("yolov8", free, {"imgsz": "320"}).row_shape == (3, 320, 320)
+    given = default_preprocess("yolov8", free, {"imgsz": "320"}, (640, 352))
+    assert given.row_shape == (3, 640, 352)
+    half_free = default_preprocess("yolov8", image(480, -1), {"imgsz": "640"})
+    assert half_free.row_shape == (3, 480, 640)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "metadata", "size", "error", "says"),
+    [
+        (image(), {}, (320, 320), InvalidOption, "fixed at 640x640"),
+        (image(-1, 640), {}, (320, 320), InvalidOption, "fixed at anyx640"),
+        (image(-1, -1), {}, (330, 320), InvalidOption, "multiples of 32"),
+        (image(-1, -1), {"stride": "64"}, (320, 352), InvalidOption, "multiples of 64"),
+        (image(-1, -1), {}, None, UnsupportedModel, "--size"),
+        (image(-1, -1), {"imgsz": "[640]"}, None, UnsupportedModel, "--size"),
+        (image(dtype="int64"), {}, None, UnsupportedModel, "int64"),
+        ([TensorSpec("x", "float32", (1, 1000))], {}, None, UnsupportedModel, "colour"),
+    ],
+)
+def test_sizes_and_inputs_that_are_refused(inputs, metadata, size, error, says):
+    with pytest.raises(error, match=says):
+        default_preprocess("yolov8", inputs, metadata, size)
+
+
+def test_layout_and_type_come_from_the_input():
+    spec = default_preprocess("yolov8", [TensorSpec("x", "uint8", (1, 480, 640, 3))], {})
+    assert (spec.layout, spec.dtype, spec.scale) == ("NHWC", "uint8", 1.0)
+    assert default_preprocess("yolov5", image(dtype="float16"), {}).dtype == "float16"
+
+
+def test_families_are_named_after_their_heads():
+    assert list(FAMILIES) == ["yolov5", "yolov8", "yolov10", "yolox"]
+    assert all(head.family == name for name, head in FAMILIES.items())

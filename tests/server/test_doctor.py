@@ -1,0 +1,162 @@
+"""`fovea doctor`: what it reads from a machine, what it makes of it, what it prints."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from fovea_engines.backends.registry import BackendInfo
+from fovea_server.commands.diagnosis import diagnose
+from fovea_server.commands.doctor import doctor
+from fovea_server.commands.machine import (
+    Cpu,
+    Gpu,
+    Machine,
+    Memory,
+    cpu_features,
+    driver_version,
+    look,
+    memory,
+    parse_gpus,
+)
+from typer.testing import CliRunner
+
+GIB = 2**30
+HEALTHY = Machine(
+    cpu=Cpu("Xeon", 8, 8, ("AVX2", "AVX512", "AVX512-VNNI")),
+    memory=Memory(16 * GIB, 8 * GIB, GIB),
+    backends=(
+        BackendInfo("onnxruntime", "1.31.1", None),
+        BackendInfo("openvino", "2026.4.1", None),
+    ),
+    driver=None,
+    gpus=(),
+    gpu_packages={},
+)
+
+
+def file(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def test_instruction_sets_come_from_the_flags(tmp_path: Path) -> None:
+    flags = "fpu sse2 avx avx2 fma avx512f avx512_vnni amx_tile amx_int8"
+    file(tmp_path, "proc/cpuinfo", f"processor\t: 0\nflags\t\t: {flags}\nbugs\t: spectre_v1\n")
+    assert cpu_features(tmp_path) == ("AVX2", "AVX512", "AVX512-VNNI", "AMX-INT8")
+
+
+def test_a_processor_without_flags_is_unknown_not_bad(tmp_path: Path) -> None:
+    file(tmp_path, "proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd\n")
+    assert cpu_features(tmp_path) is None
+    assert cpu_features(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.10  Fri Jan 10 12:00:00 UTC 2026",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build",
+    ],
+)
+def test_the_driver_of_either_kind_is_found(tmp_path: Path, line: str) -> None:
+    file(tmp_path, "proc/driver/nvidia/version", f"{line}\nGCC version:  gcc version 12.3.0\n")
+    assert driver_version(tmp_path) == "570.86.10"
+    assert driver_version(tmp_path / "nowhere") is None
+
+
+def test_gpus_are_read_from_the_query() -> None:
+    assert parse_gpus("NVIDIA H200, 143771\nGB10, [N/A]\n") == (
+        Gpu("NVIDIA H200", 143771),
+        Gpu("GB10", None),
+    )
+
+
+MEMINFO = "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "used"),
+    [
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ],
+)
+def test_memory_is_cut_to_the_containers_limit(tmp_path: Path, limit: str, used: str) -> None:
+    file(tmp_path, "proc/meminfo", MEMINFO)
+    assert memory(tmp_path) == Memory(16 * GIB, 8 * GIB, 0)
+    file(tmp_path, f"sys/fs/cgroup/{limit}", f"{GIB}\n")
+    file(tmp_path, f"sys/fs/cgroup/{used}", f"{GIB // 4}\n")
+    assert memory(tmp_path) == Memory(GIB, GIB - GIB // 4, 0)
+
+
+def test_a_container_without_a_limit_has_all_memory(tmp_path: Path) -> None:
+    file(tmp_path, "proc/meminfo", MEMINFO)
+    file(tmp_path, "sys/fs/cgroup/memory.max", "max\n")
+    assert memory(tmp_path).total == 16 * GIB
+
+
+def test_a_healthy_machine_has_nothing_to_mend() -> None:
+    assert diagnose(HEALTHY) == ()
+
+
+GPU = (Gpu("NVIDIA L4", 23034),)
+
+
+@pytest.mark.parametrize(
+    ("machine", "says"),
+    [
+        (replace(HEALTHY, cpu=Cpu("Atom", 4, 4, ())), "no AVX2"),
+        (replace(HEALTHY, cpu=replace(HEALTHY.cpu, usable=2)), "2 of 8 cores"),
+        (replace(HEALTHY, memory=Memory(GIB, GIB // 4, GIB)), "256 MiB"),
+        (replace(HEALTHY, memory=Memory(GIB, GIB, 64 * 2**20)), "--shm-size"),
+        (replace(HEALTHY, driver="570.86.10"), "--gpus all"),
+        (replace(HEALTHY, driver="570.86.10", gpus=GPU), "NVIDIA L4"),
+        (replace(HEALTHY, gpu_packages={"tensorrt": "10.13"}), "tensorrt"),
+        (
+            replace(
+                HEALTHY,
+                backends=(
+                    HEALTHY.backends[0],
+                    BackendInfo("openvino", None, "not installed: pip install openvino"),
+                ),
+            ),
+            "pip install openvino",
+        ),
+    ],
+)
+def test_each_shortcoming_is_one_sentence_and_not_fatal(machine: Machine, says: str) -> None:
+    [finding] = diagnose(machine)
+    assert says in finding.text
+    assert finding.text.endswith(".")
+    assert not finding.fatal
+
+
+def test_only_a_machine_without_backends_cannot_serve() -> None:
+    missing = BackendInfo("openvino", None, "not installed: pip install openvino")
+    first, *others = diagnose(
+        replace(HEALTHY, backends=(missing,), memory=Memory(GIB, GIB // 4, GIB))
+    )
+    assert first.fatal
+    assert "pip install openvino" in first.text
+    assert not any(finding.fatal for finding in others)
+
+
+def test_this_machine_can_serve() -> None:
+    machine = look()
+    assert 1 <= machine.cpu.usable <= machine.cpu.cores
+    assert 0 < machine.memory.available <= machine.memory.total
+    assert all(backend.version for backend in machine.backends)
+
+
+def test_the_command_prints_for_people_and_for_programs() -> None:
+    app = typer.Typer()
+    app.command()(doctor)
+    shown = CliRunner().invoke(app, [])
+    assert shown.exit_code == 0, shown.output
+    assert "onnxruntime" in shown.output
+    document = json.loads(CliRunner().invoke(app, ["--json"]).output)
+    assert document["cpu"]["usable"] == look().cpu.usable
+    assert [backend["name"] for backend in document["backends"]] == ["onnxruntime", "openvino"]
+    assert all(set(finding) == {"fatal", "text"} for finding in document["findings"])

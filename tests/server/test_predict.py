@@ -1,0 +1,161 @@
+"""`fovea predict` on real pictures, with a real server and without one."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from fovea_client import Client, ConnectionFailed
+from fovea_preprocess.image import decode_image
+from fovea_server.commands.predict import predict
+from fovea_server.serve import make_server
+from fovea_server.settings import Settings
+
+MODEL = "yolov5n"
+
+
+def run(*arguments: object) -> Result:
+    app = typer.Typer()
+    app.command()(predict)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def repository(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plain Triton repository: a model that is served as it is, without a build."""
+    root = tmp_path_factory.mktemp("repository")
+    (root / MODEL / "1").mkdir(parents=True)
+    (root / MODEL / "1/model.onnx").symlink_to(shared / "models" / f"{MODEL}.onnx")
+    return root
+
+
+@pytest.fixture(scope="module")
+def url(repository: Path) -> Iterator[str]:
+    """Address of a real server in a thread."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = make_server(Settings(model_repository=repository, http_port=port))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    with Client(f"http://127.0.0.1:{port}") as client:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not _ready(client):
+            time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()
+
+
+def _ready(client: Client) -> bool:
+    try:
+        return client.ready(MODEL)
+    except ConnectionFailed:
+        return False
+
+
+@pytest.fixture(params=["--repository", "--url"])
+def source(request: pytest.FixtureRequest) -> tuple[str, object]:
+    """Both ways to an answer, which must not differ."""
+    return request.param, request.getfixturevalue(request.param.removeprefix("--"))
+
+
+@pytest.fixture
+def bus(shared: Path) -> Path:
+    return shared / "data/bus.jpg"
+
+
+def test_a_table_a_picture(source: tuple[str, object], bus: Path, tmp_path: Path) -> None:
+    done = run(MODEL, bus, *source, "--conf", 0.4, "--save", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "810 x 1080" in done.output
+    assert done.output.count("person") == 3
+    assert done.output.count("bus ") == 1
+    annotated = decode_image((tmp_path / "out/bus-annotated.jpg").read_bytes())
+    assert annotated.pixels.shape == (1080, 810, 3)
+
+
+def test_one_document_for_all_pictures(source: tuple[str, object], bus: Path) -> None:
+    done = run(MODEL, bus, bus, *source, "--classes", "5,0", "--max-det", 1, "--json")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert list(document) == ["model", "version", "task", "images", "timing_ms"]
+    assert (document["model"], document["version"], document["task"]) == (MODEL, "1", "detect")
+    assert document["images"][0] == document["images"][1]
+    [found] = document["images"][0]["detections"]
+    assert found["class_name"] == "person"
+    assert found["score"] == pytest.approx(0.814, abs=0.02)
+    assert found["box"]["y2"] == pytest.approx(898, abs=5)
+    assert document["timing_ms"]["total"] > document["timing_ms"]["infer"] > 0
+
+
+def test_a_bad_picture_fails_only_itself(
+    source: tuple[str, object], bus: Path, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut.jpg"
+    cut.write_bytes(bus.read_bytes()[:3000])
+    pictures = (cut, tmp_path / "absent.jpg", tmp_path, bus)
+    done = run(MODEL, *pictures, *source, "--json")
+    assert done.exit_code == 1
+    images = json.loads(done.stdout)["images"]
+    codes = [image["error"]["code"] for image in images[:3]]
+    assert codes == ["invalid_image", "not_found", "invalid_request"]
+    assert len(images[3]["detections"]) >= 4
+    shown = run(MODEL, *pictures, *source)
+    assert shown.exit_code == 1
+    assert str(cut) in shown.stderr
+    assert "absent.jpg" in shown.stderr
+    assert "person" in shown.stdout
+
+
+def test_saved_pictures_overwrite_nothing(
+    source: tuple[str, object], bus: Path, tmp_path: Path
+) -> None:
+    here, there = tmp_path / "bus.jpg", tmp_path / "other/bus.jpg"
+    there.parent.mkdir()
+    for copy in (here, there):
+        copy.write_bytes(bus.read_bytes())
+    assert run(MODEL, here, there, *source, "--save", tmp_path).exit_code == 0
+    assert here.read_bytes() == bus.read_bytes()
+    assert (tmp_path / "bus-annotated.jpg").exists()
+    assert (tmp_path / "bus-2-annotated.jpg").exists()
+
+
+def test_nothing_found_is_said(source: tuple[str, object], bus: Path) -> None:
+    done = run(MODEL, bus, *source, "--classes", 79)
+    assert done.exit_code == 0
+    assert "nothing found" in done.stdout
+
+
+def test_a_wrong_model_is_a_sentence(source: tuple[str, object], bus: Path) -> None:
+    done = run("no-such-model", bus, *source)
+    assert done.exit_code == 1
+    assert isinstance(done.exception, SystemExit)
+    assert "no-such-model" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--conf", "1.5"), "from 0 to 1"),
+        (("--max-det", "0"), "1 to 3000"),
+        (("--url", "127.0.0.1"), "http://127.0.0.1:8000"),
+        (("--url", "http://127.0.0.1:9"), "no answer from"),
+        (("--classes", "person"), "class ids"),
+        (("--url", "http://h", "--repository", "r"), "not both"),
+    ],
+)
+def test_wrong_arguments_are_a_sentence(
+    arguments: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "any.jpg").write_bytes(b"any")
+    done = run(MODEL, tmp_path / "any.jpg", *arguments)
+    assert done.exit_code in (1, 2)
+    assert isinstance(done.exception, SystemExit)
+    assert says in done.stderr
