@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
@@ -16,6 +16,8 @@ from fovea_preprocess.spec import PreprocessSpec
 
 CARD_FORMAT: Final = 1
 CARD_FILE = "card.json"
+
+FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class EngineCard:
         device: the processor it was checked on.
         precision: element type of the arithmetic.
         onnx_sha256: of the source model, external data included.
-        files: file name in the version folder -> sha256.
+        files: file name in the version folder -> sha256; the one that is opened comes first.
         max_batch: most rows one call may carry.
         inputs: in the model's order.
         outputs: in the model's order.
@@ -75,7 +77,7 @@ class EngineCard:
     device: str
     precision: Literal["fp32"]
     onnx_sha256: str
-    files: dict[str, str]
+    files: Annotated[dict[FileName, str], Field(min_length=1)]
     max_batch: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import struct
 import warnings
@@ -58,8 +59,9 @@ _DAMAGED = (
     zlib.error,
 )
 
-# Pillow warns of damaged metadata, which is the sender's affair and not the server log's.
+# Pillow talks of damaged metadata, which is the sender's affair and not the server log's.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 # libjpeg's words for a few stray bytes after a whole picture, which many webcams send.
 _STRAY_BYTES = re.compile(r"\b\d{1,2} extraneous bytes before marker 0xd9")

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fovea_client.images import encode_bmp, image_bytes
-from fovea_preprocess.image import decode_image
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+from fovea_client.images import encode_bmp, image_bytes
+from fovea_preprocess.image import decode_image
 
 
 @given(

@@ -5,9 +5,10 @@ from email.message import Message
 from email.parser import BytesParser
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import fovea_client
 import numpy as np
 import pytest
+
+import fovea_client
 from fovea_client import (
     Box,
     Detection,

@@ -1,4 +1,4 @@
-"""The repository root and the Dockerfile, read once."""
+"""Where the files for deployment lie."""
 
 from pathlib import Path
 

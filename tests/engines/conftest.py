@@ -7,6 +7,7 @@ import pytest
 from fovea_engines.build import build
 from fovea_engines.card import EngineCard
 from fovea_engines.plan import BuildPlan
+
 from .tiny import tiny_detector
 
 

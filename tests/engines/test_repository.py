@@ -48,7 +48,9 @@ def test_models_are_folders_with_a_version(repository):
     assert repository.models() == ("a", "b")
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a/b", "../a", "a\\b", "a b", "ä", "a" * 129])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".a", "a/b", "../a", "a\\b", "a b", "ä", "a" * 129]
+)
 def test_a_name_cannot_lead_elsewhere(repository, name):
     with pytest.raises(InvalidOption, match="cannot name a model"), repository.publish(name):
         pytest.fail("a folder was given")

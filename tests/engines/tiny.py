@@ -74,9 +74,7 @@ def save(
         return [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in specs]
 
     graph = helper.make_graph(nodes, "tiny", tensors(inputs), tensors(outputs), list(weights))
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     helper.set_model_props(model, metadata or {})
     onnx.save(model, path)
     return path

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fovea_preprocess.image import decode_image
 from hypothesis import settings
 from numpy.typing import NDArray
+
+from fovea_preprocess.image import decode_image
 
 # Times mean nothing on a shared machine, and a run must not depend on the ones before it.
 settings.register_profile("fovea", deadline=None, derandomize=True, database=None)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fovea_preprocess.errors import ImageTooLarge, InvalidImage
-from fovea_preprocess.image import ImageLimits, decode_image
 from numpy.typing import NDArray
 from PIL import Image
+
+from fovea_preprocess.errors import ImageTooLarge, InvalidImage
+from fovea_preprocess.image import ImageLimits, decode_image
 
 Pixels = NDArray[np.uint8]
 

@@ -7,10 +7,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from fovea_preprocess.errors import InvalidImage
-from fovea_preprocess.image import decode_image
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+
+from fovea_preprocess.errors import InvalidImage
+from fovea_preprocess.image import decode_image
 
 Pixels = NDArray[np.uint8]
 

@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from fovea_preprocess.letterbox import LetterboxMap, fit
-from fovea_preprocess.spec import PreprocessSpec
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fovea_preprocess.letterbox import LetterboxMap, fit
+from fovea_preprocess.spec import PreprocessSpec
 
 SPECS = [
     PreprocessSpec(640, 640),

@@ -7,12 +7,13 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from fovea_preprocess.preprocessor import Preprocessor
-from fovea_preprocess.spec import PreprocessSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+
+from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.spec import PreprocessSpec
 
 Pixels = NDArray[np.uint8]
 YOLO = PreprocessSpec(640, 640)
@@ -161,7 +162,7 @@ def test_strided_pictures_and_rows(bus: Pixels, spec: PreprocessSpec) -> None:
 
 def test_wrong_arguments(bus: Pixels) -> None:
     preprocess = Preprocessor(YOLO)
-    out = np.empty(YOLO.row_shape, np.float32)
+    out = np.zeros(YOLO.row_shape, np.float32)
     frozen = out.copy()
     frozen.flags.writeable = False
     for bad in (out.astype(np.float64), out[:, 1:], out[None], frozen):

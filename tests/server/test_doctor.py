@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
+
 from fovea_engines.backends.registry import BackendInfo
 from fovea_server.commands.diagnosis import diagnose
 from fovea_server.commands.doctor import doctor
@@ -20,7 +22,6 @@ from fovea_server.commands.machine import (
     memory,
     parse_gpus,
 )
-from typer.testing import CliRunner
 
 GIB = 2**30
 HEALTHY = Machine(

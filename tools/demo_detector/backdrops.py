@@ -50,9 +50,7 @@ def photograph(path: Path) -> Image.Image:
     return Image.open(path).convert("RGB")
 
 
-def crop(
-    path: Path, width: int, height: int, zoom: float, rng: np.random.Generator
-) -> Image.Image:
+def crop(path: Path, width: int, height: int, zoom: float, rng: np.random.Generator) -> Image.Image:
     """Cut a window of the wanted aspect; `zoom` 1 takes the largest that fits."""
     source = photograph(path)
     share = min(source.width / width, source.height / height) / zoom

@@ -82,9 +82,7 @@ def detect(predict: Predictor, pictures: Sequence[NDArray[np.uint8]]) -> list[Fo
     ]
 
 
-def mean_average_precision(
-    predict: Predictor, scenes: Sequence[Scene], batch: int = 4
-) -> Figures:
+def mean_average_precision(predict: Predictor, scenes: Sequence[Scene], batch: int = 4) -> Figures:
     """COCO's own calculation over a list of scenes."""
     found: list[Found] = []
     for start in range(0, len(scenes), batch):
@@ -119,7 +117,7 @@ def _suppress(output: Array, scale: float, offset: Array) -> Found:
     order = np.argsort(-scores)[:300]
     order = order[scores[order] > MINIMUM_SCORE]
     centre, size = output[:2, order].T, output[2:4, order].T
-    boxes = np.concatenate((centre - size / 2, centre + size / 2), axis=1)
+    boxes: Array = np.concatenate((centre - size / 2, centre + size / 2), axis=1)
     kept: list[int] = []
     for row in range(len(order)):
         same = [other for other in kept if labels[order[other]] == labels[order[row]]]

@@ -4,6 +4,7 @@ import argparse
 import tempfile
 import warnings
 from pathlib import Path
+from typing import cast
 
 import onnx
 import onnxslim
@@ -45,7 +46,8 @@ def fold(model: DigitDetector) -> DigitDetector:
     model.eval()
     for module in model.modules():
         if isinstance(module, Conv):
-            module[0] = fuse_conv_bn_eval(module[0], module[1])
+            convolution, norm = cast(nn.Conv2d, module[0]), cast(nn.BatchNorm2d, module[1])
+            module[0] = fuse_conv_bn_eval(convolution, norm)
             module[1] = nn.Identity()
     return model
 

@@ -37,9 +37,7 @@ class DetectionLoss:
         with torch.no_grad():
             targets = assign(corners, logits.sigmoid(), boxes, labels, self.points)
         total = targets.scores.sum().clamp(min=1.0)
-        kinds = functional.binary_cross_entropy_with_logits(
-            logits, targets.scores, reduction="sum"
-        )
+        kinds = functional.binary_cross_entropy_with_logits(logits, targets.scores, reduction="sum")
         weight = targets.scores.amax(2)
         chosen = weight > 0
         overlap = complete_iou(corners[chosen], targets.boxes[chosen])
@@ -55,13 +53,16 @@ class DetectionLoss:
         sides = sides.clamp(0.0, BINS - 1.01)
         below = sides.floor()
         upper = sides - below
-        logs = bins.unflatten(1, (4, BINS)).log_softmax(2)
+        logs = bins.reshape(-1, 4, BINS).log_softmax(2)
         at = below.long().unsqueeze(2)
         near, next_ = logs.gather(2, at).squeeze(2), logs.gather(2, at + 1).squeeze(2)
-        return -(near * (1.0 - upper) + next_ * upper).mean(1)
+        errors: Tensor = -(near * (1.0 - upper) + next_ * upper)
+        return errors.mean(1)
 
 
-def assign(corners: Tensor, scores: Tensor, boxes: Tensor, labels: Tensor, points: Tensor) -> Targets:
+def assign(
+    corners: Tensor, scores: Tensor, boxes: Tensor, labels: Tensor, points: Tensor
+) -> Targets:
     """Give each digit the points whose class and box already suit it best.
 
     Args:
@@ -97,7 +98,10 @@ def assign(corners: Tensor, scores: Tensor, boxes: Tensor, labels: Tensor, point
 
 def plain_iou(one: Tensor, other: Tensor) -> Tensor:
     """Intersection over union of corner boxes, broadcast."""
-    low, high = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
+    low, high = (
+        torch.maximum(one[..., :2], other[..., :2]),
+        torch.minimum(one[..., 2:], other[..., 2:]),
+    )
     shared = (high - low).clamp(min=0).prod(-1)
     return shared / (_area(one) + _area(other) - shared + 1e-7)
 

@@ -20,7 +20,7 @@ class Conv(nn.Sequential):
     ) -> None:
         super().__init__(
             nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
-            nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.03),
+            nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.05),
             nn.SiLU(inplace=True),
         )
 
@@ -113,6 +113,10 @@ class Branch(nn.Sequential):
             SeparableConv(WIDTH, WIDTH), SeparableConv(WIDTH, WIDTH), nn.Conv2d(WIDTH, outputs, 1)
         )
 
+    def last_bias(self) -> Tensor:
+        """What is answered before anything is seen."""
+        return cast(Tensor, self[2].bias)
+
 
 class DigitDetector(nn.Module):
     """Images in 0..1 to distances and class logits for every point of three grids."""
@@ -125,7 +129,7 @@ class DigitDetector(nn.Module):
         self.register_buffer("steps", torch.arange(BINS, dtype=torch.float32), persistent=False)
         for branch in self.classes:
             # Nearly every point is background: start by saying so.
-            nn.init.constant_(cast(nn.Conv2d, cast(Branch, branch)[2]).bias, -4.6)  # type: ignore[arg-type]
+            nn.init.constant_(cast(Branch, branch).last_bias(), -4.6)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return bin logits [batch, 4 * BINS, points] and class logits [batch, classes, points]."""
@@ -139,10 +143,10 @@ class DigitDetector(nn.Module):
 
     def corners(self, bins: Tensor, points: Tensor, strides: Tensor) -> Tensor:
         """Bin logits to x1, y1, x2, y2 in input pixels, as [batch, 4, points]."""
-        chances = bins.unflatten(1, (4, BINS)).softmax(2)
+        chances = bins.reshape(bins.shape[0], 4, BINS, -1).softmax(2)
         steps = cast(Tensor, self.steps).view(1, 1, BINS, 1)
         left, top, right, bottom = ((chances * steps).sum(2) * strides).unbind(1)
-        x, y = points
+        x, y = points[0], points[1]
         return torch.stack((x - left, y - top, x + right, y + bottom), 1)
 
 

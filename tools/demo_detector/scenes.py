@@ -45,6 +45,7 @@ class Layout:
     digits: tuple[int, int] = (1, 10)
     sizes: tuple[float, float] = (SMALLEST, LARGEST)
     clutter: int = 4
+    zoom: tuple[float, float] = (1.0, 2.2)
     degrade: bool = True
 
 
@@ -53,7 +54,7 @@ def compose(seed: int, split: Split, layout: Layout) -> Scene:
     rng = np.random.default_rng([seed, split == "heldout"])
     photographs = PHOTOGRAPHS[split]
     path = photographs[rng.integers(len(photographs))]
-    image = crop(path, layout.width, layout.height, rng.uniform(1.0, 2.2), rng)
+    image = crop(path, layout.width, layout.height, rng.uniform(*layout.zoom), rng)
     if layout.degrade:
         image = regrade(image, rng)
     add_clutter(image, int(rng.integers(0, layout.clutter + 1)), rng)
@@ -67,9 +68,7 @@ def compose(seed: int, split: Split, layout: Layout) -> Scene:
             boxes.append(placed)
             labels.append(glyph.label)
     pixels = np.asarray(_camera(image, rng) if layout.degrade else image, np.uint8)
-    return Scene(
-        pixels, np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(labels, np.int64)
-    )
+    return Scene(pixels, np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(labels, np.int64))
 
 
 def _place(

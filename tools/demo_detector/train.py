@@ -18,7 +18,7 @@ from tools.demo_detector.workers import Workers
 
 WARM_UP = 100
 WEIGHT_DECAY = 0.02
-SMOOTHING = 0.998
+SMOOTHING = 0.995
 
 
 class MovingAverage:
@@ -59,14 +59,16 @@ def train(
             group["lr"] = rate * _share_of_rate(step, done)
         batch = next(batches)
         images = augment(torch.from_numpy(batch.pixels), noise)
-        cost = loss(*model(images), torch.from_numpy(batch.boxes), torch.from_numpy(batch.labels))
+        bins, logits = model(images)
+        boxes, labels = torch.from_numpy(batch.boxes), torch.from_numpy(batch.labels)
+        cost = loss(bins, logits, boxes, labels)
         optimizer.zero_grad(set_to_none=True)
-        cost.backward()
+        torch.autograd.backward(cost)
         done = workers.average(model, (time.monotonic() - began) / 60 / minutes)
         nn.utils.clip_grad_norm_(model.parameters(), 10.0)
         optimizer.step()
         average.update(model)
-        recent = cost.item() if step == 1 else 0.98 * recent + 0.02 * cost.item()
+        recent = cost.item() if step == 1 else 0.95 * recent + 0.05 * cost.item()
         if workers.first and (step % 50 == 0 or done >= 1.0):
             print(f"step {step:5d}  loss {recent:.3f}  {done:.0%} of {minutes} min", flush=True)
             torch.save(average.model.state_dict(), out / "digits.pt")
@@ -107,7 +109,7 @@ def main() -> None:
     parser.add_argument("--pool", type=Path, required=True, help="folder for composed scenes")
     parser.add_argument("--scenes", type=int, default=10_000, help="training scenes to compose")
     parser.add_argument("--minutes", type=float, default=40.0, help="how long to train")
-    parser.add_argument("--batch", type=int, default=16, help="scenes in a step")
+    parser.add_argument("--batch", type=int, default=8, help="scenes in a step")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--start", type=Path, help="weights to go on from")
     parser.add_argument("--seed", type=int, default=1)
@@ -118,7 +120,8 @@ def main() -> None:
     pool.fill(torch.get_num_threads())
     workers = Workers()
     torch.manual_seed(options.seed)
-    model = DigitDetector().to(memory_format=torch.channels_last)
+    model = DigitDetector()
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if options.start:
         model.load_state_dict(torch.load(options.start, weights_only=True))
     batches = pool.batches(options.batch // workers.count, options.seed + workers.rank)

@@ -56,7 +56,7 @@ class YoloV8:
         """See `Head.decode`."""
         plane = outputs[self.output][row]
         found = np.flatnonzero(_best(plane[4:]) >= options.conf)
-        few = plane[:, found].astype(np.float32, copy=False)
+        few = plane.take(found, axis=1).astype(np.float32, copy=False)
         classes = few[4:]
         return detections(corners(few[:4].T), classes.max(axis=0), classes.argmax(axis=0), options)
 

@@ -45,6 +45,8 @@ def each_outcome(predictor: Predictor, images: list[Path], save: Path | None) ->
     Raises:
         FoveaError, FoveaClientError, OSError: what would fail the next picture as well.
     """
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
     for number, path in enumerate(images):
         try:
             picture = path.read_bytes()
@@ -69,7 +71,6 @@ def each_outcome(predictor: Predictor, images: list[Path], save: Path | None) ->
 
 def _saved(folder: Path, path: Path, before: list[Path]) -> Path:
     """Where the annotated picture goes: never onto the picture itself, nor onto another's."""
-    folder.mkdir(parents=True, exist_ok=True)
     twins = sum(other.stem == path.stem for other in before)
     return folder / (path.stem + (f"-{twins + 1}" if twins else "") + "-annotated.jpg")
 
@@ -114,17 +115,14 @@ def document(model: str, outcomes: list[Outcome]) -> dict[str, Any]:
     """All answers as if one request had carried all pictures."""
     answers = [o.answer for o in outcomes if isinstance(o.answer, Prediction)]
     timings = [asdict(answer.timing_ms) for answer in answers]
-    stages = (
-        {stage: max(timing[stage] for timing in timings) for stage in timings[0]} if timings else {}
-    )
-    if timings:
-        stages["total"] = sum(timing["total"] for timing in timings)
+    slowest = {stage: max(t[stage] for t in timings) for stage in (timings[0] if timings else ())}
+    total = {"total": round(sum(t["total"] for t in timings), 3)}
     return {
         "model": model,
         "version": answers[0].version if answers else None,
         "task": answers[0].task if answers else None,
         "images": [_image_json(outcome.answer) for outcome in outcomes],
-        "timing_ms": stages,
+        "timing_ms": slowest | total,
     }
 
 

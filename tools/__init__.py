@@ -1,0 +1,1 @@
+"""Programs that make what ships with Fovea; no part of the package."""
