@@ -46,31 +46,40 @@ def check_agreement(engine: Engine, source: Path, images: Path | None = None) ->
         UnsupportedModel: ONNX Runtime cannot run the source.
     """
     names, rows = _inputs(engine, images)
-    box_px = score = output_error = 0.0
-    matched = 0
-    for name, want, have in zip(
-        names, _run_source(source, rows), _run_engine(engine, rows), strict=True
-    ):
-        error = _output_error(name, want, have)
-        output_error = max(output_error, error)
-        found = 0
-        if engine.head is not None:
-            names_out = [spec.name for spec in engine.session.outputs]
-            expected, actual = (
-                dict(zip(names_out, arrays, strict=True)) for arrays in (want, have)
-            )
-            conf = _threshold(engine.head, expected)
-            decoded = [_candidates(engine.head, arrays, conf) for arrays in (expected, actual)]
-            found = len(decoded[0])
-            off_px, off_score = compare_detections(name, *decoded, conf)
-            box_px, score = max(box_px, off_px), max(score, off_score)
-            matched += found
-        if not found and not error <= MAX_OUTPUT_ERROR:
-            raise Disagreement(
-                f"on {name} a raw output is {error:.2g} of its largest value off (at most "
-                f"{MAX_OUTPUT_ERROR} is allowed): try another --backend"
-            )
-    return Agreement(len(names), matched, box_px, score, output_error)
+    figures = [
+        _compare(engine, name, want, have)
+        for name, want, have in zip(
+            names, _run_source(source, rows), _run_engine(engine, rows), strict=True
+        )
+    ]
+    return Agreement(
+        images=len(figures),
+        detections=sum(one.detections for one in figures),
+        box_px=max(one.box_px for one in figures),
+        score=max(one.score for one in figures),
+        output_error=max(one.output_error for one in figures),
+    )
+
+
+def _compare(engine: Engine, name: str, want: Sequence[Array], have: Sequence[Array]) -> Agreement:
+    """The figures of one picture."""
+    output_error = _output_error(name, want, have)
+    if engine.head is not None:
+        outputs = [spec.name for spec in engine.session.outputs]
+        conf = _threshold(engine.head, dict(zip(outputs, want, strict=True)))
+        expected, actual = (
+            _candidates(engine.head, dict(zip(outputs, arrays, strict=True)), conf)
+            for arrays in (want, have)
+        )
+        if len(expected):
+            box_px, score = compare_detections(name, expected, actual, conf)
+            return Agreement(1, len(expected), box_px, score, output_error)
+    if not output_error <= MAX_OUTPUT_ERROR:
+        raise Disagreement(
+            f"on {name} a raw output is {output_error:.2g} of its largest value off (at most "
+            f"{MAX_OUTPUT_ERROR} is allowed): try another --backend"
+        )
+    return Agreement(1, 0, 0.0, 0.0, output_error)
 
 
 def compare_detections(
@@ -147,8 +156,14 @@ def _output_error(name: str, want: Sequence[Array], have: Sequence[Array]) -> fl
             )
         same = (expected == actual) | ((expected != expected) & (actual != actual))
         off = np.abs(expected.astype(np.float64) - actual)[~same]
-        errors.append(float(off.max(initial=0)) / float(np.abs(expected).max(initial=1e-6)))
-    return float("inf") if np.isnan(errors).any() else max(errors)
+        if not np.isfinite(off).all():
+            raise Disagreement(
+                f"on {name} an output is not finite where the other model's is: try another "
+                "--backend"
+            )
+        largest = np.abs(expected[np.isfinite(expected)]).max(initial=1e-6)
+        errors.append(float(off.max(initial=0)) / float(largest))
+    return max(errors)
 
 
 def _inputs(engine: Engine, images: Path | None) -> tuple[list[str], Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
@@ -25,7 +26,13 @@ from fovea_engines.model_config import CONFIG_FILE, config_text
 from fovea_engines.plan import BuildPlan
 from fovea_engines.progress import Progress
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import BuildError, InvalidOption, UnsupportedModel
+from fovea_preprocess.errors import (
+    BuildError,
+    InvalidModel,
+    InvalidOption,
+    NotFound,
+    UnsupportedModel,
+)
 from fovea_preprocess.spec import PreprocessSpec
 
 
@@ -149,12 +156,12 @@ def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
     *before, _ = repository.versions(card.name)
     last = None
     if before:
-        path = repository.folder(card.name, before[-1]) / CARD_FILE
-        last = EngineCard.read(path) if path.is_file() else None
+        with suppress(NotFound, InvalidModel):
+            last = EngineCard.read(repository.folder(card.name, before[-1]) / CARD_FILE)
     for file, text_of in ((CONFIG_FILE, config_text), (LABELS_FILE, _labels)):
         path = repository.root / card.name / file
-        ours = not path.exists() or (last is not None and path.read_text() == text_of(last))
-        if ours and (text := text_of(card)):
+        own = None if last is None else text_of(last).encode()
+        if (not path.exists() or path.read_bytes() == own) and (text := text_of(card)):
             repository.write_beside(card.name, file, text)
 
 

@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from fovea_engines.backends.registry import DEFAULT_CPU_BACKEND
+from fovea_engines.card import EngineCard
 from fovea_engines.console import card_table, model_table, repository_table
-from fovea_engines.inspection import read_cards, read_model_file
+from fovea_engines.inspection import Entry, read_folder, read_model_file
 from fovea_engines.labels import read_labels
 from fovea_engines.plan import BuildPlan
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import FoveaError, InvalidOption
 
 
 class Backend(StrEnum):
@@ -129,11 +130,15 @@ def inspect(
 
     console = Console()
     if path.is_dir():
-        cards = list(read_cards(path))
-        document: object = [{"version": v, "card": card.to_json()} for v, card in cards]
-        table = card_table(cards[0][1], cards[0][0])
-        if len(cards) > 1:
-            table = repository_table(cards)
+        entries = read_folder(path)
+        document: object = [entry.to_json() for entry in entries]
+        match entries:
+            case [Entry(engine=EngineCard() as card, version=version)]:
+                table = card_table(card, version)
+            case [Entry(engine=FoveaError() as error)]:
+                raise error
+            case _:
+                table = repository_table(entries)
     else:
         model = read_model_file(path, head)
         document, table = model.to_json(), model_table(model, path.name)

@@ -11,7 +11,7 @@ from fovea_engines.card import EngineCard
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fovea_engines.inspection import ModelFile
+    from fovea_engines.inspection import Entry, ModelFile
 
 _LABELS_SHOWN = 8
 
@@ -37,35 +37,25 @@ def model_table(model: ModelFile, title: str) -> Table:
     return _table(title, [*_head_rows(model), ("opset", str(model.opset))])
 
 
-def repository_table(cards: Iterable[tuple[int, EngineCard]]) -> Table:
-    """Engine cards, one a line."""
+def repository_table(entries: Iterable[Entry]) -> Table:
+    """Versions of a repository, one a line."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table()
-    for column in (
-        "model",
-        "version",
-        "head",
-        "task",
-        "input",
-        "backend",
-        "max batch",
-        "agreement",
-    ):
-        table.add_column(column)
-    for version, card in cards:
-        cells = (
-            card.name,
-            str(version),
-            card.family or "tensors only",
-            card.task,
-            " ".join(_shape(spec) for spec in card.inputs),
-            card.backend,
-            str(card.max_batch),
-            _agreement(card),
-        )
-        table.add_row(*map(Text, cells))
+    for column in ("model", "version", "head", "input", "backend", "agreement"):
+        table.add_column(column, overflow="fold")
+    for entry in entries:
+        card = entry.engine
+        cells: tuple[str, ...] = ("cannot be opened", "", "", str(card))
+        if isinstance(card, EngineCard):
+            shapes = " ".join(_shape(spec) for spec in card.inputs)
+            found = card.agreement
+            within = "not checked" if found is None else f"{found.output_error:.1g}"
+            if found is not None and found.detections:
+                within = f"{found.box_px:.1g} px, {found.score:.1g}"
+            cells = (card.family or "tensors only", shapes, card.backend, within)
+        table.add_row(*map(Text, (entry.name, str(entry.version), *cells)))
     return table
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from fovea_engines.backends.base import TensorSpec
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.plain import open_plain
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import NotFound
+from fovea_preprocess.errors import FoveaError, NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,36 +75,60 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     )
 
 
-def read_cards(path: Path) -> Iterator[tuple[int, EngineCard]]:
-    """Version and card of every engine under a folder.
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version in a repository.
+
+    Attributes:
+        name: of the model.
+        version: number; 0 for a folder that is not named by one.
+        engine: its card, or why it cannot be opened.
+    """
+
+    name: str
+    version: int
+    engine: EngineCard | FoveaError
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types; "card" or "error" is there."""
+        entry: dict[str, Any] = {"name": self.name, "version": self.version}
+        if isinstance(self.engine, EngineCard):
+            return entry | {"card": self.engine.to_json()}
+        return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
+
+
+def read_folder(path: Path) -> list[Entry]:
+    """Every version under a folder.
 
     Args:
         path: a version's folder, a model's or a repository.
 
     Raises:
-        NotFound: no engine is there.
-        InvalidModel: a card or an engine is damaged.
+        NotFound: no model is there.
     """
     path = path.resolve()
     if any((path / file).is_file() for file in (CARD_FILE, "model.onnx", "model.xml")):
-        yield int(path.name) if path.name.isdecimal() else 0, _read_card(path)
-        return
-    if not path.is_dir():
-        raise NotFound(f"{path} is not there: give an .onnx file or a folder of engines")
+        version = int(path.name) if path.name.isdecimal() else 0
+        return [Entry(path.parent.name, version, _read(path))]
     repository = ModelRepository(path)
     names = repository.models()
     if any(p.name.isdecimal() for p in path.iterdir()):
         repository, names = ModelRepository(path.parent), (path.name,)
     if not names:
         raise NotFound(f"{path} has no model: make one with `fovea build`")
-    for name in names:
-        for version in repository.versions(name):
-            yield version, _read_card(repository.folder(name, version))
+    return [
+        Entry(name, version, _read(repository.folder(name, version)))
+        for name in names
+        for version in repository.versions(name)
+    ]
 
 
-def _read_card(folder: Path) -> EngineCard:
-    if (folder / CARD_FILE).is_file():
-        return EngineCard.read(folder / CARD_FILE)
-    card, session = open_plain(folder)
+def _read(folder: Path) -> EngineCard | FoveaError:
+    try:
+        if (folder / CARD_FILE).is_file():
+            return EngineCard.read(folder / CARD_FILE)
+        card, session = open_plain(folder)
+    except FoveaError as error:
+        return error
     session.close()
     return card

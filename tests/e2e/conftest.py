@@ -89,9 +89,16 @@ def demo_repository(tmp_path_factory) -> Path:
 def detector_repository(shared, tmp_path_factory) -> Path:
     """A repository with the four real detectors."""
     repository = tmp_path_factory.mktemp("detectors") / "repository"
+    truth = json.loads((shared / "data" / "coco64" / "val.json").read_text())
+    labels = tuple(category["name"] for category in truth["categories"])
     for name in DETECTORS:
         build(
-            BuildPlan(source=shared / "models" / f"{name}.onnx", name=name, repository=repository)
+            BuildPlan(
+                source=shared / "models" / f"{name}.onnx",
+                name=name,
+                repository=repository,
+                labels=labels,
+            )
         )
     return repository
 

@@ -34,7 +34,9 @@ PICTURES = (
 def letterbox(bgr, height, width, family):
     """Tensor [1, 3, height, width], scale and offsets of the picture in it."""
     scale = min(height / bgr.shape[0], width / bgr.shape[1])
-    new_height, new_width = round(bgr.shape[0] * scale), round(bgr.shape[1] * scale)
+    # YOLOX cuts the fraction off; the others round.
+    whole = int if family == "yolox" else round
+    new_height, new_width = whole(bgr.shape[0] * scale), whole(bgr.shape[1] * scale)
     small = cv2.resize(bgr, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
     top = left = 0
     if family != "yolox":

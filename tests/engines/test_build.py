@@ -139,7 +139,7 @@ def test_an_unknown_head_is_built_and_says_so(tmp_path):
 
 
 def test_labels_and_family_must_fit(tiny_model, tmp_path):
-    with pytest.raises(InvalidOption, match="2 labels .* 3 classes"):
+    with pytest.raises(InvalidOption, match=r"2 labels .* 3 classes"):
         build(BuildPlan(tiny_model, "m", tmp_path / "r", labels=("a", "b")))
     with pytest.raises(UnsupportedModel, match="yolox"):
         build(BuildPlan(tiny_model, "m", tmp_path / "r", family="yolox"))
@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_the_repository_as_it_was(built_repository, tmp_path)
     assert sorted(p for p in repository.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["yolov5n", "yolox_nano", "yolov10n", "mobilenetv2"])
+@pytest.mark.parametrize("name", ["yolox_nano", "yolov10n", "mobilenetv2"])
 def test_real_models_agree(shared, tmp_path, name):
     card = build(BuildPlan(shared / "models" / f"{name}.onnx", name, tmp_path))
     assert card.agreement is not None

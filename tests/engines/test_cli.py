@@ -1,44 +1,53 @@
 """`fovea build` and `fovea inspect` as they are typed."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+import shutil
 
 import pytest
+
+from fovea_server.cli import main
 
 from .tiny import tiny_detector
 
 
-def fovea(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fovea_server.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+@pytest.fixture
+def fovea(monkeypatch, capsys, tmp_path):
+    """Run the command in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fovea", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return (stopped.value.code or 0, *capsys.readouterr())
+
+    return run
 
 
-def test_build_shows_phases_the_card_and_the_next_command(tiny_model, tmp_path):
-    first = fovea("build", tiny_model, cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
+def test_build_shows_phases_the_card_and_the_next_command(fovea, tiny_model, tmp_path):
+    code, out, err = fovea("build", tiny_model)
+    assert code == 0, err
     for phase in ("load", "normalise", "compile", "agreement"):
-        assert phase in first.stderr
-    assert "tiny version 1" in first.stdout
-    assert "yolov8" in first.stdout
-    assert "fovea serve repository" in first.stdout
+        assert phase in err
+    assert "tiny version 1" in out
+    assert "yolov8" in out
+    assert "fovea serve repository" in out
     assert (tmp_path / "repository" / "tiny" / "1" / "card.json").is_file()
-    again = fovea("build", tiny_model, cwd=tmp_path)
-    assert again.returncode == 0
-    assert "version 1 of tiny was built from the same: nothing to build" in again.stderr
+    code, _, err = fovea("build", tiny_model)
+    assert code == 0
+    assert "version 1 of tiny was built from the same: nothing to build" in err
 
 
-def test_json_is_one_document_on_stdout(tmp_path):
+def test_json_is_one_document_on_stdout(fovea, tmp_path):
     model = tiny_detector(tmp_path / "m.onnx", size=("h", "w"))
     (tmp_path / "names.txt").write_text("a\nb\nc\n")
-    run = fovea(
+    code, out, err = fovea(
         "build", model, "--name", "other", "--repository", tmp_path / "r", "--backend",
         "onnxruntime", "--size", "64x96", "--max-batch", 2, "--labels", tmp_path / "names.txt",
         "--head", "yolov8", "--json",
     )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    document = json.loads(run.stdout)
+    assert code == 0, err
+    document = json.loads(out)
     assert document["version"] == 1
     card = document["card"]
     assert (card["name"], card["backend"], card["max_batch"]) == ("other", "onnxruntime", 2)
@@ -60,25 +69,40 @@ def test_json_is_one_document_on_stdout(tmp_path):
         (("inspect", "."), "has no model"),
     ],
 )
-def test_an_error_is_a_sentence(tiny_model, tmp_path, arguments, says):
+def test_an_error_is_a_sentence(fovea, tiny_model, tmp_path, arguments, says):
     (tmp_path / "tiny.onnx").write_bytes(tiny_model.read_bytes())
     (tmp_path / "broken.onnx").write_bytes(tiny_model.read_bytes()[:500])
-    run = fovea(*arguments, cwd=tmp_path)
-    assert run.returncode == 1
-    assert says in run.stderr
-    assert "Traceback" not in run.stderr
+    code, out, err = fovea(*arguments)
+    assert code == 1
+    assert out == ""
+    assert says in err
+    assert err.splitlines()[-1].startswith("error: ")
     assert not list((tmp_path / "repository").glob("*"))
 
 
-def test_inspect_reads_files_and_folders(tiny_model, built_repository):
-    file = json.loads(fovea("inspect", tiny_model, "--json").stdout)
+def test_inspect_reads_files_and_folders(fovea, tiny_model, built_repository):
+    file = json.loads(fovea("inspect", tiny_model, "--json")[1])
     assert file["family"] == "yolov8"
     assert file["inputs"] == [{"name": "images", "dtype": "float32", "shape": [-1, 3, 64, 64]}]
     assert file["labels"] == ["cat", "dog", "bus"]
     for folder in (built_repository, built_repository / "tiny", built_repository / "tiny" / "1"):
-        [entry] = json.loads(fovea("inspect", folder, "--json").stdout)
+        [entry] = json.loads(fovea("inspect", folder, "--json")[1])
         assert entry["version"] == 1
-        assert entry["card"]["name"] == "tiny"
-    text = fovea("inspect", tiny_model).stdout
+        assert entry["name"] == entry["card"]["name"] == "tiny"
+    text = fovea("inspect", tiny_model)[1]
     for word in ("yolov8", "84 boxes", "cat, dog, bus", "images float32 ?x3x64x64"):
         assert word in text
+
+
+def test_inspect_shows_what_cannot_be_opened_among_the_rest(fovea, built_repository, tmp_path):
+    shutil.copytree(built_repository, tmp_path / "r")
+    (tmp_path / "r" / "empty" / "1").mkdir(parents=True)
+    (tmp_path / "r" / "tiny" / "2").mkdir()
+    (tmp_path / "r" / "tiny" / "2" / "card.json").write_text("{")
+    entries = json.loads(fovea("inspect", tmp_path / "r", "--json")[1])
+    assert [(e["name"], e["version"], "error" in e) for e in entries] == [
+        ("empty", 1, True),
+        ("tiny", 1, False),
+        ("tiny", 2, True),
+    ]
+    assert "cannot be opened" in fovea("inspect", tmp_path / "r")[1]

@@ -1,6 +1,5 @@
 """The repository on disk: what is seen, and that it is always whole."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,9 +16,13 @@ def repository(tmp_path) -> ModelRepository:
     return ModelRepository(tmp_path / "repository")
 
 
-def publish(repository: ModelRepository, name: str, text: str = "engine") -> None:
+def publish(
+    repository: ModelRepository, name: str, text: str = "engine", error: BaseException | None = None
+) -> None:
     with repository.publish(name) as folder:
         (folder / "model.onnx").write_text(text)
+        if error is not None:
+            raise error
 
 
 def test_versions_count_up(repository):
@@ -72,9 +75,8 @@ def test_what_is_not_there_is_not_found(repository):
 def test_a_failed_build_leaves_nothing(repository, error):
     publish(repository, "a")
     before = tree(repository.root)
-    with pytest.raises(type(error)), repository.publish("a") as folder:
-        (folder / "model.onnx").write_text("half")
-        raise error
+    with pytest.raises(type(error)):
+        publish(repository, "a", "half", error)
     assert tree(repository.root) == before
 
 
@@ -117,7 +119,7 @@ def test_a_file_beside_is_written_whole(repository):
     path = repository.root / "a" / "labels.txt"
     assert path.read_text() == "dog\n"
     assert path.stat().st_mode & 0o044 == 0o044
-    assert sorted(os.listdir(path.parent)) == ["1", "labels.txt"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["1", "labels.txt"]
 
 
 def test_finds_by_content_key(built_repository, card):

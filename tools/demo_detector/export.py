@@ -25,7 +25,6 @@ METADATA = {
     "license": "Apache-2.0",
     "task": "detect",
     "stride": "32",
-    "batch": "1",
     "imgsz": str([SIDE, SIDE]),
     "names": str(dict(enumerate(CLASS_NAMES))),
 }

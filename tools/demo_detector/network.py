@@ -143,11 +143,10 @@ class DigitDetector(nn.Module):
 
     def corners(self, bins: Tensor, points: Tensor, strides: Tensor) -> Tensor:
         """Bin logits to x1, y1, x2, y2 in input pixels, as [batch, 4, points]."""
-        chances = bins.reshape(bins.shape[0], 4, BINS, -1).softmax(2)
+        chances = bins.reshape(-1, 4, BINS, points.shape[1]).softmax(2)
         steps = cast(Tensor, self.steps).view(1, 1, BINS, 1)
-        left, top, right, bottom = ((chances * steps).sum(2) * strides).unbind(1)
-        x, y = points[0], points[1]
-        return torch.stack((x - left, y - top, x + right, y + bottom), 1)
+        to_low, to_high = ((chances * steps).sum(2) * strides).chunk(2, 1)
+        return torch.cat((points - to_low, points + to_high), 1)
 
 
 def grid(height: int, width: int) -> tuple[Tensor, Tensor]:
