@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -155,6 +156,7 @@ def main() -> None:
             "processor": processor_name(),
             "model": args.model.name,
             "rounds": args.rounds,
+            "load_average": os.getloadavg(),
             "versions": {info.name: info.version for info in available_backends()},
             "costs": {name: probe_apart(name, path, 3) for name, path in engines.items()},
             "speeds": measure(engines, args.rounds, args.seconds),

@@ -1,6 +1,7 @@
 """Two hundred malformed requests while good ones go on: each gets its 4xx, nobody else suffers."""
 
 import base64
+import contextlib
 import io
 import socket
 import struct
@@ -198,10 +199,9 @@ def lies(scene: bytes) -> Iterator[Case]:
 def status(port: int, raw: bytes) -> int:
     """Status of the answer to bytes sent as they are; 0 where the connection just ended."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        try:
+        # Refused while sending, the answer is there already.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(raw)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # refused while sending: the answer is there already
         try:
             answer = connection.recv(65536)
         except ConnectionResetError:

@@ -15,9 +15,6 @@ from fovea_client import Client
 from fovea_preprocess.image import decode_image
 from fovea_server.schemas import ErrorAnswer, PredictAnswer
 
-DEMO_SCENES = ("scene-1.jpg", "scene-2.jpg")
-
-
 @pytest.fixture
 def url(demo_server) -> str:
     return demo_server.predict_url("digits")
@@ -172,10 +169,10 @@ def test_openapi_describes_what_is_served(demo_server):
 
 
 def test_the_client_sees_the_same(demo_server, scene, demo_truth):
-    client = Client(demo_server.url)
-    assert client.ready("digits")
-    prediction = client.predict("digits", scene, conf=0.4)
-    found = sorted(d.class_name for d in prediction.images[0].detections)
+    with Client(demo_server.url) as client:
+        assert client.ready("digits")
+        prediction = client.predict("digits", scene, conf=0.4)
+    found = sorted(d.class_name for d in prediction.detections)
     assert found == sorted(d["class_name"] for d in demo_truth["scene-1.jpg"])
 
 

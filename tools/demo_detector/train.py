@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=40.0, help="how long to train")
     parser.add_argument("--batch", type=int, default=8, help="scenes in a step")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
-    parser.add_argument("--start", type=Path, help="weights to go on from")
+    parser.add_argument("--weights", type=Path, help="weights to go on from")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
@@ -122,8 +122,8 @@ def main() -> None:
     torch.manual_seed(options.seed)
     model = DigitDetector()
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if options.start:
-        model.load_state_dict(torch.load(options.start, weights_only=True))
+    if options.weights:
+        model.load_state_dict(torch.load(options.weights, weights_only=True))
     batches = pool.batches(options.batch // workers.count, options.seed + workers.rank)
     kept = train(model, batches, options.minutes, options.rate, options.out, workers)
     workers.close()

@@ -91,7 +91,8 @@ def load_layouts(load: Callable[[int], L], cores: int) -> tuple[L, L]:
         cores: threads of the wide layout; with 1 the two are the same.
     """
     # glibc would raise the size from which blocks go back to the system as soon as one is freed,
-    # and keep what loading leaves: 30 MB of yolov8n's 220 in OpenVINO, at no cost in CPU time.
+    # and keep what loading leaves: 30 MB of yolov8n's 220 in OpenVINO. The price is 700 page
+    # faults a call.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2 << 20)
     if cores == 1:
         only = load(1)

@@ -1,4 +1,4 @@
-"""OpenVINO on CPU cores: the fastest of the CPU backends for float detectors."""
+"""OpenVINO on CPU cores: the default there."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from contextlib import suppress
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated
@@ -64,15 +65,13 @@ def demo(
 def _wait_until_ready(url: str) -> bool:
     from fovea_client import Client, FoveaClientError
 
-    client = Client(url)
     until = time.monotonic() + 30
-    while time.monotonic() < until:
-        try:
-            if client.ready():
-                return True
-        except FoveaClientError:
-            pass
-        time.sleep(0.05)
+    with Client(url) as client:
+        while time.monotonic() < until:
+            with suppress(FoveaClientError):
+                if client.ready():
+                    return True
+            time.sleep(0.05)
     return False
 
 
@@ -81,9 +80,9 @@ def _show(console: Console, url: str, folder: Path) -> None:
 
     scene = folder / SCENE
     annotated = folder / f"{scene.stem}-annotated.jpg"
-    client = Client(url)
-    prediction = client.predict(MODEL, scene)
-    annotated.write_bytes(client.annotate(MODEL, scene))
+    with Client(url) as client:
+        prediction = client.predict(MODEL, scene)
+        annotated.write_bytes(client.annotate(MODEL, scene))
     table = Table(title=f"{scene} through {url}")
     for column in ("class", "score", "x1", "y1", "x2", "y2"):
         table.add_column(column, justify="right")

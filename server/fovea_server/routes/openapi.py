@@ -20,6 +20,13 @@ def _query(name: str, schema: dict[str, Any], description: str) -> dict[str, Any
     }
 
 
+def _request_schema() -> dict[str, Any]:
+    """The JSON request in one piece: what FastAPI does not know, it does not collect."""
+    schema = PredictRequest.model_json_schema()
+    schema["properties"]["images"]["items"] = schema.pop("$defs")["ImageSource"]
+    return schema
+
+
 _OPTIONS = [
     _query("conf", {"type": "number", "minimum": 0, "maximum": 1, "default": 0.25}, "least score"),
     _query(
@@ -77,11 +84,7 @@ PREDICT: dict[str, Any] = {
                         },
                     }
                 },
-                "application/json": {
-                    "schema": PredictRequest.model_json_schema(
-                        ref_template="#/components/schemas/{model}"
-                    )
-                },
+                "application/json": {"schema": _request_schema()},
             },
         },
     },
