@@ -47,8 +47,7 @@ def truncations(scene: bytes) -> Iterator[Case]:
         "tiff": encoded(scene, "TIFF"),
     }
     for kind, data in pictures.items():
-        cuts = [2**n for n in range(20) if 2**n < len(data) - 64]
-        for cut in cuts[::2] if kind != "jpeg" else cuts:
+        for cut in (2**n for n in range(20) if 2**n < len(data) - 64):
             yield f"{kind} cut at {cut}", request(data[:cut])
         yield f"{kind} without its last quarter", request(data[: len(data) * 3 // 4])
 
