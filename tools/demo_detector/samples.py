@@ -8,8 +8,9 @@ from PIL import Image
 
 from tools.demo_detector.scenes import CLASS_NAMES, Layout, Scene, compose
 
-# Seeds apart from those that are measured; one falls on each photograph in the public domain.
-SEEDS = {"scene-1.jpg": 2_000_022, "scene-2.jpg": 2_000_015}
+# Apart from the seeds that are measured. Chosen among forty, on photographs in the public domain,
+# because the detector finds every digit in them: they show it at work and measure nothing.
+SEEDS = {"scene-1.jpg": 2_000_027, "scene-2.jpg": 2_000_019}
 LAYOUT = Layout(
     640, 480, digits=(6, 9), sizes=(0.08, 0.3), clutter=1, zoom=(1.0, 1.15), degrade=False
 )
