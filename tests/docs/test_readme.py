@@ -1,0 +1,106 @@
+"""What the README says is true: its blocks are run, its commands and links exist."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+from fovea_server.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def bash_lines() -> list[str]:
+    return [
+        line.partition("  #")[0].strip()
+        for kind, block in BLOCKS
+        if kind == "bash"
+        for line in block.splitlines()
+    ]
+
+
+@pytest.fixture
+def workplace(shared, tmp_path, monkeypatch):
+    """A folder with a model and a picture, `fovea` on the path, and a free port for 8000."""
+    shutil.copy(shared / "models" / "yolov8n.onnx", tmp_path)
+    shutil.copy(shared / "data" / "bus.jpg", tmp_path)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FOVEA_HTTP_PORT", str(port))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path, port
+
+
+def wait_until_ready(port: int) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/v2/health/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    pytest.fail("the server did not become ready")
+
+
+def test_every_block_runs(workplace):
+    folder, port = workplace
+    servers = []
+    try:
+        for kind, block in BLOCKS:
+            text = block.replace(":8000", f":{port}")
+            if kind == "python":
+                output = subprocess.check_output([sys.executable, "-c", text], text=True)
+                assert output.count("person") >= 3
+                continue
+            for line in text.splitlines():
+                if line == "fovea serve":
+                    servers.append(subprocess.Popen(line.split()))
+                    wait_until_ready(port)
+                elif not line.startswith("docker "):  # tests/docker has those
+                    output = subprocess.check_output(line, shell=True, text=True)
+                    assert "predict" not in line or "person" in output or "boxes.jpg" in line
+        assert (folder / "boxes.jpg").read_bytes()[:2] == b"\xff\xd8"
+        assert servers, "the README starts a server"
+    finally:
+        for server in servers:
+            server.terminate()
+            assert server.wait(30) == 0
+
+
+def test_the_table_of_commands_is_complete():
+    listed = set(re.findall(r"^\| `fovea (\w+)", README, re.MULTILINE))
+    assert listed == set(typer.main.get_command(app).commands)
+
+
+def test_make_targets_exist():
+    targets = re.findall(r"^    make (\w+)", README, re.MULTILINE)
+    assert targets == ["run", "test"]
+    for target in targets:
+        subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+def test_files_named_in_the_text_exist():
+    for page in ("README.md", "CONTRIBUTING.md"):
+        for path in re.findall(r"`((?:\w+/)+[\w.]+\.\w+)`", (ROOT / page).read_text()):
+            known = (ROOT / path, ROOT / "server/fovea_server" / path)
+            if path.startswith(("heads/", "backends/")):
+                known = (ROOT / "engines/fovea_engines" / path,)
+            assert any(p.exists() for p in known), f"{page}: {path}"
