@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator
@@ -34,8 +33,13 @@ from fovea_server.status import http_status
 log = logging.getLogger(__name__)
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """An application that loads the repository when it starts and drains when it stops."""
+def create_app(settings: Settings, registry: Registry) -> FastAPI:
+    """An application that serves a registry, and drains and closes it when it stops.
+
+    Args:
+        settings: what the operator decided.
+        registry: started; the server is live, and says what it waits for, while models load.
+    """
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
         title="Fovea",
@@ -45,7 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.settings = settings
-    app.state.plane = DataPlane(Registry(settings))
+    app.state.plane = DataPlane(registry)
     app.state.fetcher = None
     app.include_router(predict.router)
     app.include_router(health.router)
@@ -70,10 +74,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             timeout_s=settings.url_timeout_s,
             allow_private=settings.url_allow_private,
         )
-    # Not awaited: the server is live, and says what it waits for, while models load.
-    loading = asyncio.create_task(run_in_threadpool(registry.load_all))
     yield
-    await loading
     await run_in_threadpool(registry.close)
     if app.state.fetcher is not None:
         await app.state.fetcher.close()

@@ -75,7 +75,8 @@ def run_server(given: dict[str, Any]) -> None:
     """Serve until a signal comes; settings that are not given come from the environment."""
     from pydantic import ValidationError
 
-    from fovea_server.serve import make_server, set_up_logging
+    from fovea_server.logs import set_up_logging
+    from fovea_server.registry import Registry
     from fovea_server.settings import Settings
 
     try:
@@ -85,7 +86,12 @@ def run_server(given: dict[str, Any]) -> None:
         typer.echo(f"error: {'.'.join(map(str, first['loc']))}: {first['msg']}", err=True)
         raise typer.Exit(2) from None
     set_up_logging(settings.log_level)
-    server = make_server(settings)
+    registry = Registry(settings)
+    registry.start()
+    # Only now: FastAPI takes as long to import as a model to load, and they overlap.
+    from fovea_server.serve import make_server
+
+    server = make_server(settings, registry)
     server.run()
     if not server.started:
         raise typer.Exit(1)

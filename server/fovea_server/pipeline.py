@@ -51,6 +51,8 @@ class Pipeline:
         self.failure: str | None = None
         self._limits = limits
         self._closing = False
+        # Whoever passes it is waited for, and answered even if a stage dies.
+        self._gate = threading.Lock()
         self._live: set[Job] = set()
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         owners = engine.session.concurrency
@@ -85,19 +87,21 @@ class Pipeline:
                 f"model '{self.engine.card.name}' takes tensors, not pictures; "
                 "see `fovea inspect` for its inputs"
             )
-        if self.failure:
-            raise ModelNotReady(self.failure)
-        if self._closing:
-            raise ShuttingDown("the model is being unloaded; send again later")
-        self.admission.enter(len(jobs))
+        with self._gate:
+            if self.failure:
+                raise ModelNotReady(self.failure)
+            if self._closing:
+                raise ShuttingDown("the model is being unloaded; send again later")
+            self.admission.enter(len(jobs))
+            self._live.update(jobs)
         for job in jobs:
-            self._live.add(job)
             job.future.add_done_callback(self._leave(job))
             self._inbox.put(job)
 
     def close(self, timeout_s: float) -> None:
         """Finish what was accepted, then stop the stages and close the engine."""
-        self._closing = True
+        with self._gate:
+            self._closing = True
         until = time.monotonic() + timeout_s
         while self.admission.inside and not self.failure and time.monotonic() < until:
             time.sleep(0.01)
@@ -134,7 +138,8 @@ class Pipeline:
         return threading.Thread(target=run, name=f"{self.engine.card.name}-{name}", daemon=True)
 
     def _died(self, stage: str) -> None:
-        self.failure = f"the {stage} stage has died; the server's log says why; load it again"
+        with self._gate:
+            self.failure = f"the {stage} stage has died; the server's log says why; restart it"
         log.critical("model %s: %s", self.engine.card.name, self.failure)
         for job in list(self._live):
             job.fail(ModelNotReady(self.failure))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,10 +27,15 @@ class Registry:
         self._settings = settings
         self._repository = ModelRepository(settings.model_repository)
         self._models: dict[str, dict[int, ServedModel]] = {}
-        self.scanned = False
+        self._scanned = False
+        self._closing = False
+        self._loader = threading.Thread(target=self._load_all, name="load")
 
-    def load_all(self) -> None:
-        """Scan the repository and load what is in it, several models at a time."""
+    def start(self) -> None:
+        """Begin to load what is in the repository, and return at once; see `ready`."""
+        self._loader.start()
+
+    def _load_all(self) -> None:
         try:
             names = self._repository.models()
         except NotFound as error:
@@ -37,10 +43,14 @@ class Registry:
             names = ()
         for name in names:
             self._models[name] = self._found(name)
-        self.scanned = True
+        self._scanned = True
         with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
-            for _ in pool.map(ServedModel.load, self):
+            for _ in pool.map(self._load, self):
                 pass
+
+    def _load(self, model: ServedModel) -> None:
+        if not self._closing:
+            model.load()
 
     def _found(self, name: str) -> dict[int, ServedModel]:
         root = self._repository.root / name
@@ -83,10 +93,13 @@ class Registry:
     @property
     def ready(self) -> bool:
         """Whether every model found at start is ready."""
-        return self.scanned and all(model.state is State.READY for model in self)
+        return self._scanned and all(model.state is State.READY for model in self)
 
     def close(self) -> None:
-        """Drain and unload everything."""
+        """Drain and unload everything; what is not loaded yet never will be."""
+        self._closing = True
+        if self._loader.ident is not None:
+            self._loader.join()
         with ThreadPoolExecutor(8) as pool:
             for _ in pool.map(lambda m: m.close(self._settings.exit_timeout_s), self):
                 pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from types import FrameType
 import uvicorn
 
 from fovea_server.app import create_app
+from fovea_server.registry import Registry
 from fovea_server.settings import Settings
 
 
@@ -42,11 +42,11 @@ class Server(uvicorn.Server):
         self.handle_exit(number, frame)
 
 
-def make_server(settings: Settings) -> Server:
-    """A server for these settings, not yet started; `run()` it."""
+def make_server(settings: Settings, registry: Registry) -> Server:
+    """A server for a registry that is being loaded; `run()` it."""
     return Server(
         uvicorn.Config(
-            create_app(settings),
+            create_app(settings, registry),
             host=settings.host,
             port=settings.http_port,
             loop="uvloop",
@@ -59,12 +59,3 @@ def make_server(settings: Settings) -> Server:
             timeout_graceful_shutdown=int(settings.exit_timeout_s) or None,
         )
     )
-
-
-def set_up_logging(level: str) -> None:
-    """One line an event, to stderr."""
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
-    # It tells of every request it sends.
-    logging.getLogger("httpx").setLevel(logging.WARNING)

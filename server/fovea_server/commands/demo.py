@@ -34,7 +34,9 @@ def demo(
     from fovea_engines.build import build
     from fovea_engines.plan import BuildPlan
     from fovea_engines.progress import ConsoleProgress
-    from fovea_server.serve import make_server, set_up_logging
+    from fovea_server.logs import set_up_logging
+    from fovea_server.registry import Registry
+    from fovea_server.serve import make_server
     from fovea_server.settings import Settings
 
     console = Console()
@@ -47,7 +49,10 @@ def demo(
         )
         shutil.copyfile(assets / SCENE, folder / SCENE)
     set_up_logging("warning")
-    server = make_server(Settings(model_repository=repository, host=host, http_port=port))
+    settings = Settings(model_repository=repository, host=host, http_port=port)
+    registry = Registry(settings)
+    registry.start()
+    server = make_server(settings, registry)
 
     def ask() -> None:
         if _wait_until_ready(f"http://{host}:{port}"):
