@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from fovea_client import Client, ConnectionFailed
 from fovea_preprocess.image import decode_image
 from fovea_server.commands.predict import predict
+from fovea_server.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
@@ -41,7 +42,10 @@ def url(repository: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = make_server(Settings(model_repository=repository, http_port=port))
+    settings = Settings(model_repository=repository, http_port=port)
+    registry = Registry(settings)
+    registry.start()
+    server = make_server(settings, registry)
     thread = threading.Thread(target=server.run)
     thread.start()
     with Client(f"http://127.0.0.1:{port}") as client:
