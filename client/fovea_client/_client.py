@@ -129,7 +129,10 @@ class Client:
                 f"{self._url} did not answer within {self._timeout:g} s"
             ) from error
         except httpx.RequestError as error:
-            raise ConnectionFailed(f"no answer from {self._url}: {error}") from error
+            raise ConnectionFailed(
+                f"no answer from {self._url} ({error}): is a server running there? "
+                "`fovea serve` starts one"
+            ) from error
         return Response(answer.status_code, answer.headers, answer.content)
 
 

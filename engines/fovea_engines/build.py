@@ -71,9 +71,7 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
         _check_batch(inputs[0].shape[0], plan.max_batch)
         head = recognise(inputs, outputs, metadata, plan.family)
-        preprocess = None
-        if head.family is not None:
-            preprocess = default_preprocess(head.family, inputs, metadata)
+        preprocess = default_preprocess(head.family, inputs, metadata)
     key = plan.content_key(source.sha256, preprocess)
     if (known := repository.find(plan.name, key)) is not None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
@@ -113,7 +111,7 @@ def _card(
     file: Path,
     session: Session,
     head: Recognition,
-    preprocess: PreprocessSpec | None,
+    preprocess: PreprocessSpec,
     metadata: dict[str, str],
 ) -> EngineCard:
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes)

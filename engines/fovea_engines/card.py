@@ -62,7 +62,8 @@ class EngineCard:
         reason: why that family, or why none.
         task: e.g. "detect"; "tensors" where unknown.
         labels: class names by id; None where unknown.
-        preprocess: how a picture becomes an input row; None without a family.
+        preprocess: how a picture becomes an input row; without a family the usual YOLO way is
+            assumed; None where the model takes no pictures.
         agreement: None where no build was.
         build_seconds: seconds by phase of the build.
         metadata: the source model's `metadata_props`.

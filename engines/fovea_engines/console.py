@@ -74,7 +74,10 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 def _head_rows(model: EngineCard | ModelFile) -> list[tuple[str, str]]:
     return [
-        ("head", model.family or "not recognised: serves tensors only"),
+        (
+            "head",
+            model.family or "not recognised: letterboxes as RGB 0 to 1, serves tensors",
+        ),
         ("why", model.reason),
         ("task", model.task),
         ("labels", _labels(model.labels)),

@@ -29,7 +29,7 @@ class Engine:
     Attributes:
         card: what it was built from; derived on the fly where the version folder has none.
         session: the runtime's part; `infer` takes and gives arrays.
-        preprocessor: None when the head is not known.
+        preprocessor: None when the model takes no pictures.
         head: None when the engine serves tensors only.
         labels: class names by id; None where unknown.
     """

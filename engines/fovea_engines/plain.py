@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from fovea_engines.backends.base import Session
+from fovea_engines.backends.base import Session, TensorSpec
 from fovea_engines.backends.registry import open_session
 from fovea_engines.card import CARD_FILE, CARD_FORMAT, EngineCard
 from fovea_engines.device import processor_name
@@ -16,7 +16,8 @@ from fovea_engines.heads.preprocess import default_preprocess
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.labels import LABELS_FILE, read_labels
 from fovea_engines.model_config import CONFIG_FILE, read_max_batch
-from fovea_preprocess.errors import NotFound
+from fovea_preprocess.errors import NotFound, UnsupportedModel
+from fovea_preprocess.spec import PreprocessSpec
 
 # The first file that is there is opened by its runtime.
 _BACKENDS = {"model.onnx": "onnxruntime", "model.xml": "openvino"}
@@ -62,10 +63,20 @@ def _card(folder: Path, file: str, session: Session, metadata: dict[str, str]) -
         reason=recognition.reason,
         task=recognition.task,
         labels=labels,
-        preprocess=None
-        if recognition.family is None
-        else default_preprocess(recognition.family, session.inputs, metadata),
+        preprocess=_preprocess(recognition.family, session.inputs, metadata),
         agreement=None,
         build_seconds={},
         metadata=metadata,
     )
+
+
+def _preprocess(
+    family: str | None, inputs: tuple[TensorSpec, ...], metadata: dict[str, str]
+) -> PreprocessSpec | None:
+    try:
+        return default_preprocess(family, inputs, metadata) if len(inputs) == 1 else None
+    except UnsupportedModel:
+        if family is not None:
+            raise
+        # Any model may lie in a plain repository; one that takes no pictures is still served.
+        return None

@@ -19,9 +19,7 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
         "version": str(prediction.version),
         "task": prediction.task,
         "images": [
-            error_json(image)
-            if isinstance(image, FoveaError)
-            else _image_json(image, prediction.labels)
+            error_json(image) if isinstance(image, FoveaError) else _image_json(image, prediction)
             for image in prediction.images
         ],
         "timing_ms": {stage: round(ms, 3) for stage, ms in prediction.timing_ms.items()},
@@ -33,15 +31,16 @@ def error_json(error: FoveaError) -> dict[str, Any]:
     return {"error": {"code": error.code, "message": str(error)}}
 
 
-def _image_json(image: ImageResult, labels: tuple[str, ...] | None) -> dict[str, Any]:
+def _image_json(image: ImageResult, prediction: Prediction) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "width": image.width,
         "height": image.height,
         "orientation": image.orientation,
     }
     if image.detections is not None:
-        answer["detections"] = _detections_json(image.detections, labels)
+        answer["detections"] = _detections_json(image.detections, prediction.labels)
     else:
+        answer["reason"] = prediction.reason
         answer["tensors"] = [
             {
                 "name": name,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,34 +20,54 @@ app = typer.Typer(
     help="Takes an ONNX vision model to a checked, served engine: image in, boxes out.",
     epilog="Start with: fovea build MODEL.onnx && fovea serve",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def version_option(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """What is asked of the program itself, before any command."""
+    if version:
+        from importlib.metadata import version as version_of
+
+        typer.echo(f"fovea {version_of('fovea-serve')}")
+        raise typer.Exit
 
 
 @app.command()
 def serve(
     model_repository: Annotated[
         Path | None,
-        typer.Argument(help="Folder of models, as `fovea build` makes it.  [default: repository]"),
+        typer.Argument(
+            metavar="[REPOSITORY]",
+            help="Folder of models, as `fovea build` makes it.",
+            show_default="repository",
+        ),
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="Address to listen on; 0.0.0.0 for all.  [default: 127.0.0.1]"),
+        typer.Option(help="Address to listen on; 0.0.0.0 for all.", show_default="127.0.0.1"),
     ] = None,
     http_port: Annotated[
-        int | None, typer.Option("--http-port", "--port", help="HTTP port.  [default: 8000]")
+        int | None, typer.Option("--port", "--http-port", help="HTTP port.", show_default="8000")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Cores to use.  [default: all]")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Cores to use.", show_default="all it may use")
+    ] = None,
     max_queue: Annotated[
-        int | None, typer.Option(help="Most images waiting per model.  [default: 256]")
+        int | None, typer.Option(help="Most images waiting per model.", show_default="256")
     ] = None,
     max_queue_delay_ms: Annotated[
         float | None,
-        typer.Option(help="How long a batch that is not full waits for more.  [default: 0]"),
+        typer.Option(help="How long a batch that is not full waits for more.", show_default="0"),
     ] = None,
     max_body_mb: Annotated[
-        float | None, typer.Option(help="Largest request body, MB.  [default: 64]")
+        float | None, typer.Option(help="Largest request body, MB.", show_default="64")
     ] = None,
     allow_url: Annotated[
         bool | None,
@@ -54,27 +75,24 @@ def serve(
     ] = None,
     exit_timeout_s: Annotated[
         float | None,
-        typer.Option(help="Time to finish what was accepted on SIGTERM.  [default: 30]"),
+        typer.Option(help="Time to finish what was accepted on SIGTERM.", show_default="30"),
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error.  [default: info]")
+        str | None,
+        typer.Option(help="debug (with every request), info, warning, error.", show_default="info"),
     ] = None,
 ) -> None:
     """Serve every model of a repository over HTTP.
 
-    Each setting can also be given in the environment, as FOVEA_<NAME>; a flag wins.
+    Each setting can also be given in the environment, as FOVEA_ and the option's name in capitals
+    (FOVEA_HTTP_PORT for --port); an option wins.
 
-    Example:  fovea serve repository --port 8000
-              curl --data-binary @image.jpg localhost:8000/v1/models/NAME/predict
+    Example: fovea serve repository --port 8000
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    run_server(given)
-
-
-def run_server(given: dict[str, Any]) -> None:
-    """Serve until a signal comes; settings that are not given come from the environment."""
     from pydantic import ValidationError
 
+    from fovea_server.listen import bind
     from fovea_server.logs import set_up_logging
     from fovea_server.registry import Registry
     from fovea_server.settings import Settings
@@ -87,14 +105,12 @@ def run_server(given: dict[str, Any]) -> None:
         raise typer.Exit(2) from None
     set_up_logging(settings.log_level)
     registry = Registry(settings)
+    listener = bind(settings.host, settings.http_port)
     registry.start()
     # Only now: FastAPI takes as long to import as a model to load, and they overlap.
     from fovea_server.serve import make_server
 
-    server = make_server(settings, registry)
-    server.run()
-    if not server.started:
-        raise typer.Exit(1)
+    make_server(settings, registry).run([listener])
 
 
 app.command()(build)
@@ -106,6 +122,8 @@ app.command()(demo)
 
 def main() -> None:
     """Run the command; errors of ours are a sentence, not a traceback."""
+    # As for Ctrl-C: what was begun is cleaned up. `serve` has its own way to stop.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         app()
     except FoveaError as error:

@@ -20,7 +20,8 @@ class Prediction:
     Attributes:
         model: name of the model that answered.
         version: of that model.
-        task: "detect", or what the head's absence leaves: "tensors".
+        task: "detect"; "tensors" where the head is not recognised.
+        reason: why there are tensors and no boxes; empty where there are boxes.
         labels: class names by id; None when unknown.
         images: a result for each image, in order; an error where only that image failed.
         timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
@@ -29,6 +30,7 @@ class Prediction:
     model: str
     version: int
     task: str
+    reason: str
     labels: tuple[str, ...] | None
     images: tuple[ImageResult | FoveaError, ...]
     timing_ms: dict[str, float]
@@ -77,15 +79,16 @@ class DataPlane:
             for image in images
         ]
         pipeline.submit([job for job in jobs if isinstance(job, Job)])
-        results = await _outcomes(jobs, timeout_s)
+        engine, results = pipeline.engine, await _outcomes(jobs, timeout_s)
         for result in results:
             if isinstance(result, DeadlineExceeded):
                 raise result
         return Prediction(
             model=model.name,
             version=model.version,
-            task=pipeline.engine.card.task,
-            labels=pipeline.engine.labels,
+            task=engine.card.task if engine.head else "tensors",
+            reason="" if engine.head else engine.card.reason,
+            labels=engine.labels,
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
         )

@@ -101,6 +101,9 @@ _READERS: dict[str, tuple[Any, str]] = {
 }
 
 
+_SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
+
+
 def _from_json(body: bytes) -> tuple[list[Source], dict[str, Any]]:
     try:
         request = PredictRequest.model_validate(orjson.loads(body))
@@ -112,14 +115,14 @@ def _from_json(body: bytes) -> tuple[list[Source], dict[str, Any]]:
         message = f"{where}: {first['msg']}"
         if first["loc"] and first["loc"][0] in _READERS:
             raise InvalidOption(message) from None
-        raise InvalidRequest(message) from None
+        raise InvalidRequest(f"{message}; {_SHAPE}") from None
     given = {name: getattr(request, name) for name in _READERS if name in request.model_fields_set}
     return [_from_json_image(i.data, i.url) for i in request.images], given
 
 
 def _from_json_image(data: str | None, url: str | None) -> Source:
     if (data is None) == (url is None):
-        raise InvalidRequest("each of images has either 'data' (base64) or 'url'")
+        raise InvalidRequest(_SHAPE)
     if url is not None:
         return Url(url)
     assert data is not None

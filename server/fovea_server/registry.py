@@ -21,11 +21,15 @@ class Registry:
 
     Of each model the newest version is served, and older ones that its `config.pbtxt` names in
     `version_policy`, as Triton does.
+
+    Raises:
+        NotFound: the repository is not a folder.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._repository = ModelRepository(settings.model_repository)
+        self._repository.models()
         self._models: dict[str, dict[int, ServedModel]] = {}
         self._scanned = False
         self._closing = False
@@ -36,17 +40,17 @@ class Registry:
         self._loader.start()
 
     def _load_all(self) -> None:
-        try:
-            names = self._repository.models()
-        except NotFound as error:
-            log.error("%s", error)
-            names = ()
-        for name in names:
+        for name in self._repository.models():
             self._models[name] = self._found(name)
         self._scanned = True
+        if not self._models:
+            log.warning("%s", self.reason)
+        log.info("loading %d models of %s", len(self._models), self._repository.root)
         with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
             for _ in pool.map(self._load, self):
                 pass
+        ready = sum(model.state is State.READY for model in self)
+        log.info("%d of %d models are ready", ready, len(list(self)))
 
     def _load(self, model: ServedModel) -> None:
         if not self._closing:
@@ -91,9 +95,17 @@ class Registry:
         return versions[version]
 
     @property
-    def ready(self) -> bool:
-        """Whether every model found at start is ready."""
-        return self._scanned and all(model.state is State.READY for model in self)
+    def reason(self) -> str:
+        """Why not every model is ready, in a sentence; empty when they are."""
+        if not self._scanned:
+            return "the repository is being read"
+        if not self._models:
+            return (
+                f"there is no model in {self._repository.root} (NAME/VERSION/model.*): "
+                "make one with `fovea build`, then start again"
+            )
+        waiting = (f"{m.name}: {m.reason}" for m in self if m.state is not State.READY)
+        return "; ".join(waiting)
 
     def close(self) -> None:
         """Drain and unload everything; what is not loaded yet never will be."""

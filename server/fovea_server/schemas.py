@@ -84,11 +84,15 @@ class ImageAnswer(BaseModel):
 
 
 class TensorAnswer(BaseModel):
-    """The answer for one picture of a model whose head is not recognised."""
+    """The answer for one picture of a model whose head is not recognised.
+
+    The picture was letterboxed as RGB, 0 to 1, which is a guess.
+    """
 
     width: int
     height: int
     orientation: Annotated[int, Field(ge=1, le=8)]
+    reason: Annotated[str, Field(description="why there are no boxes")]
     tensors: list[Tensor]
 
 

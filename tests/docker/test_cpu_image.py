@@ -209,9 +209,11 @@ def test_the_installed_command_explains_itself(image: Image) -> None:
     assert "repository" in shown.stdout
 
 
-def test_it_serves_is_healthy_and_stops(image: Image, tmp_path: Path) -> None:
+def test_it_builds_serves_is_healthy_and_stops(image: Image, root: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    repository.mkdir()
+    demo = root / "server/fovea_server/demo/digits.onnx"
+    building = [*image.entrypoint, "build", str(demo), "--repository", str(repository)]
+    subprocess.run(building, cwd=tmp_path, env=image.environment, check=True, capture_output=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -238,7 +240,7 @@ def test_it_serves_is_healthy_and_stops(image: Image, tmp_path: Path) -> None:
         try:
             _wait_until_live(f"http://127.0.0.1:{port}/v2/health/live", server)
             # Live comes before ready: docker asks again and again as well.
-            assert any(healthy() for _ in range(10)), log.read_text()
+            assert any(healthy() for _ in range(30)), log.read_text()
             server.send_signal(signal.SIGTERM)
             assert server.wait(timeout=30) == 0, log.read_text()
         finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import typer
+
 from fovea_server.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +65,7 @@ def test_every_block_runs(workplace):
                 output = subprocess.check_output([sys.executable, "-c", text], text=True)
                 assert output.count("person") >= 3
                 continue
-            for line in text.splitlines():
+            for line in re.sub(r"\|\n\s+", "| ", text).splitlines():
                 if line == "fovea serve":
                     servers.append(subprocess.Popen(line.split()))
                     wait_until_ready(port)

@@ -1,8 +1,14 @@
 """The HTTP surface as its users meet it."""
 
 import base64
+import http.client
 import io
 import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -14,6 +20,7 @@ from PIL import Image
 from fovea_client import Client
 from fovea_preprocess.image import decode_image
 from fovea_server.schemas import ErrorAnswer, PredictAnswer
+
 
 @pytest.fixture
 def url(demo_server) -> str:
@@ -228,31 +235,50 @@ def test_a_client_that_goes_away_frees_its_place(demo_repository, serve, scene):
 
 def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
     server = serve(demo_repository)
-    url = server.predict_url("digits")
-    answers = []
-    thread = threading.Thread(
-        target=lambda: answers.append(httpx.post(url, files=[("f", scene)] * 60, timeout=60))
-    )
-    thread.start()
-    time.sleep(0.15)
+    request = httpx.Request("POST", server.predict_url("digits"), files=[("f", scene)] * 40)
+    body = request.read()
+    head = f"POST {request.url.raw_path.decode()} HTTP/1.1\r\nExpect: 100-continue\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head.encode() + b"\r\n")
+        # The word that the server has taken the request on.
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(body[: len(body) // 2])
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        connection.sendall(body[len(body) // 2 :])
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 200
+        assert len(json.loads(answer.read())["images"]) == 40
     assert server.stop() == 0
-    thread.join()
-    assert answers[0].status_code == 200
-    assert len(answers[0].json()["images"]) == 60
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url)
 
 
-def test_an_empty_repository_serves_nothing_and_says_so(tmp_path, serve):
-    server = serve(tmp_path)
+def test_an_empty_repository_is_not_ready_and_says_so(tmp_path, serve):
+    server = serve(tmp_path, wait=False)
     response = httpx.post(server.predict_url("digits"), content=b"x")
     assert response.status_code == 404
     assert "served models: none" in response.json()["error"]["message"]
+    ready = httpx.get(server.url + "/v2/health/ready")
+    assert ready.status_code == 400
+    assert "there is no model in" in ready.json()["reason"]
+
+
+def test_what_cannot_be_served_ends_at_once_with_a_sentence(demo_server, demo_repository, tmp_path):
+    def serve(*arguments) -> str:
+        command = [sys.executable, "-m", "fovea_server.cli", "serve", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    assert "is not a folder" in serve(tmp_path / "nowhere")
+    assert "choose another with --port" in serve(demo_repository, "--port", demo_server.port)
 
 
 def test_a_damaged_model_leaves_the_others_serving(demo_repository, tmp_path, serve, scene):
-    import shutil
-
     repository = tmp_path / "repository"
     shutil.copytree(demo_repository, repository)
     (repository / "broken" / "1").mkdir(parents=True)
@@ -268,3 +294,23 @@ def test_a_damaged_model_leaves_the_others_serving(demo_repository, tmp_path, se
     ready = httpx.get(f"{server.url}/v2/health/ready")
     assert ready.status_code == 400
     assert "broken" in ready.json()["reason"]
+
+
+def test_a_head_that_is_not_recognised_serves_tensors_and_says_so(shared, tmp_path, serve):
+    from fovea_engines.build import build
+    from fovea_engines.plan import BuildPlan
+
+    source = shared / "models" / "mobilenetv2.onnx"
+    build(BuildPlan(source=source, name="classifier", repository=tmp_path / "repository"))
+    server = serve(tmp_path / "repository")
+    picture = (shared / "data" / "bus.jpg").read_bytes()
+    answer = httpx.post(server.predict_url("classifier"), content=picture, timeout=30).json()
+    PredictAnswer.model_validate(answer, strict=True)
+    image = answer["images"][0]
+    assert answer["task"] == "tensors"
+    assert "serves tensors" in image["reason"]
+    assert [t["shape"] for t in image["tensors"]] == [[1000]]
+    drawn = httpx.post(
+        server.predict_url("classifier"), content=picture, headers={"Accept": "image/png"}
+    )
+    assert drawn.status_code == 400

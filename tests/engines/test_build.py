@@ -130,7 +130,7 @@ def test_an_unknown_head_is_built_and_says_so(tmp_path):
     model = save(tmp_path / "m.onnx", [relu], [("images", shape)], [("out", shape)])
     card = build(BuildPlan(model, "m", tmp_path / "r"))
     assert card.family is None
-    assert card.preprocess is None
+    assert card.preprocess.row_shape == (3, 32, 32)
     assert "serves tensors" in card.reason
     assert card.agreement.detections == 0
     assert card.agreement.output_error < 1e-5

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from fovea_engines.build import build
 from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
@@ -40,9 +41,7 @@ def scenes() -> list[bytes]:
 
 @pytest.fixture
 def pipeline(folder):
-    made = Pipeline(
-        Engine.open(folder), limits=ImageLimits(), max_queue=64, max_queue_delay_s=0.02
-    )
+    made = Pipeline(Engine.open(folder), limits=ImageLimits(), max_queue=64, max_queue_delay_s=0.02)
     yield made
     made.close(10)
 

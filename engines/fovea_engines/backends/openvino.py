@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -81,9 +82,12 @@ def _runtime() -> Any:
     of a C++ static: two threads that come first together wait for each other for ever (seen with
     2026.4.1 as two first calls of `infer`). So the tables are built here, one thread at a time.
     """
-    import openvino as ov
-
     with _FIRST_USE:
+        # Its telemetry would report every use over the network; without the package that sends,
+        # OpenVINO falls back to a stub.
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+        import openvino as ov
+
         ov.Type(ov.Type.f32.to_dtype())
     return ov
 

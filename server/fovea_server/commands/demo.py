@@ -34,12 +34,14 @@ def demo(
     from fovea_engines.build import build
     from fovea_engines.plan import BuildPlan
     from fovea_engines.progress import ConsoleProgress
+    from fovea_server.listen import bind
     from fovea_server.logs import set_up_logging
     from fovea_server.registry import Registry
     from fovea_server.serve import make_server
     from fovea_server.settings import Settings
 
     console = Console()
+    listener = bind(host, port)
     folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "repository"
     with as_file(files("fovea_server") / "demo") as assets:
@@ -61,10 +63,7 @@ def demo(
             server.should_exit = True
 
     threading.Thread(target=ask, daemon=True).start()
-    server.run()
-    if not server.started:
-        console.print(f"[red]Port {port} is taken[/]: stop what uses it, or give --port another.")
-        raise typer.Exit(1)
+    server.run([listener])
 
 
 def _wait_until_ready(url: str) -> bool:

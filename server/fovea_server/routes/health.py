@@ -39,9 +39,8 @@ async def live() -> Live:
 @router.get("/v2/health/ready", response_model=Ready, responses=_NOT_READY)
 async def ready(request: Request) -> JSONResponse:
     """Whether every model is ready."""
-    registry = request.app.state.plane.registry
-    waiting = [f"{m.name}: {m.reason}" for m in registry if m.state is not State.READY]
-    return _answer(registry.ready, "; ".join(waiting) or "models are being loaded")
+    reason = request.app.state.plane.registry.reason
+    return _answer(not reason, reason)
 
 
 @router.get("/v2/models/{name}/ready", response_model=Ready, responses=_NOT_READY)
