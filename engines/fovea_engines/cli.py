@@ -122,7 +122,9 @@ def inspect(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model is: its tensors, its head and why, its labels, how well it agrees.
+    """Show what a model is, and why.
+
+    Its tensors, its head and why that one, its labels, and how well the engine agrees.
 
     Example: fovea inspect yolov8n.onnx
     """

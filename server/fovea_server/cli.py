@@ -17,7 +17,6 @@ from fovea_server.commands.predict import predict
 
 app = typer.Typer(
     name="fovea",
-    help="Takes an ONNX vision model to a checked, served engine: image in, boxes out.",
     epilog="Start with: fovea build MODEL.onnx && fovea serve",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -25,18 +24,24 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"fovea {version('fovea-serve')}")
+        raise typer.Exit
+
+
 @app.callback()
-def version_option(
+def fovea(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """What is asked of the program itself, before any command."""
-    if version:
-        from importlib.metadata import version as version_of
-
-        typer.echo(f"fovea {version_of('fovea-serve')}")
-        raise typer.Exit
+    """Takes an ONNX vision model to a checked, served engine: image in, boxes out."""
 
 
 @app.command()
@@ -44,7 +49,7 @@ def serve(
     model_repository: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[REPOSITORY]",
+            metavar="REPOSITORY",
             help="Folder of models, as `fovea build` makes it.",
             show_default="repository",
         ),

@@ -26,7 +26,7 @@ def demo(
     port: Annotated[int, typer.Option(help="HTTP port.")] = 8000,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
 ) -> None:
-    """Build the demo engine, serve it, send it a picture, and go on serving.
+    """Build, serve and ask the demo model.
 
     The demo model finds handwritten digits on photographs; it was trained by the program in
     tools/demo_detector of the source tree.

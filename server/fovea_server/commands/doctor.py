@@ -16,7 +16,7 @@ from fovea_server.commands.machine import Machine, look
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Show what this machine has for inference, what will not work, and how to mend it.
+    """Tell what will not work here, and the cure.
 
     Exits with 1 when no model can be served on the CPU.
     """

@@ -19,22 +19,30 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def predict(
-    model: Annotated[str, typer.Argument(help="Name of the model.")],
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Picture files.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Picture files.")],
     repository: Annotated[
         Path | None, typer.Option(help="Open the model of this repository, without a server.")
     ] = None,
     url: Annotated[
         str | None, typer.Option(help=f"Ask this server.  [default: {DEFAULT_URL}]")
     ] = None,
-    conf: Annotated[float | None, typer.Option(help="Least score, 0 to 1.")] = None,
+    conf: Annotated[
+        float | None, typer.Option(help="Least score, 0 to 1.", show_default="0.25")
+    ] = None,
     iou: Annotated[
-        float | None, typer.Option(help="Overlap above which the weaker box is dropped, 0 to 1.")
+        float | None,
+        typer.Option(
+            help="Overlap above which the weaker box is dropped, 0 to 1.", show_default="0.7"
+        ),
     ] = None,
     classes: Annotated[
-        str | None, typer.Option(metavar="IDS", help="Class ids to keep, e.g. 0,2.")
+        str | None,
+        typer.Option(metavar="IDS", help="Class ids to keep, e.g. 0,2.", show_default="all"),
     ] = None,
-    max_det: Annotated[int | None, typer.Option(help="Most detections a picture.")] = None,
+    max_det: Annotated[
+        int | None, typer.Option(help="Most detections a picture.", show_default="300")
+    ] = None,
     agnostic: Annotated[
         bool, typer.Option("--agnostic", help="Suppress across classes as well.")
     ] = False,
@@ -45,7 +53,9 @@ def predict(
         bool, typer.Option("--json", help="One JSON document, as the server answers.")
     ] = False,
 ) -> None:
-    """Find the objects in pictures, with a running server or with an engine opened right here.
+    """Find what is on pictures.
+
+    Asks a running server, or opens the engine right here (--repository).
 
     A picture that cannot be read fails only itself. Exits with 1 when any has failed.
     """
