@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fovea_preprocess.errors import InvalidOption
 
 MAX_DETECTIONS = 3000
+MAX_CLASSES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class PredictOptions:
     Attributes:
         conf: least score of a detection, 0 to 1.
         iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
-        classes: class ids to keep; None keeps all.
+        classes: class ids to keep, at most 1000; None keeps all.
         max_det: most detections an image, 1 to 3000.
         agnostic: suppress across classes as well.
 
@@ -38,5 +39,7 @@ class PredictOptions:
             raise InvalidOption(f"iou is {self.iou}; it must be from 0 to 1")
         if not 1 <= self.max_det <= MAX_DETECTIONS:
             raise InvalidOption(f"max_det is {self.max_det}; it must be from 1 to {MAX_DETECTIONS}")
+        if self.classes is not None and len(self.classes) > MAX_CLASSES:
+            raise InvalidOption(f"classes has {len(self.classes)} ids; at most {MAX_CLASSES} fit")
         if self.classes is not None and any(not 0 <= c < 100_000 for c in self.classes):
             raise InvalidOption("classes must be class ids: whole numbers from 0 up")

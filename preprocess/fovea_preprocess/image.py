@@ -8,6 +8,7 @@ import re
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,9 @@ logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 # libjpeg's words for a few stray bytes after a whole picture, which many webcams send.
 _STRAY_BYTES = re.compile(r"\b\d{1,2} extraneous bytes before marker 0xd9")
+
+# Pixels converted at a time, so that no step holds a second whole picture in another form.
+_BAND = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +194,34 @@ def _decode_jpeg(data: bytes, header: JpegImageFile) -> NDArray[np.uint8]:
     if not cmyk:
         return np.asarray(pixels)
     # Adobe stores ink inverted, and every writer of CMYK JPEG follows it: 255 is no ink.
-    light = pixels[..., :3] * pixels[..., 3:].astype(np.uint16)
-    return np.asarray((light + 127) // 255, np.uint8)
+    rgb = np.empty((header.height, header.width, 3), np.uint8)
+    for rows in _bands(header.width, header.height):
+        light = pixels[rows, :, :3] * pixels[rows, :, 3:].astype(np.uint16)
+        rgb[rows] = (light + 127) // 255
+    return rgb
 
 
 def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
+    """Decodes with Pillow, and closes the image: its pixels take more memory than the result."""
     image.load()
-    if image.mode.startswith("I;16"):
-        return (np.asarray(image) >> 8).astype(np.uint8)[..., None].repeat(3, axis=-1)
     if image.mode in ("I", "F"):
         raise InvalidImage("the picture has 32 bits a sample: convert it to 8 or 16 bits")
-    return np.asarray(image.convert("RGB"))
+    rgb = np.empty((image.height, image.width, 3), np.uint8)
+    for rows in _bands(image.width, image.height):
+        band = image.crop((0, rows.start, image.width, rows.stop))
+        if image.mode.startswith("I;16"):
+            rgb[rows] = (np.asarray(band) >> 8)[..., None]
+        else:
+            rgb[rows] = np.asarray(band.convert("RGB"))
+    image.close()
+    return rgb
+
+
+def _bands(width: int, height: int) -> Iterator[slice]:
+    """Runs of whole rows, from the top, that cover a picture."""
+    step = max(1, _BAND // width)
+    for top in range(0, height, step):
+        yield slice(top, min(top + step, height))
 
 
 def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[np.uint8]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from fovea_preprocess.errors import QueueFull
+from fovea_preprocess.errors import InvalidRequest, QueueFull
 
 # Weight of the newest observation in the smoothed rate: about the last twenty answers count.
 _SMOOTHING = 0.1
@@ -35,7 +35,12 @@ class Admission:
 
         Raises:
             QueueFull: there is no room for all of them now.
+            InvalidRequest: there never will be.
         """
+        if count > self.limit:
+            raise InvalidRequest(
+                f"the request has {count} images and the queue holds {self.limit}; split it"
+            )
         with self._lock:
             if self._inside + count > self.limit:
                 raise QueueFull(
@@ -48,13 +53,15 @@ class Admission:
                 self._last_leave = time.monotonic()
             self._inside += count
 
-    def leave(self) -> None:
-        """One image was answered, failed or given up."""
+    def leave(self, *, served: bool) -> None:
+        """One image was answered; or, when not `served`, it failed or was given up."""
         now = time.monotonic()
         with self._lock:
             self._inside -= 1
-            if self._last_leave is not None:
+            # What was given up took no time, and says nothing about speed.
+            if served and self._last_leave is not None:
                 interval = now - self._last_leave
                 weight = _SMOOTHING if self._interval_s else 1.0
                 self._interval_s += weight * (interval - self._interval_s)
-            self._last_leave = now
+            if served:
+                self._last_leave = now

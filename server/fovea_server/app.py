@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator
@@ -16,8 +17,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fovea_preprocess.errors import (
-    BodyTimeout,
-    BodyTooLarge,
     FoveaError,
     InvalidRequest,
     NotFound,
@@ -27,6 +26,7 @@ from fovea_server.answer import error_json
 from fovea_server.dataplane import DataPlane
 from fovea_server.registry import Registry
 from fovea_server.routes import health, predict
+from fovea_server.routes.body import Intake
 from fovea_server.settings import Settings
 from fovea_server.status import http_status
 
@@ -46,11 +46,14 @@ def create_app(settings: Settings, registry: Registry) -> FastAPI:
         summary="Image in, boxes out.",
         version="1",
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=_lifespan,
     )
     app.state.settings = settings
     app.state.plane = DataPlane(registry)
     app.state.fetcher = None
+    app.state.intake = Intake(int(settings.max_held_mb * 1e6))
+    app.state.drawing = asyncio.Semaphore(2)
     app.include_router(predict.router)
     app.include_router(health.router)
     app.add_api_route("/", _to_docs, include_in_schema=False)
@@ -58,6 +61,7 @@ def create_app(settings: Settings, registry: Registry) -> FastAPI:
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(Exception, _on_fault)
     return app
 
 
@@ -89,8 +93,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
     headers = {}
     if isinstance(error, QueueFull):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    if isinstance(error, BodyTooLarge | BodyTimeout):
-        # What is still under way of this body will not be read.
+    if not getattr(request.state, "body_read", False):
+        # What is still under way of the body will not be read.
         headers["Connection"] = "close"
     return JSONResponse(error_json(error), status_code=http_status(error), headers=headers)
 
@@ -99,9 +103,8 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     told = NotFound if error.status_code == 404 else InvalidRequest
     message = f"{request.method} {request.url.path}: {error.detail}; see /docs for the routes"
-    return JSONResponse(
-        error_json(told(message)), status_code=error.status_code, headers=error.headers
-    )
+    headers = {**(error.headers or {}), "Connection": "close"}
+    return JSONResponse(error_json(told(message)), status_code=error.status_code, headers=headers)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
@@ -109,6 +112,12 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
     return JSONResponse(error_json(InvalidRequest(f"{where}: {first['msg']}")), status_code=422)
+
+
+async def _on_fault(request: Request, error: Exception) -> Response:
+    # The server's log has the traceback; it is nobody else's business.
+    fault = FoveaError("an internal error; the server's log has the details")
+    return JSONResponse(error_json(fault), status_code=500, headers={"Connection": "close"})
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:

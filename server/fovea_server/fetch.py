@@ -3,7 +3,8 @@
 A server that fetches what strangers name can be sent to addresses that only it can reach. So:
 http and https only; every address that the name resolves to must be public, and the connection
 goes to the very address that was checked (a second look-up could answer differently); each
-redirect is checked again; size and time are bounded.
+redirect is checked again; size and time are bounded; nothing (a cookie, a connection) is kept from
+one request to the next.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
@@ -18,9 +20,14 @@ from fovea_preprocess.errors import FetchRefused
 
 MAX_REDIRECTS = 3
 
+# All that IANA has given out as public IPv6; outside lie site-local, IPv4-compatible and the like.
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+# RFC 6052: how a network without IPv4 names an IPv4 host, in the last 32 bits.
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
 
 class Fetcher:
-    """Fetches pictures; an async context manager.
+    """Fetches pictures; `close` it after the last one.
 
     Args:
         max_bytes: largest picture.
@@ -33,7 +40,15 @@ class Fetcher:
         self._timeout_s = timeout_s
         self._allow_private = allow_private
         # Proxies and .netrc of the environment would undo the address check.
-        self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
+        # A kept connection is found again by its pinned address alone, so one whose certificate
+        # was checked for one name would serve another. The time is bounded in `fetch`.
+        self._client = httpx.AsyncClient(
+            trust_env=False,
+            follow_redirects=False,
+            timeout=None,
+            limits=httpx.Limits(max_keepalive_connections=0),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        )
 
     async def close(self) -> None:
         """Close the connections."""
@@ -50,22 +65,29 @@ class Fetcher:
                 return await self._follow(address)
         except TimeoutError:
             raise FetchRefused(f"the url did not answer within {self._timeout_s:g} s") from None
-        except httpx.HTTPError as error:
+        # ValueError: names and lengths that httpx lets through and idna, ssl or int then rejects.
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise FetchRefused(f"the url could not be fetched: {type(error).__name__}") from None
 
     async def _follow(self, address: str) -> bytes:
         for _ in range(MAX_REDIRECTS + 1):
             url = _parsed(address)
-            pinned = url.copy_with(host=await self._checked_address(url))
+            # The name as it is looked up: `url.host` decodes it, which an ill-formed one fails.
+            host = url.raw_host.decode("ascii")
+            pinned = url.copy_with(host=await self._checked_address(host))
             request = self._client.build_request(
                 "GET",
                 pinned,
-                headers={"Host": url.netloc.decode(), "Accept": "image/*"},
-                extensions={"sni_hostname": url.host},
+                headers={
+                    "Host": url.netloc.decode("ascii"),
+                    "Accept": "image/*",
+                    "Accept-Encoding": "identity",
+                },
+                extensions={"sni_hostname": host},
             )
             response = await self._client.send(request, stream=True)
             try:
-                if response.is_redirect:
+                if response.has_redirect_location:
                     address = str(url.join(response.headers["location"]))
                     continue
                 if response.status_code != httpx.codes.OK:
@@ -76,44 +98,52 @@ class Fetcher:
         raise FetchRefused(f"the url redirects more than {MAX_REDIRECTS} times")
 
     async def _limited(self, response: httpx.Response) -> bytes:
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            raise FetchRefused("the url answered compressed, though asked not to")
+        too_large = FetchRefused(f"the picture is over {self._max_bytes / 1e6:g} MB")
+        if int(response.headers.get("content-length", 0)) > self._max_bytes:
+            raise too_large
         body = bytearray()
-        # Decoded bytes are counted, so a compressed answer cannot grow past the limit.
-        async for chunk in response.aiter_bytes(65536):
+        async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > self._max_bytes:
-                raise FetchRefused(f"the picture is over {self._max_bytes / 1e6:g} MB")
+                raise too_large
         return bytes(body)
 
-    async def _checked_address(self, url: httpx.URL) -> str:
-        port = url.port or (443 if url.scheme == "https" else 80)
+    async def _checked_address(self, host: str) -> str:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(
-                url.host, port, type=socket.SOCK_STREAM
+                host, None, type=socket.SOCK_STREAM
             )
         except (socket.gaierror, UnicodeError):
-            raise FetchRefused(f"the host '{url.host}' is not known") from None
+            raise FetchRefused(f"the host '{host}' is not known") from None
         addresses = [str(info[4][0]) for info in found]
-        if not self._allow_private:
-            for address in addresses:
-                if not _is_public(address):
-                    raise FetchRefused(f"the host '{url.host}' is not a public address")
+        if not self._allow_private and not all(map(_is_public, addresses)):
+            raise FetchRefused(f"the host '{host}' is not a public address")
         return addresses[0]
 
 
 def _is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
-        ip = ip.ipv4_mapped
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped or ip in _NAT64:
+            ip = ipaddress.IPv4Address(ip.packed[-4:])
+        # 6to4 and Teredo tunnel to an IPv4 host of the sender's choice.
+        elif ip not in _GLOBAL_UNICAST or ip.sixtofour or ip.teredo:
+            return False
     return ip.is_global and not ip.is_multicast
 
 
 def _parsed(address: str) -> httpx.URL:
     try:
         url = httpx.URL(address)
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, UnicodeError):
         raise FetchRefused("the url cannot be read") from None
-    if url.scheme not in ("http", "https") or not url.host:
+    if url.scheme not in ("http", "https") or not url.raw_host:
         raise FetchRefused("the url must begin with http:// or https:// and name a host")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise FetchRefused("the url's port must be from 1 to 65535")
     if url.userinfo:
         raise FetchRefused("the url must not carry a user name or password")
     return url

@@ -11,7 +11,7 @@ import numpy as np
 
 from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
-from fovea_preprocess.errors import FoveaError, ModelNotReady
+from fovea_preprocess.errors import FoveaError, InvalidModel, ModelNotReady
 from fovea_preprocess.image import ImageLimits
 from fovea_server.config import ModelConfig
 from fovea_server.pipeline import Pipeline
@@ -130,11 +130,16 @@ class ServedModel:
 
 def _warm_up(engine: Engine) -> None:
     """Run everything once on an empty picture, as a lone request and as one of many."""
+    feeds = {
+        spec.name: np.zeros((1, *(abs(n) for n in spec.shape[1:])), spec.numpy_dtype)
+        for spec in engine.session.inputs
+    }
+    if engine.preprocessor is not None:
+        image = engine.session.inputs[0]
+        if engine.preprocessor.spec.row_shape != image.shape[1:]:
+            raise InvalidModel("its card.json does not fit the engine: build it again")
+        engine.preprocessor(np.zeros((8, 8, 3), np.uint8), feeds[image.name][0])
     for alone in (True, False):
-        feeds = {
-            spec.name: np.zeros((1, *(abs(n) for n in spec.shape[1:])), spec.numpy_dtype)
-            for spec in engine.session.inputs
-        }
         outputs = engine.session.infer(feeds, alone=alone)
         if engine.head is not None:
             engine.head.decode(outputs, 0, PredictOptions())

@@ -51,7 +51,7 @@ def parse_body(
     if kind == b"application/json":
         sources, given = _from_json(body)
     elif kind == b"multipart/form-data":
-        sources, given = _from_form(body, parameters.get(b"boundary"))
+        sources, given = _from_form(body, parameters.get(b"boundary"), max_images)
     else:
         sources, given = [body], {}
     if len(sources) > max_images:
@@ -101,6 +101,7 @@ _READERS: dict[str, tuple[Any, str]] = {
 }
 
 
+_MAX_FIELDS = 64
 _SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
 
 
@@ -132,35 +133,45 @@ def _from_json_image(data: str | None, url: str | None) -> Source:
         return InvalidImage("data is not base64")
 
 
-def _from_form(body: bytes, boundary: bytes | None) -> tuple[list[Source], dict[str, Any]]:
+def _from_form(
+    body: bytes, boundary: bytes | None, max_images: int
+) -> tuple[list[Source], dict[str, Any]]:
     if not boundary:
         raise InvalidRequest("the Content-Type of a multipart form must name its boundary")
     pictures: list[Source] = []
-    given: dict[str, Any] = {}
+    values: dict[str, list[str]] = {}
+    ended: list[bool] = []
 
     def on_file(file: File) -> None:
         file.file_object.seek(0)
         pictures.append(file.file_object.read())
+        if len(pictures) > max_images:
+            raise InvalidRequest(f"the form has more than {max_images} pictures; split it")
 
     def on_field(field: Field) -> None:
         name = (field.field_name or b"").decode(errors="replace")
         value = (field.value or b"").decode(errors="replace")
         # A field that is sent twice is a list: `classes=0` and `classes=5`.
-        given[name] = f"{given[name]},{value}" if name in given else value
+        values.setdefault(name, []).append(value)
+        if sum(map(len, values.values())) > _MAX_FIELDS:
+            raise InvalidRequest(f"the form has more than {_MAX_FIELDS} fields")
 
-    parser = FormParser(
-        "multipart/form-data",
-        on_field,
-        on_file,
-        boundary=boundary,
-        # The whole body is in memory already and within its limit: never spill to disk.
-        config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},
-    )
     try:
+        parser = FormParser(
+            "multipart/form-data",
+            on_field,
+            on_file,
+            on_end=lambda: ended.append(True),
+            boundary=boundary,
+            # The whole body is in memory already and within its limit: never spill to disk.
+            config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},
+        )
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
         raise InvalidRequest(f"the form cannot be read: {error}") from None
+    if not ended:
+        raise InvalidRequest("the form does not end: its last boundary is missing")
     if not pictures:
         raise InvalidRequest("the form has no file; send each picture as a file part")
-    return pictures, given
+    return pictures, {name: ",".join(texts) for name, texts in values.items()}

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from fovea_engines.backends.base import Array
@@ -112,16 +112,19 @@ class Pipeline:
         self._batcher.close()
         for thread in (*self._readers, *self._owners):
             thread.join()
+        with suppress(queue.Empty):
+            while self.failure:
+                self._computed.get_nowait()
         self._computed.put(None)
         self._finisher.join()
         self.engine.close()
 
     def _leave(self, job: Job) -> Callable[[Future[ImageResult]], None]:
-        def leave(_: Future[ImageResult]) -> None:
+        def leave(future: Future[ImageResult]) -> None:
             # A job that nobody waits for may still lie in the inbox: it must not hold its bytes.
             job.data = b""
             self._live.discard(job)
-            self.admission.leave()
+            self.admission.leave(served=not future.cancelled() and future.exception() is None)
 
         return leave
 
@@ -188,7 +191,11 @@ class Pipeline:
         for job in jobs:
             job.timing.infer = time.monotonic() - started
             job.begin_wait()
-        self._computed.put((batch.entries, outputs))
+        while not self.failure:
+            # With a time, so that a postprocess stage that died cannot hold this one for ever.
+            with suppress(queue.Full):
+                self._computed.put((batch.entries, outputs), timeout=1)
+                return
 
     def _postprocess_stage(self) -> None:
         while (computed := self._computed.get()) is not None:

@@ -40,8 +40,11 @@ class Registry:
         self._loader.start()
 
     def _load_all(self) -> None:
-        for name in self._repository.models():
-            self._models[name] = self._found(name)
+        try:
+            for name in self._repository.models():
+                self._models[name] = self._found(name)
+        except OSError as error:
+            log.error("the repository cannot be read: %s", error)
         self._scanned = True
         if not self._models:
             log.warning("%s", self.reason)
@@ -62,8 +65,10 @@ class Registry:
         config, fault = ModelConfig(), None
         try:
             config = ModelConfig.read(root)
-        except InvalidModel as error:
+        except (InvalidModel, OSError) as error:
             fault = str(error)
+        if not config.served(versions):
+            config, fault = ModelConfig(), "its version_policy names no version that is there"
         models = {
             version: ServedModel(name, version, root / str(version), self._settings, config)
             for version in config.served(versions)

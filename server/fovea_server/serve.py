@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from types import FrameType
 import uvicorn
 
 from fovea_server.app import create_app
+from fovea_server.protocol import BoundedHeadProtocol
 from fovea_server.registry import Registry
 from fovea_server.settings import Settings
 
@@ -50,12 +52,12 @@ def make_server(settings: Settings, registry: Registry) -> Server:
             host=settings.host,
             port=settings.http_port,
             loop="uvloop",
-            http="httptools",
+            http=BoundedHeadProtocol,
             ws="none",
             lifespan="on",
             access_log=settings.log_level == "debug",
             log_config=None,
             server_header=False,
-            timeout_graceful_shutdown=int(settings.exit_timeout_s) or None,
+            timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_s)),
         )
     )

@@ -19,6 +19,7 @@ class Settings(BaseSettings):
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
 
     max_body_mb: float = Field(64.0, gt=0, description="largest request body, MB")
+    max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests at once, MB")
     max_image_mb: float = Field(32.0, gt=0, description="largest encoded image, MB")
     max_megapixels: float = Field(64.0, gt=0, description="largest image after decoding")
     max_images: int = Field(64, ge=1, description="most images in one request")

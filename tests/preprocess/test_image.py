@@ -1,6 +1,7 @@
 """Every kind of picture that is taken, decoded and compared with the pixels it was made from."""
 
 import io
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,33 @@ def test_cmyk_with_black_ink(picture: Pixels) -> None:
     image = Image.fromarray(np.concatenate((ink - black, black), axis=-1), "CMYK")
     data = encode(image, "JPEG", quality=98)
     assert difference(decode_image(data).pixels, np.asarray(image.convert("RGB"))) < 3
+
+
+@pytest.mark.parametrize("mode", ["RGB", "P", "RGBA", "I;16", "CMYK"])
+def test_large_pictures_have_no_seams(picture: Pixels, mode: str) -> None:
+    large = np.tile(picture, (9, 13, 1))
+    if mode == "I;16":
+        image = Image.fromarray(large[..., 0].astype(np.uint16) << 8)
+        large = large[..., :1].repeat(3, axis=-1)
+    else:
+        image = Image.fromarray(large).convert(mode)
+        large = np.asarray(image.convert("RGB"))
+    form, tolerance = ("JPEG", 4) if mode == "CMYK" else ("PNG", 0)
+    decoded = decode_image(encode(image, form)).pixels
+    assert difference(decoded, large) <= tolerance
+    assert difference(decoded[-9:], large[-9:]) <= tolerance
+
+
+def test_no_second_copy_is_held(picture: Pixels) -> None:
+    large = np.tile(picture, (20, 30, 1))
+    data = encode(Image.fromarray(large), "PNG", compress_level=0)
+    tracemalloc.start()
+    try:
+        decode_image(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * large.nbytes
 
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG", "TIFF"])

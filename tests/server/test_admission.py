@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fovea_preprocess.errors import QueueFull
+from fovea_preprocess.errors import InvalidRequest, QueueFull
 from fovea_server.admission import Admission
 
 
@@ -15,7 +15,7 @@ def test_all_or_none():
         admission.enter(2)
     assert admission.inside == 3
     admission.enter(1)
-    admission.leave()
+    admission.leave(served=True)
     assert admission.inside == 3
 
 
@@ -24,7 +24,7 @@ def test_retry_after_is_queue_length_over_measured_speed():
     admission.enter(40)
     for _ in range(20):
         time.sleep(0.01)
-        admission.leave()
+        admission.leave(served=True)
     with pytest.raises(QueueFull) as full:
         admission.enter(21)
     # 20 are left at some 10 ms each; a noisy machine sleeps longer, never shorter.
@@ -34,11 +34,29 @@ def test_retry_after_is_queue_length_over_measured_speed():
 def test_idle_time_is_not_taken_for_slowness():
     admission = Admission(1)
     admission.enter(1)
-    admission.leave()
+    admission.leave(served=True)
     time.sleep(0.3)
     admission.enter(1)
-    admission.leave()
+    admission.leave(served=True)
     admission.enter(1)
     with pytest.raises(QueueFull) as full:
         admission.enter(1)
     assert full.value.retry_after_s < 0.2
+
+
+def test_what_is_given_up_says_nothing_about_speed():
+    admission = Admission(10)
+    admission.enter(10)
+    time.sleep(0.1)
+    admission.leave(served=True)
+    for _ in range(8):
+        admission.leave(served=False)
+    admission.enter(9)
+    with pytest.raises(QueueFull) as full:
+        admission.enter(1)
+    assert full.value.retry_after_s >= 0.9
+
+
+def test_what_never_fits_is_not_told_to_come_back():
+    with pytest.raises(InvalidRequest, match="split it"):
+        Admission(4).enter(5)

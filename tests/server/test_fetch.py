@@ -1,6 +1,7 @@
 """Fetching by URL: real sockets, and every guard tried."""
 
 import asyncio
+import gzip
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,21 +14,42 @@ from fovea_server.fetch import Fetcher, _is_public
 PICTURE = b"picture" * 100
 
 
+REPLIES = {
+    "/picture": (200, PICTURE, {}),
+    "/large": (200, b"x" * 20_000, {}),
+    "/once": (302, b"", {"Location": "/picture"}),
+    "/loop": (302, b"", {"Location": "/loop"}),
+    "/file": (302, b"", {"Location": "file:///etc/passwd"}),
+    "/unreadable": (302, b"", {"Location": "http://localhost:port/"}),
+    "/ill-formed": (302, b"", {"Location": "http://xn--a/"}),
+    "/far-port": (302, b"", {"Location": "http://1.2.3.4:65536/x"}),
+    "/nowhere": (302, b"", {}),
+    "/unchanged": (304, b"", {}),
+    "/compressed": (200, gzip.compress(PICTURE), {"Content-Encoding": "gzip"}),
+    "/set-cookie": (200, b"", {"Set-Cookie": "session=secret; Path=/"}),
+}
+SLOW = {"/slow": 1, "/patience": 5.2}
+
+
 class Site(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # keeps connections open, for a client that would reuse them
+
     def do_GET(self):
-        if self.path == "/picture":
+        if self.path in REPLIES:
+            status, body, headers = REPLIES[self.path]
+            self.reply(status, body, **headers)
+        elif self.path in SLOW:
+            time.sleep(SLOW[self.path])
             self.reply(200, PICTURE)
-        elif self.path == "/large":
-            self.reply(200, b"x" * 20_000)
-        elif self.path == "/once":
-            self.reply(302, b"", Location="/picture")
-        elif self.path == "/loop":
-            self.reply(302, b"", Location="/loop")
-        elif self.path == "/file":
-            self.reply(302, b"", Location="file:///etc/passwd")
-        elif self.path == "/slow":
-            time.sleep(1)
-            self.reply(200, b"")
+        elif self.path == "/endless":
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"x" * 20_000)
+            self.close_connection = True
+        elif self.path == "/headers":
+            self.reply(200, bytes(self.headers))
+        elif self.path == "/client-port":
+            self.reply(200, str(self.client_address[1]).encode())
         else:
             self.reply(404, b"")
 
@@ -52,15 +74,19 @@ def site():
     server.server_close()
 
 
-def fetch(address: str, *, allow_private: bool = True) -> bytes:
-    async def run() -> bytes:
-        fetcher = Fetcher(max_bytes=10_000, timeout_s=0.5, allow_private=allow_private)
+def fetch_all(*addresses: str, allow_private: bool = True, timeout_s: float = 0.5) -> list[bytes]:
+    async def run() -> list[bytes]:
+        fetcher = Fetcher(max_bytes=10_000, timeout_s=timeout_s, allow_private=allow_private)
         try:
-            return await fetcher.fetch(address)
+            return [await fetcher.fetch(address) for address in addresses]
         finally:
             await fetcher.close()
 
     return asyncio.run(run())
+
+
+def fetch(address: str, *, allow_private: bool = True) -> bytes:
+    return fetch_all(address, allow_private=allow_private)[0]
 
 
 def test_fetches_a_picture_also_through_a_redirect(site):
@@ -76,11 +102,34 @@ def test_fetches_a_picture_also_through_a_redirect(site):
         ("/file", "must begin with http"),
         ("/slow", "did not answer within 0.5 s"),
         ("/missing", "status 404"),
+        ("/endless", "over 0.01 MB"),
+        ("/nowhere", "status 302"),
+        ("/unchanged", "status 304"),
+        ("/unreadable", "could not be fetched"),
+        ("/ill-formed", "could not be fetched"),
+        ("/far-port", "port must be from 1 to 65535"),
+        ("/compressed", "answered compressed"),
     ],
 )
 def test_guards(site, path, message):
     with pytest.raises(FetchRefused, match=message):
         fetch(site + path)
+
+
+def test_a_request_leaves_nothing_to_the_next(site):
+    _, headers = fetch_all(f"{site}/set-cookie", f"{site}/headers")
+    assert b"cookie" not in headers.lower()
+    first, second = fetch_all(f"{site}/client-port", f"{site}/client-port")
+    assert first != second
+
+
+def test_an_uncompressed_answer_is_asked_for(site):
+    assert b"Accept-Encoding: identity" in fetch(f"{site}/headers")
+
+
+def test_the_time_given_is_the_only_limit(site):
+    # Past the 5 s that httpx allows unless told otherwise.
+    assert fetch_all(f"{site}/patience", timeout_s=20) == [PICTURE]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +143,21 @@ def test_private_addresses_are_refused_by_default(site, host):
 
 @pytest.mark.parametrize(
     "address",
-    ["ftp://example.com/a", "file:///etc/passwd", "http://", "a.jpg", "http://u:p@x.com/", ""],
+    [
+        "ftp://example.com/a",
+        "file:///etc/passwd",
+        "http://",
+        "a.jpg",
+        "http://u:p@x.com/",
+        "",
+        "http://xn--a/",
+        "http://1.2.3.4:65536/x",
+        "http://1.2.3.4:0/x",
+        "http://[",
+        "http://.localhost/",
+        f"http://{'a' * 64}.com/",
+        "http://localhost/\ud800",
+    ],
 )
 def test_other_urls_are_refused(address):
     with pytest.raises(FetchRefused):
@@ -111,6 +174,16 @@ def test_other_urls_are_refused(address):
         ("224.0.0.1", False),
         ("::ffff:127.0.0.1", False),
         ("fe80::1%eth0", False),
+        ("fec0::1", False),
+        ("ff02::1", False),
+        ("::10.0.0.1", False),
+        ("::ffff:0:10.0.0.1", False),
+        ("::ffff:93.184.215.14", True),
+        ("64:ff9b::10.0.0.1", False),
+        ("64:ff9b::93.184.215.14", True),
+        ("64:ff9b:1::10.0.0.1", False),
+        ("2002:a00:1::1", False),
+        ("2001:0:4136:e378:8000:63bf:f5ff:fffe", False),
         ("2606:2800:21f:cb07:6820:80da:af6b:8b2c", True),
     ],
 )

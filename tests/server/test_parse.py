@@ -75,6 +75,10 @@ def test_form_pictures_and_options():
         (form(("name=x", b"1")), FORM, "no file"),
         (form(('name="a"; filename="a"', b"1"))[:-8], FORM, "form"),
         (b"", "multipart/form-data", "boundary"),
+        (b"", "multipart/form-data; boundary=" + "b" * 5000, "form"),
+        (form(*[('name="a"; filename="a"', b"1")] * 2)[:-8], FORM, "does not end"),
+        (form(*[('name="classes"', b"1")] * 100), FORM, "more than 64 fields"),
+        (form(*[('name="a"; filename="a"', b"1")] * 9), FORM, "more than 8 pictures"),
     ],
 )
 def test_what_cannot_be_understood_is_refused(body, kind, message):
@@ -94,6 +98,7 @@ def test_what_cannot_be_understood_is_refused(body, kind, message):
         ({"max_det": "1e3"}, "whole number"),
         ({"classes": "a,b"}, "class ids"),
         ({"classes": "-1"}, "class ids"),
+        ({"classes": "1," * 1000 + "1"}, "at most 1000"),
         ({"agnostic": "perhaps"}, "true or false"),
         ({"speed": "9"}, "not an option; options: conf, iou"),
     ],

@@ -76,8 +76,11 @@ def test_cancelled_among_others_changes_no_answer(pipeline, scenes):
 
 
 def test_all_or_none_are_accepted(pipeline, scenes):
+    first = [job(scenes[0]) for _ in range(40)]
+    pipeline.submit(first)
     with pytest.raises(QueueFull):
-        pipeline.submit([job(scenes[0]) for _ in range(65)])
+        pipeline.submit([job(scenes[0]) for _ in range(64)])
+    assert all(len(one.future.result(30).detections) for one in first)
     assert pipeline.admission.inside == 0
 
 
@@ -94,6 +97,24 @@ def test_a_batch_that_fails_does_not_harm_the_next(pipeline, scenes, monkeypatch
     good = job(scenes[0])
     pipeline.submit([good])
     assert len(good.future.result(30).detections) > 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_postprocess_stage_does_not_keep_it_from_closing(pipeline, scenes, monkeypatch):
+    def deadly(outputs, row, options):
+        raise KeyboardInterrupt
+
+    head = type(pipeline.engine.head)
+    monkeypatch.setattr(head, "decode", lambda self, *arguments: deadly(*arguments))
+    jobs = [job(scenes[0]) for _ in range(60)]
+    pipeline.submit(jobs)
+    for one in jobs:
+        with pytest.raises(ModelNotReady, match="postprocess stage has died"):
+            one.future.result(30)
+    closing = threading.Thread(target=pipeline.close, args=(10,))
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

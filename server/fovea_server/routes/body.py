@@ -3,16 +3,59 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from starlette.requests import Request
 
-from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest
+from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest, QueueFull
 
 
-async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> bytes:
+class Intake:
+    """Bytes of all bodies that are held at once; a bound on memory whatever clients do.
+
+    Args:
+        limit: in bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+
+    @contextmanager
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """Count one body while the block lasts: call what is yielded for each piece."""
+        mine = 0
+
+        def take(size: int) -> None:
+            nonlocal mine
+            if self._held + size > self._limit:
+                raise QueueFull(
+                    f"{self._held / 1e6:.0f} MB of requests are held already; send again later",
+                    retry_after_s=1.0,
+                )
+            self._held += size
+            mine += size
+
+        try:
+            yield take
+        finally:
+            self._held -= mine
+
+
+async def read_body(
+    request: Request, take: Callable[[int], None], *, max_bytes: int, timeout_s: float
+) -> bytes:
     """The whole body.
 
+    Args:
+        request: of which nothing has been read.
+        take: is told the size of each piece, and may refuse it.
+        max_bytes: the most.
+        timeout_s: the longest.
+
     Raises:
+        QueueFull: `take` refused.
         BodyTooLarge: declared or found to be over the limit, as soon as that is known.
         BodyTimeout: it did not arrive in time.
         InvalidRequest: it is encoded in a way that is not understood, or is empty.
@@ -30,12 +73,14 @@ async def read_body(request: Request, *, max_bytes: int, timeout_s: float) -> by
     try:
         async with asyncio.timeout(timeout_s):
             async for chunk in request.stream():
+                take(len(chunk))
                 size += len(chunk)
                 if size > max_bytes:
                     raise too_large
                 chunks.append(chunk)
     except TimeoutError:
         raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from None
+    request.state.body_read = True
     if not size:
         raise InvalidRequest("the body is empty; send a picture, a form with pictures, or JSON")
     # The usual body arrives in many chunks; this is the one copy it gets.

@@ -13,7 +13,13 @@ from starlette.requests import ClientDisconnect
 
 from fovea_engines.draw import draw, encode
 from fovea_engines.options import PredictOptions
-from fovea_preprocess.errors import FetchRefused, FoveaError, InvalidOption, InvalidRequest
+from fovea_preprocess.errors import (
+    DeadlineExceeded,
+    FetchRefused,
+    FoveaError,
+    InvalidOption,
+    InvalidRequest,
+)
 from fovea_server.answer import prediction_json
 from fovea_server.dataplane import DataPlane, Prediction
 from fovea_server.job import ImageResult
@@ -33,7 +39,13 @@ ModelName = Annotated[str, Path(description="a model of the repository")]
 Version = Annotated[int, Path(ge=1, description="a version of it")]
 
 Picture = Literal["image/jpeg", "image/png"]
-_PICTURES: tuple[Picture, ...] = ("image/jpeg", "image/png")
+_ANSWERS: dict[str, Picture | None] = {
+    "application/json": None,
+    "*/*": None,
+    "image/jpeg": "image/jpeg",
+    "image/png": "image/png",
+    "image/*": "image/jpeg",
+}
 
 
 @router.post("/v1/models/{name}/predict", **PREDICT)
@@ -49,37 +61,61 @@ async def predict_version(request: Request, name: ModelName, version: Version) -
 
 
 async def _answer(request: Request, name: str, version: int | None) -> Response:
-    state = request.app.state
-    settings: Settings = state.settings
-    plane: DataPlane = state.plane
+    settings: Settings = request.app.state.settings
+    plane: DataPlane = request.app.state.plane
     # An unknown model is told before a large body is taken in.
     plane.registry.get(name, version)
     timeout_s = _timeout_s(request)
-    picture = _picture_asked(request)
-    body = await read_body(
-        request,
-        max_bytes=int(settings.max_body_mb * 1e6),
-        timeout_s=settings.body_timeout_s,
-    )
-    sources, options = await _parsed(request, body, settings)
-    images = [
-        await _fetched(source.address, state.fetcher) if isinstance(source, Url) else source
-        for source in sources
-    ]
-    if picture and len(images) != 1:
+    picture = accepted_picture(request.headers.get("accept", ""))
+    try:
+        async with asyncio.timeout(timeout_s):
+            with request.app.state.intake.body() as take:
+                body = await read_body(
+                    request,
+                    take,
+                    max_bytes=int(settings.max_body_mb * 1e6),
+                    timeout_s=settings.body_timeout_s,
+                )
+                sources, options = await _parsed(request, body, settings)
+                work = _predicted(request, name, version, sources, options, timeout_s, picture)
+                return await _unless_gone(request, work)
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"no answer within {timeout_s} s; allow more time or send less"
+        ) from None
+
+
+async def _predicted(
+    request: Request,
+    name: str,
+    version: int | None,
+    sources: list[Source],
+    options: PredictOptions,
+    timeout_s: float | None,
+    picture: Picture | None,
+) -> Response:
+    plane: DataPlane = request.app.state.plane
+    images = await _fetched(request, sources)
+    if picture is None:
+        prediction = await plane.predict(name, version, images, options, timeout_s=timeout_s)
+        _raise_if_alone(prediction)
+        return Response(orjson.dumps(prediction_json(prediction)), media_type="application/json")
+    if len(images) != 1:
         raise InvalidRequest(f"Accept: {picture} answers one picture; send one, or accept JSON")
-    prediction = await _unless_gone(
-        request,
-        plane.predict(
-            name, version, images, options, timeout_s=timeout_s, keep_pixels=picture is not None
-        ),
-    )
+    # Pixels that wait to be drawn on are large: few at a time.
+    async with request.app.state.drawing:
+        prediction = await plane.predict(
+            name, version, images, options, timeout_s=timeout_s, keep_pixels=True
+        )
+        _raise_if_alone(prediction)
+        content = await run_in_threadpool(_annotated, prediction, picture)
+    return Response(content, media_type=picture)
+
+
+def _raise_if_alone(prediction: Prediction) -> None:
+    """The error of a single picture is the error of the request."""
     if len(prediction.images) == 1 and isinstance(prediction.images[0], FoveaError):
         raise prediction.images[0]
-    if picture:
-        content = await run_in_threadpool(_annotated, prediction, picture)
-        return Response(content, media_type=picture)
-    return Response(orjson.dumps(prediction_json(prediction)), media_type="application/json")
 
 
 async def _parsed(
@@ -94,13 +130,29 @@ async def _parsed(
     return parse_body(body, kind, query, settings.max_images)
 
 
-async def _fetched(address: str, fetcher: Fetcher | None) -> bytes | FoveaError:
-    if fetcher is None:
-        return FetchRefused("this server does not fetch urls; start it with --allow-url")
-    try:
-        return await fetcher.fetch(address)
-    except FetchRefused as error:
-        return error
+async def _fetched(request: Request, sources: list[Source]) -> list[bytes | FoveaError]:
+    """The sources with every address replaced by what is behind it."""
+    fetcher: Fetcher | None = request.app.state.fetcher
+    left = int(request.app.state.settings.max_body_mb * 1e6)
+    few = asyncio.Semaphore(4)
+
+    async def fetched(source: Source) -> bytes | FoveaError:
+        nonlocal left
+        if not isinstance(source, Url):
+            return source
+        if fetcher is None:
+            return FetchRefused("this server does not fetch urls; start it with --allow-url")
+        try:
+            async with few:
+                data = await fetcher.fetch(source.address)
+        except FetchRefused as error:
+            return error
+        left -= len(data)
+        if left < 0:
+            return FetchRefused("the pictures of this request are over the limit of a body")
+        return data
+
+    return list(await asyncio.gather(*map(fetched, sources)))
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -132,9 +184,24 @@ def _timeout_s(request: Request) -> float | None:
     return milliseconds / 1e3
 
 
-def _picture_asked(request: Request) -> Picture | None:
-    accepted = request.headers.get("accept", "")
-    return next((kind for kind in _PICTURES if kind in accepted), None)
+def accepted_picture(accept: str) -> Picture | None:
+    """The picture format that an Accept header prefers to JSON; None for JSON.
+
+    Args:
+        accept: with quality values, as in RFC 9110, 12.5.1.
+    """
+    best: Picture | None = None
+    most = 0.0
+    for part in accept.lower().split(","):
+        kind, *parameters = (word.strip() for word in part.split(";"))
+        quality = next((p[2:] for p in parameters if p.startswith("q=")), "1")
+        try:
+            weight = float(quality)
+        except ValueError:
+            weight = 0.0
+        if kind in _ANSWERS and weight > most:
+            most, best = weight, _ANSWERS[kind]
+    return best
 
 
 def _annotated(prediction: Prediction, kind: Picture) -> bytes:
