@@ -127,5 +127,4 @@ def load_layouts(load: Callable[[int], L], cores: int) -> tuple[L, L]:
         return only, only
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load-layout") as pool:
         wide, narrow = pool.map(load, (cores, 1))
-    ctypes.CDLL(None).malloc_trim(0)
     return wide, narrow
