@@ -1,16 +1,8 @@
 """The HTTP surface as its users meet it."""
 
 import base64
-import http.client
 import io
 import json
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
 
 import httpx
 import numpy as np
@@ -183,73 +175,6 @@ def test_the_client_sees_the_same(demo_server, scene, demo_truth):
     assert found == sorted(d["class_name"] for d in demo_truth["scene-1.jpg"])
 
 
-def test_a_body_over_the_limit_is_refused_while_reading(demo_repository, serve):
-    server = serve(demo_repository, "--max-body-mb", "1")
-
-    def endless():
-        for _ in range(10_000):
-            yield bytes(65536)
-
-    url = server.predict_url("digits")
-    with httpx.Client() as client:
-        declared = client.post(url, content=bytes(2_000_000))
-        assert (declared.status_code, declared.json()["error"]["code"]) == (413, "body_too_large")
-    with httpx.Client() as client:
-        chunked = client.post(url, content=endless())
-        assert chunked.status_code == 413
-
-
-def test_a_full_queue_says_when_to_come_back(demo_repository, serve, scene):
-    server = serve(demo_repository, "--max-queue", "4")
-    url = server.predict_url("digits")
-    assert httpx.post(url, files=[("f", scene)] * 5).status_code == 400, "it would never fit"
-    refused, wrong = threading.Event(), []
-
-    def insist() -> None:
-        for _ in range(40):
-            response = httpx.post(url, files=[("f", scene)] * 3, timeout=30)
-            if response.status_code == 429:
-                assert response.json()["error"]["code"] == "queue_full"
-                assert int(response.headers["retry-after"]) >= 1
-                refused.set()
-            elif response.status_code != 200:
-                wrong.append(response.text)
-            if refused.is_set():
-                return
-
-    threads = [threading.Thread(target=insist) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert refused.is_set()
-    assert not wrong
-    assert httpx.post(url, files=[("f", scene)] * 4).status_code == 200, "all places are free again"
-
-
-def test_a_refused_body_is_not_read_for_ever(demo_server):
-    def endless():
-        while True:
-            yield bytes(65536)
-
-    with httpx.Client() as client:
-        refused = client.post(demo_server.predict_url("nobody"), content=endless())
-    assert refused.status_code == 404
-
-
-def test_endless_headers_are_cut_off(demo_server):
-    def flood(connection: socket.socket) -> None:
-        connection.sendall(b"GET / HTTP/1.1\r\n")
-        for _ in range(10_000):
-            connection.sendall(b"X-Padding: " + b"x" * 8000 + b"\r\n")
-
-    with (
-        socket.create_connection(("127.0.0.1", demo_server.port), timeout=30) as connection,
-        pytest.raises((BrokenPipeError, ConnectionResetError)),
-    ):
-        flood(connection)
-
-
 @pytest.mark.parametrize(
     ("accept", "kind"),
     [
@@ -265,97 +190,3 @@ def test_endless_headers_are_cut_off(demo_server):
 def test_the_accept_header_is_weighed(url, scene, accept, kind):
     response = httpx.post(url, content=scene, headers={"Accept": accept})
     assert response.headers["content-type"] == kind
-
-
-def test_a_client_that_goes_away_frees_its_place(demo_repository, serve, scene):
-    server = serve(demo_repository, "--max-queue", "32")
-    url = server.predict_url("digits")
-    for _ in range(8):
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(url, files=[("f", scene)] * 32, timeout=httpx.Timeout(5, read=0.01))
-        until = time.monotonic() + 10
-        while httpx.post(url, files=[("f", scene)] * 30).status_code != 200:
-            assert time.monotonic() < until, "the places were not given back"
-
-
-def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
-    server = serve(demo_repository)
-    request = httpx.Request("POST", server.predict_url("digits"), files=[("f", scene)] * 40)
-    body = request.read()
-    head = f"POST {request.url.raw_path.decode()} HTTP/1.1\r\nExpect: 100-continue\r\n"
-    head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-        connection.sendall(head.encode() + b"\r\n")
-        # The word that the server has taken the request on.
-        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
-        connection.sendall(body[: len(body) // 2])
-        server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        connection.sendall(body[len(body) // 2 :])
-        answer = http.client.HTTPResponse(connection)
-        answer.begin()
-        assert answer.status == 200
-        assert len(json.loads(answer.read())["images"]) == 40
-    assert server.stop() == 0
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(server.url)
-
-
-def test_an_empty_repository_is_not_ready_and_says_so(tmp_path, serve):
-    server = serve(tmp_path, wait=False)
-    response = httpx.post(server.predict_url("digits"), content=b"x")
-    assert response.status_code == 404
-    assert "served models: none" in response.json()["error"]["message"]
-    ready = httpx.get(server.url + "/v2/health/ready")
-    assert ready.status_code == 400
-    assert "there is no model in" in ready.json()["reason"]
-
-
-def test_what_cannot_be_served_ends_at_once_with_a_sentence(demo_server, demo_repository, tmp_path):
-    def serve(*arguments) -> str:
-        command = [sys.executable, "-m", "fovea_server.cli", "serve", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        assert done.returncode == 1
-        assert "Traceback" not in done.stderr
-        return done.stderr
-
-    assert "is not a folder" in serve(tmp_path / "nowhere")
-    assert "choose another with --port" in serve(demo_repository, "--port", demo_server.port)
-
-
-def test_a_damaged_model_leaves_the_others_serving(demo_repository, tmp_path, serve, scene):
-    repository = tmp_path / "repository"
-    shutil.copytree(demo_repository, repository)
-    (repository / "broken" / "1").mkdir(parents=True)
-    (repository / "broken" / "1" / "model.onnx").write_bytes(b"not a model")
-    server = serve(repository, wait=False)
-    until = time.monotonic() + 30
-    while httpx.get(f"{server.url}/v2/models/digits/ready").status_code != 200:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    assert httpx.post(server.predict_url("digits"), content=scene).status_code == 200
-    broken = httpx.post(server.predict_url("broken"), content=scene)
-    assert (broken.status_code, broken.json()["error"]["code"]) == (503, "model_not_ready")
-    ready = httpx.get(f"{server.url}/v2/health/ready")
-    assert ready.status_code == 400
-    assert "broken" in ready.json()["reason"]
-
-
-def test_a_head_that_is_not_recognised_serves_tensors_and_says_so(shared, tmp_path, serve):
-    from fovea_engines.build import build
-    from fovea_engines.plan import BuildPlan
-
-    source = shared / "models" / "mobilenetv2.onnx"
-    build(BuildPlan(source=source, name="classifier", repository=tmp_path / "repository"))
-    server = serve(tmp_path / "repository")
-    picture = (shared / "data" / "bus.jpg").read_bytes()
-    answer = httpx.post(server.predict_url("classifier"), content=picture, timeout=30).json()
-    PredictAnswer.model_validate(answer, strict=True)
-    image = answer["images"][0]
-    assert answer["task"] == "tensors"
-    assert "serves tensors" in image["reason"]
-    assert [t["shape"] for t in image["tensors"]] == [[1000]]
-    drawn = httpx.post(
-        server.predict_url("classifier"), content=picture, headers={"Accept": "image/png"}
-    )
-    assert drawn.status_code == 400
