@@ -60,7 +60,7 @@ class Pipeline:
             engine.session.inputs if engine.preprocessor else (),
             max_batch=engine.session.max_batch,
             # One in each owner's hands and one being filled for it: with fewer, owners that
-            # finish together wait for pixels (6 % at 16 clients on two cores).
+            # finish together would wait for pixels.
             batches=2 * owners,
             max_delay_s=max_queue_delay_s,
             wanted=Job.wanted,
