@@ -16,7 +16,7 @@ help:
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Fovea needs Python 3.11 or newer")'
-	@echo "Installing into $(VENV), once (about 500 MB)"
+	@echo "Installing into $(VENV), once; this takes a few minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@

@@ -80,7 +80,7 @@ class ServedModel:
             self.fail(str(error))
         except OSError as error:
             self.fail(f"its folder cannot be read: {error}")
-        except Exception:
+        except Exception:  # one model must not keep the others from loading
             log.exception("model %s version %d", self.name, self.version)
             self.fail("an internal error; the server's log has the details")
         else:

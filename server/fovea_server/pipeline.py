@@ -237,7 +237,7 @@ class Pipeline:
         except FoveaError as error:
             for job in jobs:
                 job.fail(error)
-        except Exception:
+        except Exception:  # one image must not take the model down with it
             log.exception("model %s: an image failed", self.engine.card.name)
             for job in jobs:
                 job.fail(InferenceFailed("an internal error; the server's log has the details"))

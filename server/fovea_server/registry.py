@@ -55,7 +55,7 @@ class Registry:
             for _ in pool.map(self._load, self):
                 pass
         # What lives as long as the process need not be looked at by every later collection, and
-        # what loading has freed need not stay in the allocator: 15 MB a model.
+        # what loading has freed need not stay in the allocator.
         gc.collect()
         gc.freeze()
         ctypes.CDLL(None).malloc_trim(0)

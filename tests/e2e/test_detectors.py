@@ -1,6 +1,5 @@
 """Real detectors over HTTP agree with an independent plain-numpy reference."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -65,8 +64,6 @@ def test_boxes_of_the_stored_reference(detector_server, shared, model):
 
 
 def test_map_through_the_server_is_that_in_process(detector_server, detector_repository, shared):
-    if importlib.util.find_spec("pycocotools") is None:
-        pytest.skip("pycocotools is not installed")
     from fovea_engines.engine import Engine
     from fovea_engines.options import PredictOptions
     from fovea_engines.repository import ModelRepository
