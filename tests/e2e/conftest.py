@@ -78,10 +78,16 @@ def _start(repository: Path, folder: Path, *flags: str, wait: bool = True) -> Ru
 
 
 @pytest.fixture(scope="session")
-def demo_repository(tmp_path_factory) -> Path:
-    """A repository with the demo engine, which every machine has."""
+def demo_model() -> Path:
+    """The ONNX file of the demo model, which every machine has."""
+    return DEMO / "digits.onnx"
+
+
+@pytest.fixture(scope="session")
+def demo_repository(demo_model, tmp_path_factory) -> Path:
+    """A repository with the demo engine."""
     repository = tmp_path_factory.mktemp("demo") / "repository"
-    build(BuildPlan(source=DEMO / "digits.onnx", name="digits", repository=repository))
+    build(BuildPlan(source=demo_model, name="digits", repository=repository))
     return repository
 
 

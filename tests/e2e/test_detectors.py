@@ -1,6 +1,8 @@
 """Real detectors over HTTP agree with an independent plain-numpy reference."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -63,67 +65,23 @@ def test_boxes_of_the_stored_reference(detector_server, shared, model):
             assert twins or reference["score"] < 0.27, (name, reference)
 
 
-def test_map_through_the_server_is_that_in_process(detector_server, detector_repository, shared):
-    from fovea_engines.engine import Engine
-    from fovea_engines.options import PredictOptions
-    from fovea_engines.repository import ModelRepository
-    from fovea_preprocess.image import decode_image
-
-    truth = shared / "data" / "coco64" / "val.json"
-    images = json.loads(truth.read_text())["images"]
-    folder = truth.parent / "val"
-    # Fewer boxes than COCO's 0.001 would ask for, so that four models fit a test.
-    options = PredictOptions(conf=0.01)
-    with httpx.Client(timeout=60) as client:
-        for model in BUS:
-            remote, local = [], []
-            with Engine.open(ModelRepository(detector_repository).folder(model)) as engine:
-                for image in images:
-                    data = (folder / image["file_name"]).read_bytes()
-                    answer = client.post(
-                        detector_server.predict_url(model), params={"conf": 0.01}, content=data
-                    ).json()
-                    remote += [
-                        coco(image["id"], corners(d), d["score"], d["class_id"])
-                        for d in answer["images"][0]["detections"]
-                    ]
-                    found = engine.detect(decode_image(data).pixels, options)
-                    local += [
-                        coco(image["id"], *rest)
-                        for rest in zip(
-                            found.boxes.tolist(),
-                            found.scores.tolist(),
-                            found.class_ids.tolist(),
-                            strict=True,
-                        )
-                    ]
-            figures = mean_ap(truth, remote), mean_ap(truth, local)
-            assert figures[0] == pytest.approx(figures[1], abs=0.001), model
-            assert figures[1] > 0.28, (model, figures)
+@pytest.mark.parametrize("model", BUS)
+def test_map_through_the_server_is_that_in_process(
+    detector_server, detector_repository, shared, model
+):
+    coco64 = shared / "data" / "coco64"
+    labels = ("--data", coco64 / "val.json", "--images", coco64 / "val", "--json")
+    remote, local = (
+        fovea_eval(model, *labels, *source)
+        for source in (("--url", detector_server.url), ("--repository", detector_repository))
+    )
+    assert (local["backend"], local["precision"]) == ("openvino", "fp32")
+    assert (remote["model"], remote["version"], remote["images"]) == (model, "1", 64)
+    for figure in ("map50_95", "map50", "by_size", "per_class"):
+        assert remote[figure] == pytest.approx(local[figure], abs=0.001), figure
+    assert local["map50_95"] > 0.3
 
 
-def coco(image_id, box, score, class_id):
-    x1, y1, x2, y2 = box
-    return {
-        "image_id": image_id,
-        "category_id": class_id,
-        "bbox": [x1, y1, x2 - x1, y2 - y1],
-        "score": score,
-    }
-
-
-def mean_ap(truth: Path, detections) -> float:
-    """mAP50-95 by pycocotools."""
-    import contextlib
-    import io
-
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        coco_truth = COCO(str(truth))
-        evaluation = COCOeval(coco_truth, coco_truth.loadRes(detections), "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return float(evaluation.stats[0])
+def fovea_eval(*arguments) -> dict:
+    words = [sys.executable, "-m", "fovea_server.cli", "eval", *map(str, arguments)]
+    return json.loads(subprocess.check_output(words, stderr=subprocess.DEVNULL))

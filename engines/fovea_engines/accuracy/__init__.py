@@ -1,0 +1,1 @@
+"""How accurate a detector is on labelled pictures, by COCO's rules."""

@@ -1,0 +1,98 @@
+"""What was measured of an engine: values for its card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorstPicture:
+    """A picture on which an engine and its source differ most.
+
+    Attributes:
+        name: its file name.
+        quality: as in `Agreement`, of this picture alone.
+    """
+
+    name: str
+    quality: float
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How the built engine compares with its source model, run by plain ONNX Runtime.
+
+    Attributes:
+        images: sample images compared.
+        detections: detections of the source model that were compared; 0 without a known head.
+        missed: of those, how many the engine does not find.
+        extra: how many the engine finds that the source does not.
+        mean_iou: mean overlap of those that both find; None where there are none.
+        score_drift: mean of the engine's score minus the source's; None likewise.
+        quality: panoptic quality of the detections, 0 to 1: overlap and findings in one; where
+            there are none, 1 minus the relative error of the outputs.
+        box_px: largest difference of a box corner, pixels of the model's input.
+        score: largest difference of a score.
+        output_error: largest difference of a raw output, over that output's largest value. An
+            end-to-end head sorts its rows, so two of equal score that swapped count in full.
+        same_top: share of pictures on which a classifier's first class is the same; None for
+            other models.
+        worst: the pictures that differ most, worst first; none when all agree fully.
+    """
+
+    images: int
+    detections: int
+    missed: int
+    extra: int
+    mean_iou: float | None
+    score_drift: float | None
+    quality: float
+    box_px: float
+    score: float
+    output_error: float
+    same_top: float | None
+    worst: tuple[WorstPicture, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the ranges of an INT8 engine were measured from.
+
+    Attributes:
+        method: "minmax", "entropy" or "percentile".
+        images: pictures seen.
+        images_sha256: over their bytes, in their order.
+        preprocess_sha256: digest of the preprocessing they went through: the one that serves.
+        layers: how many layers multiply integers.
+        kept_float: names of layers that were left in float, though they could be quantised.
+        reused: the ranges come from an earlier build of the same model and pictures.
+    """
+
+    method: str
+    images: int
+    images_sha256: str
+    preprocess_sha256: str
+    layers: int
+    kept_float: tuple[str, ...]
+    reused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How accurate a detector is: average precisions, 0 to 1.
+
+    Attributes:
+        images: pictures it was measured on.
+        map50_95: mean over classes and over the overlaps .50, .55 ... .95 that a hit needs.
+        map50: mean over classes at overlap .50.
+        per_class: `map50_95` of each class that occurs in the labels, by name; by number where
+            classes have no names.
+        by_size: `map50_95` of "small" (area under 32² pixels), "medium" and "large" (over 96²)
+            objects; None where there are none.
+    """
+
+    images: int
+    map50_95: float
+    map50: float
+    per_class: dict[str, float]
+    by_size: dict[str, float | None]

@@ -1,0 +1,158 @@
+"""`fovea eval`: how accurate a model is on labelled pictures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fovea_engines.figures import Accuracy
+
+_CLASSES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was measured, and how accurate it is.
+
+    Attributes:
+        model: its name.
+        version: the version that was measured.
+        backend: the runtime; None through a server, which does not tell.
+        precision: of its arithmetic; likewise.
+        accuracy: the figures.
+    """
+
+    model: str
+    version: str
+    backend: str | None
+    precision: str | None
+    accuracy: Accuracy
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types, the figures beside the rest."""
+        document = asdict(self)
+        figures: dict[str, Any] = document.pop("accuracy")
+        return document | figures
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
+    data: Annotated[
+        Path,
+        typer.Option(metavar="LABELS", help="A COCO .json file, or a folder of YOLO label files."),
+    ],
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of the pictures.", show_default="beside the labels"
+        ),
+    ] = None,
+    repository: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Open the model of this repository.", show_default="repository"
+        ),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Ask this server instead.", show_default=False)
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document with every class.")
+    ] = False,
+) -> None:
+    """Measure how accurate a model is on labelled pictures.
+
+    Mean average precision by COCO's rules: over all classes, by class, and by size of object
+    (small: up to 32 x 32 pixels, large: over 96 x 96). Opens the engine right here, or asks a
+    running server, with the same result.
+
+    Classes of the labels and of the model meet by name. Labels are of the upright picture, as
+    its EXIF orientation shows it.
+
+    Example: fovea eval yolov8n --data val.json --images val2017
+    """
+    from fovea_client import FoveaClientError
+
+    if repository is not None and url is not None:
+        raise typer.BadParameter("give --repository or --url, not both")
+    try:
+        if url is None:
+            report = _here(repository or Path("repository"), model, version, data, images)
+        else:
+            report = _through(url, model, version, data, images)
+    except FoveaClientError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    if as_json:
+        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+    else:
+        _show(report)
+
+
+def _here(root: Path, model: str, version: int | None, data: Path, images: Path | None) -> Report:
+    from fovea_engines.accuracy.dataset import read_dataset
+    from fovea_engines.accuracy.evaluate import evaluate as measure
+    from fovea_engines.accuracy.evaluate import in_process
+    from fovea_engines.engine import Engine
+    from fovea_engines.heads.recognise import recognise
+    from fovea_engines.progress import ConsoleProgress
+    from fovea_engines.repository import ModelRepository
+
+    models = ModelRepository(root)
+    version = models.latest(model) if version is None else version
+    with Engine.open(models.folder(model, version)) as engine:
+        card, detect = engine.card, in_process(engine)
+        head = recognise(card.inputs, card.outputs, card.metadata, card.family)
+        dataset = read_dataset(data, images, engine.labels, head.num_classes)
+        accuracy = measure(detect, dataset, ConsoleProgress())
+    return Report(model, str(version), card.backend, card.precision, accuracy)
+
+
+def _through(url: str, model: str, version: int | None, data: Path, images: Path | None) -> Report:
+    from fovea_engines.accuracy.dataset import read_dataset
+    from fovea_engines.accuracy.evaluate import detect_all
+    from fovea_engines.accuracy.mean_ap import mean_ap
+    from fovea_engines.progress import ConsoleProgress
+    from fovea_server.commands.remote_detector import RemoteDetector
+
+    with RemoteDetector(url, model, version) as detector:
+        dataset = read_dataset(data, images)
+        found = detect_all(detector, dataset, ConsoleProgress())
+    labels = detector.labels_for(dataset)
+    accuracy = mean_ap(dataset if labels is None else dataset.for_model(labels), found)
+    return Report(model, detector.version or "", None, None, accuracy)
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console, accuracy = Console(), report.accuracy
+    engine = f", {report.backend} {report.precision}" if report.backend else ""
+    title = f"{report.model} version {report.version}{engine}: {accuracy.images} pictures"
+    console.print(Text(title, style="bold"))
+    totals = Table(show_header=False)
+    totals.add_row("mAP50-95", f"{accuracy.map50_95:.3f}")
+    totals.add_row("mAP50", f"{accuracy.map50:.3f}")
+    for size, value in accuracy.by_size.items():
+        figure = "none in the labels" if value is None else f"{value:.3f}"
+        totals.add_row(f"mAP50-95, {size} objects", figure)
+    console.print(totals)
+    classes = Table("class", "AP50-95")
+    worst_first = sorted(accuracy.per_class.items(), key=lambda item: item[1])
+    for name, value in worst_first[:_CLASSES_SHOWN]:
+        classes.add_row(Text(name), f"{value:.3f}")
+    console.print(classes)
+    if (better := len(worst_first) - _CLASSES_SHOWN) > 0:
+        console.print(f"and {better} better classes: --json has them all", highlight=False)

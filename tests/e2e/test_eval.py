@@ -1,0 +1,120 @@
+"""`fovea eval --url`: what a server does not tell is learned from its answers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODEL = "yolox_nano"
+PICTURES = 6
+
+
+@pytest.fixture
+def few(shared, tmp_path) -> Path:
+    """A folder with the first pictures of coco64, and their labels in both forms."""
+    document = json.loads((shared / "data" / "coco64" / "val.json").read_text())
+    document["images"] = document["images"][:PICTURES]
+    (tmp_path / "images").mkdir()
+    (tmp_path / "labels").mkdir()
+    kept = []
+    for image in document["images"]:
+        name = image["file_name"]
+        (tmp_path / "images" / name).symlink_to(shared / "data" / "coco64" / "val" / name)
+        own = [a for a in document["annotations"] if a["image_id"] == image["id"]]
+        kept += own
+        (tmp_path / "labels" / name).with_suffix(".txt").write_text(
+            "\n".join(yolo_line(a, image["width"], image["height"]) for a in own)
+        )
+    document["annotations"] = kept
+    (tmp_path / "val.json").write_text(json.dumps(document))
+    return tmp_path
+
+
+def yolo_line(annotation, width, height) -> str:
+    x, y, w, h = annotation["bbox"]
+    box = ((x + w / 2) / width, (y + h / 2) / height, w / width, h / height)
+    return " ".join(map(str, (annotation["category_id"], *box)))
+
+
+def fovea_eval(*arguments) -> tuple[int, str, str]:
+    words = [sys.executable, "-m", "fovea_server.cli", "eval", *map(str, arguments), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def measured(*arguments) -> dict:
+    code, out, err = fovea_eval(*arguments)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_classes_have_the_models_names_with_either_labels(
+    detector_server, detector_repository, few
+):
+    coco = ("--data", few / "val.json", "--images", few / "images")
+    expected = measured(MODEL, *coco, "--repository", detector_repository)
+    assert expected["per_class"]["person"] > 0.2
+    for data in (coco, ("--data", few)):
+        have = measured(MODEL, *data, "--url", detector_server.url, "--version", 1)
+        figures = [have["per_class"].get(name, 0.0) for name in expected["per_class"]]
+        assert figures == pytest.approx(list(expected["per_class"].values()), abs=0.001)
+        assert (have["version"], have["backend"], have["precision"]) == ("1", None, None)
+
+
+def test_classes_meet_by_name(detector_server, few):
+    """As on the server's own, when the labels number other classes, in another order."""
+    coco = ("--images", few / "images", "--url", detector_server.url)
+    expected = measured(MODEL, "--data", few / "val.json", *coco)
+    document = json.loads((few / "val.json").read_text())
+    used = {annotation["category_id"] for annotation in document["annotations"]}
+    document["categories"] = [
+        {"id": 1000 - category["id"], "name": category["name"]}
+        for category in document["categories"]
+        if category["id"] in used
+    ]
+    for annotation in document["annotations"]:
+        annotation["category_id"] = 1000 - annotation["category_id"]
+    (few / "turned.json").write_text(json.dumps(document))
+    have = measured(MODEL, "--data", few / "turned.json", *coco)
+    assert have["map50_95"] == pytest.approx(expected["map50_95"])
+
+
+def test_labels_of_other_things_are_a_sentence(detector_server, few):
+    document = json.loads((few / "val.json").read_text())
+    for category in document["categories"]:
+        category["name"] = f"part {category['id']}"
+    (few / "val.json").write_text(json.dumps(document))
+    code, _, err = fovea_eval(
+        MODEL, "--data", few / "val.json", "--images", few / "images", "--url", detector_server.url
+    )
+    assert code == 1
+    assert "and the model has not, only " in err
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [("absent", "no model 'absent'"), (MODEL, "000000000139.jpg: ")],
+)
+def test_what_the_server_refuses_is_a_sentence(detector_server, few, model, says):
+    picture = few / "images" / "000000000139.jpg"
+    damaged = picture.read_bytes()[:3000]
+    picture.unlink()
+    picture.write_bytes(damaged)
+    code, out, err = fovea_eval(
+        model, "--data", few / "val.json", "--images", few / "images", "--url", detector_server.url
+    )
+    assert (code, out) == (1, "")
+    assert says in err
+    assert err.splitlines()[-1].startswith("error: ")
+
+
+def test_a_server_of_tensors_is_a_sentence(serve, shared, few):
+    folder = few / "repository" / "classifier" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").symlink_to(shared / "models" / "mobilenetv2.onnx")
+    server = serve(few / "repository")
+    code, _, err = fovea_eval("classifier", "--data", few, "--url", server.url)
+    assert code == 1
+    assert "classifier serves tensors only" in err

@@ -1,0 +1,234 @@
+"""Average precision by hand, by pycocotools, and from different labels of the same pictures."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from fovea_engines.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.accuracy.evaluate import detect_all, in_process
+from fovea_engines.accuracy.labelled_image import LabelledImage
+from fovea_engines.accuracy.mean_ap import mean_ap
+from fovea_engines.detections import Detections
+from fovea_engines.engine import Engine
+from fovea_engines.figures import Accuracy
+from fovea_engines.progress import Progress
+
+SQUARE = (100.0, 100.0, 200.0, 200.0)
+OTHER = (300.0, 100.0, 400.0, 200.0)
+
+
+def labelled(*objects, crowd=(), name="a.jpg"):
+    """A picture with (class id, box) on it; `crowd` holds the places of those that are crowds."""
+    boxes = np.array([box for _, box in objects], np.float32).reshape(-1, 4)
+    return LabelledImage(
+        path=Path(name),
+        width=640,
+        height=480,
+        boxes=boxes,
+        class_ids=np.array([class_id for class_id, _ in objects], np.int32),
+        crowd=np.isin(np.arange(len(objects)), crowd),
+        areas=(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
+    )
+
+
+def found(*rows):
+    """Detections from (class id, score, box)."""
+    return Detections(
+        boxes=np.array([box for *_, box in rows], np.float32).reshape(-1, 4),
+        scores=np.array([score for _, score, _ in rows], np.float32),
+        class_ids=np.array([class_id for class_id, *_ in rows], np.int32),
+    )
+
+
+def measure(image, detections, names=("cat", "dog")):
+    return mean_ap(Dataset(Path("set"), (image,), names), [detections])
+
+
+def moved(box, overlap):
+    """The box, moved sideways until its IoU with where it was is `overlap`."""
+    shift = (box[2] - box[0]) * (1 - overlap) / (1 + overlap)
+    return (box[0] + shift, box[1], box[2] + shift, box[3])
+
+
+def test_perfect_detections_are_one():
+    small = (10.0, 10.0, 30.0, 30.0)
+    image = labelled((0, SQUARE), (1, OTHER), (1, small))
+    assert measure(image, found((1, 0.9, small), (1, 0.8, OTHER), (0, 0.7, SQUARE))) == Accuracy(
+        images=1,
+        map50_95=pytest.approx(1.0),
+        map50=pytest.approx(1.0),
+        per_class={"cat": pytest.approx(1.0), "dog": pytest.approx(1.0)},
+        by_size={"small": pytest.approx(1.0), "medium": None, "large": pytest.approx(1.0)},
+    )
+
+
+def test_an_overlap_of_62_percent_hits_at_three_of_ten_thresholds():
+    figures = measure(labelled((0, SQUARE)), found((0, 0.9, moved(SQUARE, 0.62))))
+    assert figures.map50 == pytest.approx(1.0)
+    assert figures.map50_95 == pytest.approx(0.3)
+    missed = measure(labelled((0, SQUARE)), found((0, 0.9, moved(SQUARE, 0.45))))
+    assert (missed.map50, missed.map50_95) == (0.0, 0.0)
+
+
+def test_a_duplicate_costs_precision_from_where_it_stands():
+    image = labelled((0, SQUARE), (0, OTHER))
+    late = found((0, 0.9, SQUARE), (0, 0.8, OTHER), (0, 0.7, SQUARE))
+    assert measure(image, late).map50 == pytest.approx(1.0)
+    early = found((0, 0.9, SQUARE), (0, 0.8, SQUARE), (0, 0.7, OTHER))
+    # Precision 1 up to recall .5 (51 of the 101 points), 2/3 from there.
+    assert measure(image, early).map50 == pytest.approx((51 + 50 * 2 / 3) / 101)
+
+
+def test_a_missed_object_costs_recall():
+    image = labelled((0, SQUARE), (0, OTHER))
+    assert measure(image, found((0, 0.9, SQUARE))).map50 == pytest.approx(51 / 101)
+    assert measure(image, found()).map50 == 0.0
+
+
+def test_classes_count_alike_and_only_those_of_the_labels():
+    image = labelled((0, SQUARE), (0, OTHER), (1, OTHER))
+    figures = measure(image, found((0, 0.9, SQUARE), (0, 0.9, OTHER), (2, 0.9, OTHER)))
+    assert figures.per_class == {"cat": 1.0, "dog": 0.0}
+    assert figures.map50_95 == pytest.approx(0.5)
+    assert measure(image, found(), names=None).per_class == {"0": 0.0, "1": 0.0}
+
+
+def test_a_crowd_counts_neither_for_nor_against():
+    image = labelled((0, SQUARE), (0, OTHER), (1, OTHER), crowd=(1, 2))
+    inside = (310.0, 110.0, 350.0, 150.0)
+    rows = [(0, 0.9, OTHER), (0, 0.9, inside), (0, 0.5, SQUARE), (1, 0.9, OTHER)]
+    figures = measure(image, found(*rows))
+    assert figures.map50_95 == pytest.approx(1.0)
+    assert figures.per_class == {"cat": pytest.approx(1.0)}
+
+
+def test_figures_go_through_strict_json():
+    figures = measure(labelled((0, SQUARE)), found((0, 0.9, moved(SQUARE, 0.62))))
+    adapter = TypeAdapter(Accuracy)
+    assert adapter.validate_json(adapter.dump_json(figures), strict=True) == figures
+
+
+@pytest.fixture(scope="module")
+def coco64(shared) -> Path:
+    return shared / "data" / "coco64"
+
+
+@pytest.fixture(scope="module", params=["yolov5n", "yolox_nano"])
+def engine(shared, tmp_path_factory, request):
+    """One with labels, one without."""
+    folder = tmp_path_factory.mktemp("plain") / request.param / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").symlink_to(shared / "models" / f"{request.param}.onnx")
+    with Engine.open(folder) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def detections(engine, coco64):
+    """What the engine finds, by name of the picture."""
+    dataset = read_dataset(coco64 / "val.json", coco64 / "val", engine.labels)
+    everything = detect_all(in_process(engine), dataset, Progress())
+    return {image.path.name: one for image, one in zip(dataset.images, everything, strict=True)}
+
+
+def figures_of(dataset, detections):
+    return mean_ap(dataset, [detections[image.path.name] for image in dataset.images])
+
+
+def test_figures_are_those_of_pycocotools(engine, coco64, detections):
+    import contextlib
+    import io
+
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    ids = {i["file_name"]: i["id"] for i in json.loads((coco64 / "val.json").read_text())["images"]}
+    rows = [
+        {
+            "image_id": ids[name],
+            "category_id": class_id,
+            "bbox": [x1, y1, x2 - x1, y2 - y1],
+            "score": score,
+        }
+        for name, one in detections.items()
+        for (x1, y1, x2, y2), score, class_id in zip(
+            one.boxes.tolist(), one.scores.tolist(), one.class_ids.tolist(), strict=True
+        )
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(str(coco64 / "val.json"))
+        judge = COCOeval(truth, truth.loadRes(rows), "bbox")
+        judge.evaluate()
+        judge.accumulate()
+        judge.summarize()
+    dataset = read_dataset(coco64 / "val.json", coco64 / "val", engine.labels)
+    figures = figures_of(dataset, detections)
+    assert figures.images == 64
+    sizes = [figures.by_size[size] for size in ("small", "medium", "large")]
+    ours = [figures.map50_95, figures.map50, *sizes]
+    assert ours == pytest.approx([judge.stats[i] for i in (0, 1, 3, 4, 5)], abs=1e-4)
+    assert np.mean(list(figures.per_class.values())) == pytest.approx(figures.map50_95)
+    assert figures.map50_95 > 0.3
+
+
+def test_yolo_labels_of_the_same_boxes_give_the_same_figures(engine, coco64, detections, tmp_path):
+    document = json.loads((coco64 / "val.json").read_text())
+    (tmp_path / "images").symlink_to(coco64 / "val")
+    (tmp_path / "labels").mkdir()
+    for image in document["images"]:
+        width, height = image["width"], image["height"]
+        lines = []
+        for annotation in document["annotations"]:
+            if annotation["image_id"] != image["id"]:
+                continue
+            x, y, w, h = annotation["bbox"]
+            box = [(x + w / 2) / width, (y + h / 2) / height, w / width, h / height]
+            polygon = [x / width, y / height, (x + w) / width, (y + h / 2) / height,
+                       x / width, (y + h) / height]  # fmt: skip
+            shape = polygon if annotation["id"] % 3 == 0 else box
+            lines.append(" ".join([str(annotation["category_id"]), *(f"{v:.9f}" for v in shape)]))
+        # A picture with nothing on it needs no file.
+        if lines:
+            text = "\n".join(lines) + "\n\n"
+            (tmp_path / "labels" / image["file_name"]).with_suffix(".txt").write_text(text)
+    coco = read_dataset(coco64 / "val.json", coco64 / "val", engine.labels, 80)
+    expected = figures_of(coco, detections)
+    for data, images in ((tmp_path, None), (tmp_path / "labels", coco64 / "val")):
+        yolo = read_dataset(data, images, engine.labels, 80)
+        assert len(yolo.images) == 64
+        have = figures_of(yolo, detections)
+        assert have.map50_95 == pytest.approx(expected.map50_95, abs=1e-4)
+        assert have.by_size == pytest.approx(expected.by_size, abs=1e-4)
+        assert list(have.per_class.values()) == pytest.approx(
+            list(expected.per_class.values()), abs=1e-3
+        )
+
+
+def test_gaps_and_order_of_category_ids_do_not_matter(engine, coco64, detections, tmp_path):
+    """As in COCO's own val2017, whose 80 ids go from 1 to 90."""
+    document = json.loads((coco64 / "val.json").read_text())
+    expected = figures_of(
+        read_dataset(coco64 / "val.json", coco64 / "val", engine.labels), detections
+    )
+    labels = tuple(category["name"] for category in document["categories"])
+    gaps = sorted(random.Random(1).sample(range(1, 91), 80))
+    for place, category in enumerate(document["categories"]):
+        category["id"] = gaps[place]
+    for annotation in document["annotations"]:
+        annotation["category_id"] = gaps[annotation["category_id"]]
+    (tmp_path / "gaps.json").write_text(json.dumps(document))
+    by_number = read_dataset(tmp_path / "gaps.json", coco64 / "val", num_classes=80)
+    assert figures_of(by_number, detections).map50_95 == expected.map50_95
+
+    turned = {category["id"]: 100 - category["id"] for category in document["categories"]}
+    for category in document["categories"]:
+        category["id"] = turned[category["id"]]
+    for annotation in document["annotations"]:
+        annotation["category_id"] = turned[annotation["category_id"]]
+    (tmp_path / "turned.json").write_text(json.dumps(document))
+    by_name = read_dataset(tmp_path / "turned.json", coco64 / "val", labels)
+    assert figures_of(by_name, detections).map50_95 == expected.map50_95

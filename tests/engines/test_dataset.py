@@ -1,0 +1,246 @@
+"""Labels that can be read, labels that cannot, and which class is which."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fovea_engines.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.accuracy.evaluate import evaluate
+from fovea_engines.detections import Detections
+from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption
+
+LABELS = ("cat", "dog", "bus")
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    """A folder with a.jpg and b.png, 200 x 100 pixels."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    noise = np.random.default_rng(0).integers(0, 255, (100, 200, 3), np.uint8)
+    for name in ("a.jpg", "b.png"):
+        Image.fromarray(noise).save(folder / name)
+    return folder
+
+
+def coco(**changes) -> dict:
+    """A document with a cat on a.jpg and a dog on b.png."""
+    return {
+        "images": [
+            {"id": 7, "file_name": "a.jpg", "width": 200, "height": 100},
+            {"id": 9, "file_name": "b.png", "width": 200, "height": 100},
+        ],
+        "annotations": [
+            {"id": 1, "image_id": 7, "category_id": 1, "bbox": [10, 20, 30, 40], "area": 600},
+            {"id": 2, "image_id": 9, "category_id": 5, "bbox": [0, 0, 200, 100], "iscrowd": 1},
+        ],
+        "categories": [{"id": 5, "name": "dog"}, {"id": 1, "name": "cat"}],
+    } | changes
+
+
+def annotation(**changes) -> dict:
+    return coco(annotations=[coco()["annotations"][0] | changes])
+
+
+def image(**changes) -> dict:
+    return coco(images=[coco()["images"][0] | changes, coco()["images"][1]])
+
+
+def read_json(folder: Path, document: object, **arguments) -> Dataset:
+    file = folder / "val.json"
+    file.write_text(document if isinstance(document, str) else json.dumps(document))
+    return read_dataset(file, folder / "images", **arguments)
+
+
+def read_lines(folder: Path, *lines: str, **arguments) -> Dataset:
+    (folder / "labels").mkdir(exist_ok=True)
+    (folder / "labels" / "a.txt").write_text("\n".join(lines))
+    return read_dataset(folder, **arguments)
+
+
+def test_coco(pictures, tmp_path):
+    dataset = read_json(tmp_path, coco(), labels=LABELS)
+    first, second = dataset.images
+    assert first.path == pictures / "a.jpg"
+    assert (first.width, first.height) == (200, 100)
+    assert (first.boxes.tolist(), first.boxes.dtype) == ([[10, 20, 40, 60]], np.float32)
+    assert (first.class_ids.tolist(), first.class_ids.dtype) == ([0], np.int32)
+    assert (first.crowd.tolist(), first.areas.tolist()) == ([False], [600])
+    assert (second.class_ids.tolist(), second.crowd.tolist()) == ([1], [True])
+    assert second.areas.tolist() == [20_000]
+    assert dataset.class_names == LABELS
+
+
+def test_yolo(pictures, tmp_path):
+    dataset = read_lines(
+        tmp_path, "2 0.5 0.5 0.2 0.4", "", "0 0.1 0.1 0.3 0.2 0.2 0.6", labels=LABELS
+    )
+    first, second = dataset.images
+    assert first.boxes.tolist() == pytest.approx(np.array([[80, 30, 120, 70], [20, 10, 60, 60]]))
+    assert first.class_ids.tolist() == [2, 0]
+    assert first.areas.tolist() == pytest.approx([1600, 2000])
+    assert (second.path.name, len(second.boxes)) == ("b.png", 0)
+    alone = read_dataset(tmp_path / "labels", labels=LABELS)
+    assert [image.path for image in alone.images] == [first.path, second.path]
+    (pictures / "b.txt").write_text("1 0.5 0.5 0.2 0.4")
+    together = read_dataset(pictures)
+    assert [image.class_ids.tolist() for image in together.images] == [[], [1]]
+
+
+def test_classes_txt_names_the_classes_of_yolo_labels(pictures, tmp_path):
+    lines = ("0 0.5 0.5 0.2 0.4", "1 0.5 0.5 0.2 0.4")
+    read_lines(tmp_path, *lines)
+    for folder in (tmp_path, tmp_path / "labels"):
+        (folder / "classes.txt").write_text("bus\ncat\n")
+        assert read_lines(tmp_path, *lines, labels=LABELS).images[0].class_ids.tolist() == [2, 0]
+        (folder / "classes.txt").unlink()
+
+
+def test_a_set_that_calls_a_few_classes_otherwise_meets_the_model_by_number(pictures, tmp_path):
+    names = ("cat", "puppy", "bus")
+    categories = [{"id": i + 1, "name": name} for i, name in enumerate(names)]
+    dataset = read_json(tmp_path, annotation(category_id=2) | {"categories": categories})
+    assert dataset.class_names == names
+    assert dataset.for_model(LABELS).images[0].class_ids.tolist() == [1]
+    assert dataset.for_model(LABELS).class_names == LABELS
+    for labels in (("bus", "cat", "dog"), (*LABELS, "train")):
+        with pytest.raises(InvalidOption, match="has the class 'puppy'"):
+            dataset.for_model(labels)
+
+
+def test_labels_that_are_known_in_part_are_completed_by_the_set(pictures, tmp_path):
+    """As a server tells them: only classes that it found."""
+    dataset = read_json(tmp_path, coco())
+    assert dataset.class_names == ("cat", "dog")
+    in_order = dataset.for_model(("cat", None))
+    assert in_order.class_names == ("cat", "dog")
+    assert [image.class_ids.tolist() for image in in_order.images] == [[0], [1]]
+    among_others = dataset.for_model(("bus", None, "dog"))
+    assert [image.class_ids.tolist() for image in among_others.images] == [[3], [2]]
+    assert among_others.class_names == ("bus", "1", "dog", "cat")
+    with pytest.raises(InvalidOption, match="has the class 'cat'"):
+        dataset.for_model(("bus", None, "train"))
+    assert read_lines(tmp_path, "1 0.5 0.5 0.1 0.1").for_model(("cat", None)).class_names == (
+        "cat",
+        "1",
+    )
+
+
+def test_a_category_without_objects_need_not_be_the_models(pictures, tmp_path):
+    """Roboflow's exports begin with one."""
+    categories = [{"id": 0, "name": "animals"}, *coco()["categories"]]
+    dataset = read_json(tmp_path, coco(categories=categories), labels=("dog", "cat"))
+    assert [image.class_ids.tolist() for image in dataset.images] == [[1], [0]]
+
+
+def test_a_digest_is_of_pictures_and_labels(pictures, tmp_path):
+    digest = read_json(tmp_path, coco()).sha256()
+    assert read_json(tmp_path, json.dumps(coco(), indent=3)).sha256() == digest
+    assert read_json(tmp_path, annotation(bbox=[10, 20, 31, 40])).sha256() != digest
+    Image.new("RGB", (200, 100)).save(pictures / "b.png")
+    assert read_json(tmp_path, coco()).sha256() != digest
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ("{", "val.json, the whole: Invalid JSON"),
+        ([1], "val.json, the whole"),
+        ({"images": []}, "val.json, annotations: Field required"),
+        (coco(categories=[]), "annotations.0: category_id 1 is none of its categories"),
+        (annotation(image_id=8), "annotations.0: image_id 8 is none of its images"),
+        (annotation(bbox=[10, 20, 30]), "annotations.0.bbox"),
+        (annotation(bbox=[10, 20, -30, 40]), "annotations.0.bbox.2"),
+        (annotation(bbox=[-5e299, 20, 1e300, 40]), "annotations.0.bbox.2"),
+        (annotation(bbox=[10, float("nan"), 30, 40]), "annotations.0.bbox.1"),
+        (annotation(bbox=[310, 20, 30, 40]), r"annotations.0: the box \[310 20 340 60\] lies outs"),
+        (annotation(category_id="x"), "annotations.0.category_id"),
+        (image(width=0), "images.0.width"),
+        (image(id=9), "images: 2 of them have the id 9"),
+        (image(file_name="gone.jpg"), r"images.0: there is no picture .*gone.jpg.*--images"),
+        (annotation(iscrowd=1), "val.json has no object to find on its 2 pictures"),
+        (coco(images=[], annotations=[]), "val.json has no object to find on its 0 pictures"),
+        (coco(categories=[{"id": 1, "name": "cow"}, {"id": 5, "name": "dog"}]), "class 'cow'"),
+    ],
+)
+def test_malformed_coco_is_a_sentence(pictures, tmp_path, document, says):
+    with pytest.raises(FoveaError, match=says):
+        read_json(tmp_path, document, labels=LABELS)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("cat 0.5 0.5 0.1 0.1", "a.txt, line 2: 'cat' is not a class id"),
+        ("-1 0.5 0.5 0.1 0.1", "line 2: '-1' is not a class id"),
+        ("1e30 0.5 0.5 0.1 0.1", "line 2: '1e30' is not a class id"),
+        ("nan 0.5 0.5 0.1 0.1", "line 2: 'nan' is not a class id"),
+        ("3 0.5 0.5 0.1 0.1", "line 2: there is no class 3, only 0 to 2"),
+        ("0 0.5 0.5 0.1", "line 2: after the class come 4 numbers"),
+        ("0 0.5 0.5 0.1 0.1 0.9", "line 2: after the class come 4 numbers"),
+        ("0", "line 2: after the class come 4 numbers.*nothing"),
+        ("0 0.5 x 0.1 0.1", "line 2: after the class come 4 numbers"),
+        ("0 0.5 nan 0.1 0.1", "line 2: coordinates are 0 to 1"),
+        ("0 0.5 0.5 inf 0.1", "line 2: coordinates are 0 to 1"),
+        ("0 100 50 20 20", "line 2: coordinates are 0 to 1.*divide pixels"),
+    ],
+)
+def test_malformed_yolo_lines_are_a_sentence(pictures, tmp_path, line, says):
+    good = "0 0.5 0.5 0.2 0.4"
+    for classes in ({"labels": LABELS}, {"num_classes": 3}):
+        with pytest.raises(InvalidOption, match=says):
+            read_lines(tmp_path, good, line, **classes)
+
+
+def test_labels_that_are_not_there_are_a_sentence(pictures, tmp_path):
+    with pytest.raises(FoveaError, match=r"absent.json is not there"):
+        read_dataset(tmp_path / "absent.json")
+    with pytest.raises(FoveaError, match=r"absent is not a folder"):
+        read_dataset(tmp_path, tmp_path / "absent")
+    with pytest.raises(FoveaError, match=r"no YOLO label file"):
+        read_dataset(pictures)
+    with pytest.raises(FoveaError, match="no object to find"):
+        read_lines(tmp_path)
+    (tmp_path / "labels" / "c.txt").write_text("0 0.5 0.5 0.1 0.1")
+    with pytest.raises(FoveaError, match=r"c.txt: there is no picture .*c.jpg.*--images"):
+        read_dataset(tmp_path)
+    (tmp_path / "labels" / "c.txt").write_bytes(b"\xff\xfe\x00")
+    (pictures / "c.jpg").write_bytes((pictures / "a.jpg").read_bytes())
+    with pytest.raises(FoveaError, match=r"c.txt is not a text file"):
+        read_dataset(tmp_path)
+
+
+def test_classes_that_cannot_be_told_apart_are_a_sentence(pictures, tmp_path):
+    with pytest.raises(InvalidOption, match="two classes of the model are called 'cat'"):
+        read_json(tmp_path, coco(), labels=("cat", "dog", "cat"))
+    with pytest.raises(InvalidOption, match="has 2 classes and the model 80 without names"):
+        read_json(tmp_path, coco(), num_classes=80)
+
+
+def nothing(image) -> Detections:
+    image.pixels()
+    return Detections(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int32))
+
+
+def test_labels_are_of_the_upright_picture(pictures, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(pictures / "a.jpg") as picture:
+        picture.save(pictures / "a.jpg", exif=exif)
+    dataset = read_lines(tmp_path, "0 0.5 0.5 1.0 0.5", labels=LABELS)
+    assert dataset.images[0].boxes.tolist() == [[0, 50, 100, 150]]
+    assert evaluate(nothing, dataset).map50_95 == 0.0
+    with pytest.raises(InvalidOption, match=r"a.jpg is 100 x 200 .* labels are for 200 x 100"):
+        evaluate(nothing, read_json(tmp_path, coco()))
+
+
+def test_a_damaged_picture_is_named(pictures, tmp_path):
+    dataset = read_json(tmp_path, coco())
+    (pictures / "b.png").write_bytes((pictures / "b.png").read_bytes()[:999])
+    with pytest.raises(InvalidImage, match=r"b.png: "):
+        evaluate(nothing, dataset)
+    with pytest.raises(InvalidImage, match=r"b.png: "):
+        read_lines(tmp_path, "0 0.5 0.5 0.1 0.1")
