@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib import import_module
-from pathlib import Path
 
-from fovea_engines.agreement import check_agreement
-from fovea_engines.backends.base import Session
-from fovea_engines.backends.registry import open_session
-from fovea_engines.card import CARD_FILE, CARD_FORMAT, EngineCard
-from fovea_engines.device import processor_name
+from fovea_engines.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.assemble import assemble, trial
+from fovea_engines.calibration.pictures import Pictures
+from fovea_engines.calibration.ranges import RANGES_FILE
+from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
-from fovea_engines.graph.load import SourceModel, load
-from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_engines.heads.metadata import labels_from_metadata
-from fovea_engines.heads.preprocess import default_preprocess
-from fovea_engines.heads.recognise import Recognition, recognise
+from fovea_engines.graphs import Graphs, make_graphs, save_for_tensorrt
 from fovea_engines.labels import LABELS_FILE, labels_text
 from fovea_engines.model_config import CONFIG_FILE, config_text
-from fovea_engines.plan import BuildPlan
+from fovea_engines.plan import AUTO, BuildPlan
+from fovea_engines.precision.half import to_half
+from fovea_engines.prepare import PreparedModel, prepare
 from fovea_engines.progress import Progress
+from fovea_engines.proof import check_accuracy, check_agreement, objection
+from fovea_engines.report import FAILED_FOLDER, write_report
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import (
     BuildError,
+    Disagreement,
     InvalidModel,
     InvalidOption,
     NotFound,
-    UnsupportedModel,
 )
-from fovea_preprocess.spec import PreprocessSpec
 
 
 def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
@@ -48,7 +43,8 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
         that version's card, and nothing is built.
 
     Raises:
-        BuildError: no engine came out; the repository is untouched.
+        BuildError: no engine came out; the repository is untouched, but for a report of what was
+            refused in ``NAME/failed-build``.
         InvalidOption: the plan does not fit the model.
         NotFound: the source is not there.
     """
@@ -64,86 +60,93 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
 
 
 def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
-    with progress.phase("load"):
-        source = load(plan.source)
-    with progress.phase("normalise"):
-        model = normalise(source.proto, plan.size, progress.note)
-        inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
-        _check_batch(inputs[0].shape[0], plan.max_batch)
-        head = recognise(inputs, outputs, metadata, plan.family)
-        preprocess = default_preprocess(head.family, inputs, metadata)
-    key = plan.content_key(source.sha256, preprocess)
+    prepared = prepare(plan, progress)
+    dataset = _dataset(plan, prepared)
+    key = plan.content_key(prepared.sha256, prepared.preprocess, _seen(plan, prepared, dataset))
     if (known := repository.find(plan.name, key)) is not None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
         return EngineCard.read(repository.folder(plan.name, known) / CARD_FILE)
 
     with repository.publish(plan.name) as folder:
+        graphs = make_graphs(plan, prepared, progress)
         with progress.phase("compile"):
-            runtime = import_module(f"fovea_engines.backends.{plan.backend}")
-            file: Path = runtime.engine_from_onnx(model.SerializeToString(), folder)
-            session = open_session(plan.backend, file, max_batch=plan.max_batch)
-        with session:
-            card = _card(plan, source, key, file, session, head, preprocess, metadata)
-            with progress.phase("agreement"):
-                agreement = check_agreement(Engine(card, session), plan.source, plan.images)
-        card = replace(card, agreement=agreement, build_seconds=dict(progress.seconds))
+            engine = assemble(plan, prepared, graphs.served, graphs.precision, folder)
+        with engine:
+            card = _prove(plan, prepared, graphs, engine, dataset, progress)
+            card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
+            ranking = graphs.quantisation.ranking if graphs.quantisation else ()
+            if reason := objection(card, plan.max_drop):
+                card = replace(card, refused=reason)
+                failed = repository.empty_folder(plan.name, FAILED_FOLDER)
+                write_report(failed, card, plan, engine, ranking)
+                card.write(failed / CARD_FILE)
+                raise Disagreement(
+                    f"{reason}: {_advice(plan)}. Nothing was published; {failed} has the report"
+                )
+            write_report(folder, card, plan, engine, ranking)
+        if graphs.quantisation is not None:
+            graphs.quantisation.ranges.write(folder / RANGES_FILE)
         card.write(folder / CARD_FILE)
     _write_beside(repository, card)
-    return card
+    return EngineCard.read(repository.folder(plan.name) / CARD_FILE)
 
 
-def _check_batch(rows: int, max_batch: int) -> None:
-    if rows not in (-1, 1):
-        raise UnsupportedModel(
-            f"the model takes exactly {rows} pictures at a time: export it with a dynamic batch"
-        )
-    if rows == 1 and max_batch > 1:
-        raise UnsupportedModel(
-            f"the model takes one picture at a time, so --max-batch {max_batch} cannot be: export "
-            "it with a dynamic batch, or leave --max-batch out"
-        )
-
-
-def _card(
-    plan: BuildPlan,
-    source: SourceModel,
-    key: str,
-    file: Path,
-    session: Session,
-    head: Recognition,
-    preprocess: PreprocessSpec,
-    metadata: dict[str, str],
-) -> EngineCard:
-    labels = plan.labels or labels_from_metadata(metadata, head.num_classes)
-    if labels is not None and head.num_classes not in (None, len(labels)):
+def _dataset(plan: BuildPlan, prepared: PreparedModel) -> Dataset | None:
+    if plan.data is None:
+        return None
+    if prepared.head.family is None:
         raise InvalidOption(
-            f"there are {len(labels)} labels for a model of {head.num_classes} classes"
+            f"--data measures detectors, and this model is none: {prepared.head.reason}"
         )
-    # The engine file first: it is the one that is opened; model.bin belongs to model.xml.
-    others = sorted(path for path in file.parent.iterdir() if path != file)
-    return EngineCard(
-        format=CARD_FORMAT,
-        name=plan.name,
-        created=datetime.now(UTC).replace(microsecond=0),
-        content_key=key,
-        backend=plan.backend,
-        backend_version=plan.backend_version,
-        device=processor_name(),
-        precision="fp32",
-        onnx_sha256=source.sha256,
-        files={path.name: file_sha256(path) for path in (file, *others)},
-        max_batch=session.max_batch,
-        inputs=session.inputs,
-        outputs=session.outputs,
-        family=head.family,
-        reason=head.reason,
-        task=head.task,
-        labels=labels,
-        preprocess=preprocess,
-        agreement=None,
-        build_seconds={},
-        metadata=metadata,
-    )
+    return read_dataset(plan.data, plan.images, prepared.labels, prepared.head.num_classes)
+
+
+def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:
+    """Digests of the pictures that a build is measured on."""
+    calibration = None
+    if plan.calibration is not None:
+        if plan.calibration.is_file():
+            calibration = file_sha256(plan.calibration)
+        else:
+            calibration = Pictures.of(plan.calibration, prepared.preprocess).digest
+    return [calibration, None if dataset is None else dataset.sha256()]
+
+
+def _prove(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    graphs: Graphs,
+    engine: Engine,
+    dataset: Dataset | None,
+    progress: Progress,
+) -> EngineCard:
+    """The engine's card, with every figure that can be measured."""
+    with progress.phase("agreement"):
+        agreement = check_agreement(engine, plan.source, plan.pictures)
+    card = replace(engine.card, agreement=agreement)
+    if graphs.quantisation is not None:
+        card = replace(card, calibration=graphs.quantisation.card_entry)
+    if plan.tensorrt is not None:
+        with progress.phase("tensorrt"):
+            save_for_tensorrt(graphs.tensorrt, plan.tensorrt)
+            judge = replace(plan, backend="onnxruntime", max_batch=1)
+            with trial(judge, prepared, graphs.tensorrt, graphs.precision) as other:
+                card = replace(card, tensorrt=check_agreement(other, plan.source, plan.pictures))
+    if dataset is None:
+        return card
+    beside = {"fp32": prepared.graph, "fp16": to_half(prepared.graph)}
+    if plan.tensorrt is not None:
+        beside[f"{graphs.precision} for TensorRT"] = graphs.tensorrt
+    accuracy = check_accuracy(plan, prepared, beside, engine, dataset, progress)
+    return replace(card, accuracy=accuracy)
+
+
+def _advice(plan: BuildPlan) -> str:
+    if plan.precision != "int8":
+        return "build with --precision fp32"
+    if plan.keep_float != (AUTO,):
+        return "let --keep-float auto find the blocks that lose most"
+    return "give --calibration more, and more varied, pictures, or build with --precision fp16"
 
 
 def _write_beside(repository: ModelRepository, card: EngineCard) -> None:

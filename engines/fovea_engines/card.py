@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -11,33 +11,15 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fovea_engines.backends.base import TensorSpec
+from fovea_engines.figures import Accuracy, Agreement, Calibration
 from fovea_preprocess.errors import InvalidModel, NotFound
 from fovea_preprocess.spec import PreprocessSpec
 
 CARD_FORMAT: Final = 1
 CARD_FILE = "card.json"
 
+Precision = Literal["fp32", "fp16", "int8"]
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """How the built engine compares with its source model, run by plain ONNX Runtime.
-
-    Attributes:
-        images: sample images compared.
-        detections: detections of the source model that were matched; 0 without a known head.
-        box_px: largest difference of a box corner, pixels of the model's input.
-        score: largest difference of a score.
-        output_error: largest difference of a raw output, over that output's largest value. An
-            end-to-end head sorts its rows, so two of equal score that swapped count in full.
-    """
-
-    images: int
-    detections: int
-    box_px: float
-    score: float
-    output_error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +47,12 @@ class EngineCard:
         preprocess: how a picture becomes an input row; without a family the usual YOLO way is
             assumed; None where the model takes no pictures.
         agreement: None where no build was.
+        calibration: None unless INT8 was written into the graph by this build.
+        accuracy: on labelled pictures, by precision; "fp32" is the source model. Empty when the
+            build was given none.
+        tensorrt: agreement of the file that was prepared for TensorRT, as ONNX Runtime computes
+            it; None when none was asked for.
+        refused: why it was not published; None in every card of a repository's versions.
         build_seconds: seconds by phase of the build.
         metadata: the source model's `metadata_props`.
     """
@@ -76,7 +64,7 @@ class EngineCard:
     backend: str
     backend_version: str
     device: str
-    precision: Literal["fp32"]
+    precision: Precision
     onnx_sha256: str
     files: Annotated[dict[FileName, str], Field(min_length=1)]
     max_batch: int
@@ -90,6 +78,10 @@ class EngineCard:
     agreement: Agreement | None
     build_seconds: dict[str, float]
     metadata: dict[str, str]
+    calibration: Calibration | None = None
+    accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    tensorrt: Agreement | None = None
+    refused: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""

@@ -13,9 +13,10 @@ import typer
 from fovea_engines.backends.registry import DEFAULT_CPU_BACKEND
 from fovea_engines.card import EngineCard
 from fovea_engines.console import card_table, model_table, repository_table
+from fovea_engines.heads.preprocess import PRESETS, read_preprocess
 from fovea_engines.inspection import Entry, read_folder, read_model_file
 from fovea_engines.labels import read_labels
-from fovea_engines.plan import BuildPlan
+from fovea_engines.plan import AUTO, BuildPlan
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidOption
@@ -29,7 +30,45 @@ class Backend(StrEnum):
     OPENVINO = "openvino"
 
 
+class Precision(StrEnum):
+    """Choices of `fovea build --precision`."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+class Calibrator(StrEnum):
+    """Choices of `fovea build --calibrator`."""
+
+    PERCENTILE = "percentile"
+    MINMAX = "minmax"
+    ENTROPY = "entropy"
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+CalibrationOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Pictures as the camera takes them, a hundred or more; INT8 ranges are measured on "
+        "them.",
+    ),
+]
+CalibratorOption = Annotated[
+    Calibrator,
+    typer.Option(help="How a range is chosen: all but the rarest values, all, or by entropy."),
+]
+PreprocessOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.json",
+        help=f"How the model was trained to see: {', '.join(PRESETS)}, or a file with fields of "
+        "the card's preprocess.",
+        show_default="that of its family",
+    ),
+]
 
 
 def build(
@@ -71,21 +110,60 @@ def build(
             show_default="recognised",
         ),
     ] = None,
+    precision: Annotated[
+        Precision, typer.Option(help="Arithmetic of the engine.")
+    ] = Precision.FP32,
+    calibration: CalibrationOption = None,
+    calibrator: CalibratorOption = Calibrator.PERCENTILE,
+    keep_float: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="auto|none|PATTERN",
+            help="What INT8 leaves in float: auto searches for blocks where the agreement is "
+            "poor; else names of blocks or layers, with wildcards. May be repeated.",
+            show_default="auto",
+        ),
+    ] = None,
     images: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Pictures to check the engine on.", show_default="drawn ones"
+            metavar="DIR",
+            help="Pictures to check the engine on, and those of --data.",
+            show_default="those of --calibration, or drawn ones",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="Labels of the --images: a COCO file or a folder of YOLO labels. Measures mAP.",
+        ),
+    ] = None,
+    max_drop: Annotated[
+        float, typer.Option(metavar="MAP", help="Most mAP50-95 the precision may cost (--data).")
+    ] = 0.01,
+    preprocess: PreprocessOption = None,
+    tensorrt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.onnx",
+            help="Also write the graph as TensorRT takes it (INT8 signed, the rest FP16), and "
+            "judge it.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build an ONNX model into a checked engine.
 
-    The graph is simplified, compiled, and run beside the source model: boxes must agree within
-    1 pixel and scores within 0.01, else nothing is published. The engine becomes the next version
-    of the model; building the same again does nothing.
+    The graph is simplified, brought to the precision, compiled, and run beside the source model.
+    In FP32 boxes must agree within 1 pixel and scores within 0.01. FP16 and INT8 must find what
+    the source finds, or with labels (--data) lose no more mAP than --max-drop; else nothing is
+    published, and what was served goes on being served. The engine becomes the next version of
+    the model, with its figures in card.md; building the same again does nothing.
 
     Example: fovea build yolov8n.onnx --name people
+
+    Example: fovea build yolov8n.onnx --precision int8 --calibration pictures/
     """
     from rich.console import Console
 
@@ -101,6 +179,14 @@ def build(
         labels=None if labels is None else read_labels(labels),
         family=head,
         images=images,
+        precision=precision.value,
+        calibration=calibration,
+        calibrator=calibrator.value,
+        keep_float=_parse_keep_float(keep_float),
+        data=data,
+        max_drop=max_drop,
+        preprocess=None if preprocess is None else read_preprocess(preprocess),
+        tensorrt=tensorrt,
     )
     card = build_engine(plan, ConsoleProgress())
     version = ModelRepository(repository).find(card.name, card.content_key) or 0
@@ -148,6 +234,16 @@ def inspect(
         typer.echo(json.dumps(document, indent=2))
     else:
         console.print(table)
+
+
+def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:
+    if given in (None, [AUTO]):
+        return (AUTO,)
+    if given == ["none"]:
+        return ()
+    if AUTO in given or "none" in given:
+        raise InvalidOption("--keep-float auto and none stand alone, or give patterns")
+    return tuple(given)
 
 
 def _parse_size(text: str) -> tuple[int, int]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.card import EngineCard
+from fovea_engines.figures import Accuracy
+from fovea_engines.wording import (
+    NO_FIGURE,
+    accuracy_table,
+    agreement_text,
+    calibration_text,
+    preprocess_text,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,17 +22,21 @@ if TYPE_CHECKING:
     from fovea_engines.inspection import Entry, ModelFile
 
 _LABELS_SHOWN = 8
+_COLUMNS = ("model", "version", "head", "input", "backend", "precision", "agreement", "mAP50-95")
 
 
 def card_table(card: EngineCard, version: int) -> Table:
     """An engine card, one property a line."""
     title = f"{card.name} version {version}" if version else card.name
-    rows = [
+    rows: list[tuple[str, str | Table]] = [
         *_head_rows(card),
-        ("backend", f"{card.backend} {card.backend_version}, {card.precision}"),
+        ("preprocess", preprocess_text(card.preprocess) if card.preprocess else NO_FIGURE),
+        ("backend", f"{card.backend} {card.backend_version}"),
+        ("precision", card.precision),
         ("max batch", str(card.max_batch)),
-        ("agreement", _agreement(card)),
-        ("checked on", card.device if card.agreement else "-"),
+        *_figure_rows(card),
+        *([("REFUSED", card.refused)] if card.refused else []),
+        ("checked on", card.device if card.agreement else NO_FIGURE),
     ]
     if card.created is not None:
         seconds = sum(card.build_seconds.values())
@@ -38,28 +50,28 @@ def model_table(model: ModelFile, title: str) -> Table:
 
 
 def repository_table(entries: Iterable[Entry]) -> Table:
-    """Versions of a repository, one a line."""
+    """Versions of a repository, one a line; below it, why some cannot be opened."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for column in ("model", "version", "head", "input", "backend", "agreement"):
-        table.add_column(column, overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
+    for column in _COLUMNS:
+        table.add_column(column, overflow="fold", min_width=len(column))
+    failures = []
     for entry in entries:
-        card = entry.engine
-        cells: tuple[str, ...] = ("cannot be opened", "", "", str(card))
-        if isinstance(card, EngineCard):
-            shapes = " ".join(_shape(spec) for spec in card.inputs)
-            found = card.agreement
-            within = "not checked" if found is None else f"{found.output_error:.1g}"
-            if found is not None and found.detections:
-                within = f"{found.box_px:.1g} px, {found.score:.1g}"
-            cells = (card.family or "tensors only", shapes, card.backend, within)
-        table.add_row(*map(Text, (entry.name, str(entry.version), *cells)))
+        cells = [entry.name, str(entry.version)]
+        if isinstance(entry.engine, EngineCard):
+            cells += _cells(entry.engine)
+        else:
+            failures.append(f"{entry.name} {entry.version} cannot be opened: {entry.engine}")
+        table.add_row(*map(Text, cells))
+    if failures:
+        table.caption = Text("\n".join(failures))
     return table
 
 
-def _table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+def _table(title: str, rows: Iterable[tuple[str, str | Table]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -68,16 +80,13 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for key, value in rows:
-        table.add_row(key, Text(value))
+        table.add_row(key, Text(value) if isinstance(value, str) else value)
     return table
 
 
 def _head_rows(model: EngineCard | ModelFile) -> list[tuple[str, str]]:
     return [
-        (
-            "head",
-            model.family or "not recognised: letterboxes as RGB 0 to 1, serves tensors",
-        ),
+        ("head", model.family or "not recognised: serves tensors"),
         ("why", model.reason),
         ("task", model.task),
         ("labels", _labels(model.labels)),
@@ -101,13 +110,49 @@ def _shape(spec: TensorSpec) -> str:
     return "x".join("?" if length == -1 else str(length) for length in spec.shape)
 
 
+def _figure_rows(card: EngineCard) -> Iterator[tuple[str, str | Table]]:
+    if (calibration := calibration_text(card)) is not None:
+        yield "calibration", calibration
+    if card.agreement is None:
+        yield "agreement", "not checked: not built by Fovea"
+    else:
+        yield "agreement", agreement_text(card.agreement, card.precision)
+    if card.tensorrt is not None:
+        yield "for TensorRT", agreement_text(card.tensorrt, card.precision)
+    if card.accuracy:
+        yield "accuracy", _accuracy(card.accuracy)
+
+
+def _accuracy(accuracy: Mapping[str, Accuracy]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    header, rows = accuracy_table(accuracy)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in header:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _cells(card: EngineCard) -> tuple[str, ...]:
+    accuracy = card.accuracy.get(card.precision)
+    return (
+        card.family or "tensors only",
+        " ".join(map(_shape, card.inputs)),
+        card.backend,
+        card.precision,
+        _agreement(card),
+        NO_FIGURE if accuracy is None else f"{accuracy.map50_95:.3f}",
+    )
+
+
 def _agreement(card: EngineCard) -> str:
+    """In the fewest words."""
     found = card.agreement
     if found is None:
-        return "not checked: not built by Fovea"
-    if not found.detections:
-        return f"outputs within {found.output_error:.1g} on {found.images} images"
-    return (
-        f"{found.detections} boxes on {found.images} images: "
-        f"{found.box_px:.1g} px, score {found.score:.1g}"
-    )
+        return "not checked"
+    if card.precision != "fp32":
+        return f"{found.quality:.3f}"
+    return f"{found.box_px:.1g} px" if found.detections else f"{found.output_error:.1g}"

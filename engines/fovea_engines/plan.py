@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fovea_engines.backends.registry import (
     DEFAULT_CPU_BACKEND,
@@ -11,6 +13,8 @@ from fovea_engines.backends.registry import (
     BackendInfo,
     available_backends,
 )
+from fovea_engines.calibration.ranges import Method
+from fovea_engines.card import Precision
 from fovea_engines.digest import json_sha256
 from fovea_engines.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
@@ -20,6 +24,9 @@ from fovea_preprocess.spec import PreprocessSpec
 BUILD_FORMAT = 1
 MAX_BATCH = 1024
 MAX_SIDE = 8192
+
+AUTO = "auto"
+"""As the only entry of `BuildPlan.keep_float`: search for the blocks that lose most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,20 @@ class BuildPlan:
         max_batch: most rows one call may carry, 1 to 1024.
         labels: class names by id; None takes the model's own.
         family: head family; None recognises it.
-        images: folder of pictures for the agreement check; None draws some.
+        images: folder of pictures for the agreement check; None takes those of the calibration,
+            or draws some.
+        precision: "fp32", "fp16" or "int8"; a model that its exporter has quantised is INT8.
+        calibration: folder of pictures that INT8 ranges are measured on, or the calibration.json
+            of another version.
+        calibrator: how a range is chosen from what was seen.
+        keep_float: blocks or patterns of layers that INT8 leaves alone; ("auto",) searches for
+            them where the agreement is not good enough without.
+        data: labelled pictures to measure accuracy on: a COCO file or a folder of YOLO labels;
+            `images` is then the folder of its pictures.
+        max_drop: most mAP50-95 that may be lost, 0 to 1.
+        preprocess: what departs from RGB, 0 to 1, letterboxed around the centre: fields of
+            `PreprocessSpec`; None takes what the family was trained with.
+        tensorrt: also write the graph as TensorRT takes it to this file, and judge it.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
@@ -51,6 +71,14 @@ class BuildPlan:
     labels: tuple[str, ...] | None = None
     family: str | None = None
     images: Path | None = None
+    precision: Precision = "fp32"
+    calibration: Path | None = None
+    calibrator: Method = "percentile"
+    keep_float: tuple[str, ...] = (AUTO,)
+    data: Path | None = None
+    max_drop: float = 0.01
+    preprocess: Mapping[str, Any] | None = None
+    tensorrt: Path | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -64,18 +92,30 @@ class BuildPlan:
             raise InvalidOption(f"max_batch is {self.max_batch}; it must be from 1 to {MAX_BATCH}")
         if self.size is not None and not all(1 <= side <= MAX_SIDE for side in self.size):
             raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
+        if not 0 <= self.max_drop <= 1:
+            raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
+
+    @property
+    def pictures(self) -> Path | None:
+        """Folder of pictures that engines are compared on; None draws some."""
+        if self.images is None and self.calibration is not None and self.calibration.is_dir():
+            return self.calibration
+        return self.images
 
     @property
     def backend_version(self) -> str:
         """Version of the runtime that will compile."""
         return self._backend.version or ""
 
-    def content_key(self, onnx_sha256: str, preprocess: PreprocessSpec | None) -> str:
+    def content_key(
+        self, onnx_sha256: str, preprocess: PreprocessSpec, measured_on: Sequence[str | None]
+    ) -> str:
         """Sha256 over everything the engine follows from; equal keys build equal engines.
 
         Args:
             onnx_sha256: of the source.
-            preprocess: what the head's family asks for; None without a family.
+            preprocess: how a picture becomes an input row.
+            measured_on: digests of the calibration pictures and of the labelled ones.
         """
         return json_sha256(
             {
@@ -86,7 +126,9 @@ class BuildPlan:
                 "max_batch": self.max_batch,
                 "labels": self.labels,
                 "family": self.family,
-                "preprocess": None if preprocess is None else preprocess.digest,
+                "preprocess": preprocess.digest,
+                "precision": [self.precision, self.calibrator, self.keep_float],
+                "measured_on": measured_on,
             }
         )
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+T = TypeVar("T")
 
 
 class Progress:
@@ -19,10 +25,18 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a block. One that raises is not recorded."""
+        """Time a block, adding to what a phase of that name took before.
+
+        One that raises is not recorded.
+        """
         began = perf_counter()
         yield
-        self.seconds[name] = round(perf_counter() - began, 3)
+        before = self.seconds.get(name, 0.0)
+        self.seconds[name] = round(before + perf_counter() - began, 3)
+
+    def each(self, things: Iterable[T], total: int) -> Iterator[T]:
+        """Pass things on, and show how many of the phase's `total` are done."""
+        yield from things
 
     def note(self, text: str) -> None:
         """Say something that is not a phase."""
@@ -36,6 +50,7 @@ class ConsoleProgress(Progress):
 
         super().__init__()
         self._console = Console(stderr=True)
+        self._bar: Bar | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -43,6 +58,13 @@ class ConsoleProgress(Progress):
         with self._clock(name), super().phase(name):
             yield
         self.note(f"{name:<12} {self.seconds[name]:6.1f} s")
+
+    def each(self, things: Iterable[T], total: int) -> Iterator[T]:
+        """Pass things on, counting beside the clock."""
+        for done, thing in enumerate(things, 1):
+            yield thing
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[-1], count=f"{done}/{total}")
 
     def note(self, text: str) -> None:
         """Print one line."""
@@ -53,8 +75,14 @@ class ConsoleProgress(Progress):
         from rich.progress import Progress as Bar
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
+        )
         off = not self._console.is_terminal
-        with Bar(*columns, console=self._console, transient=True, disable=off) as bar:
-            bar.add_task(name, total=None)
+        with Bar(*columns, console=self._console, transient=True, disable=off) as self._bar:
+            self._bar.add_task(name, total=None, count="")
             yield
+        self._bar = None

@@ -106,7 +106,8 @@ class ModelRepository:
 
         Yields:
             An empty hidden folder in the repository. When the block ends well, it becomes
-            ``NAME/<next version>``; when it raises, it is removed. What a killed build left
+            ``NAME/<next version>``, unless a version with its card's content key has appeared
+            meanwhile: then, and when the block raises, it is removed. What a killed build left
             behind is removed by the next one.
         """
         check_name(name)
@@ -121,11 +122,12 @@ class ModelRepository:
             for path in [*staging.rglob("*"), staging]:
                 _sync(path)
             with self._exclusive():
-                model = self.root / name
-                model.mkdir(exist_ok=True)
-                staging.rename(model / str(self.next_version(name)))
-                _sync(model)
-                _sync(self.root)
+                if not self._is_there_already(name, staging):
+                    model = self.root / name
+                    model.mkdir(exist_ok=True)
+                    staging.rename(model / str(self.next_version(name)))
+                    _sync(model)
+                    _sync(self.root)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
             os.close(owner)
@@ -144,6 +146,20 @@ class ModelRepository:
         finally:
             Path(temporary).unlink(missing_ok=True)
         _sync(model)
+
+    def empty_folder(self, name: str, folder: str) -> Path:
+        """An empty folder of a model that is no version; what was in it is removed."""
+        path = self.root / check_name(name) / folder
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        return path
+
+    def _is_there_already(self, name: str, staging: Path) -> bool:
+        try:
+            card = EngineCard.read(staging / CARD_FILE)
+        except NotFound:
+            return False
+        return self.find(name, card.content_key) is not None
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import InvalidImage, InvalidOption
 from fovea_preprocess.image import decode_image
 
 Pixels = NDArray[np.uint8]
@@ -20,25 +20,50 @@ _SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
 _DRAWN_SIZES = ((480, 640), (720, 405), (200, 200))
 
 
-def sample_images(folder: Path | None) -> Iterator[tuple[str, Pixels]]:
+def picture_files(folder: Path, most: int) -> list[Path]:
+    """Picture files of a folder, at most `most`, spread evenly over their sorted names.
+
+    Raises:
+        InvalidOption: the folder is not there or has no picture.
+    """
+    if not folder.is_dir():
+        raise InvalidOption(f"{folder} is not a folder of pictures")
+    files = sorted(p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+    if not files:
+        raise InvalidOption(f"{folder} has no picture ({', '.join(sorted(_SUFFIXES))})")
+    taken = np.linspace(0, len(files) - 1, min(most, len(files))).round().astype(int)
+    return [files[i] for i in taken]
+
+
+def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tuple[str, Pixels]]:
     """Name and pixels, uint8 [height, width, 3] RGB, of each sample.
 
     Args:
-        folder: of pictures, of which the first 16 by name are taken; None draws three.
+        folder: of pictures; None draws three.
+        most: pictures to take from the folder, spread evenly over their names.
 
     Raises:
-        InvalidOption: the folder has no picture.
-        InvalidImage: a picture in it is damaged.
+        InvalidOption: the folder is not there or has no picture.
+        InvalidImage: a picture in it is damaged; the message names it.
     """
     if folder is None:
         for number, (height, width) in enumerate(_DRAWN_SIZES):
             yield f"drawn picture {number + 1}", draw(height, width, seed=number)
         return
-    files = sorted(p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
-    if not files:
-        raise InvalidOption(f"{folder} has no picture ({', '.join(sorted(_SUFFIXES))})")
-    for file in files[:MAX_SAMPLES]:
-        yield file.name, decode_image(file.read_bytes()).pixels
+    for file in picture_files(folder, most):
+        yield file.name, read_picture(file)
+
+
+def read_picture(file: Path) -> Pixels:
+    """Pixels, uint8 [height, width, 3] RGB, of a picture file.
+
+    Raises:
+        InvalidImage: it is damaged; the message names it.
+    """
+    try:
+        return decode_image(file.read_bytes()).pixels
+    except InvalidImage as error:
+        raise InvalidImage(f"{file}: {error}") from error
 
 
 def draw(height: int, width: int, seed: int) -> Pixels:

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from fovea_engines.agreement import check_agreement, compare_detections
+from fovea_engines.agreement.identity import compare_detections
 from fovea_engines.build import build
 from fovea_engines.detections import Detections
 from fovea_engines.engine import Engine
 from fovea_engines.plan import BuildPlan
 from fovea_engines.progress import Progress
+from fovea_engines.proof import check_agreement
 from fovea_engines.repository import ModelRepository
 from fovea_engines.triton_messages import model_config_messages
 from fovea_preprocess.errors import (

@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from fovea_engines.figures import Accuracy, Calibration
 from fovea_server.cli import main
 
 from .tiny import tiny_detector
@@ -105,4 +107,43 @@ def test_inspect_shows_what_cannot_be_opened_among_the_rest(fovea, built_reposit
         ("tiny", 1, False),
         ("tiny", 2, True),
     ]
-    assert "cannot be opened" in fovea("inspect", tmp_path / "r")[1]
+    text = fovea("inspect", tmp_path / "r")[1]
+    assert "empty 1 cannot be opened" in text
+    assert "tiny 2 cannot be opened" in text
+
+
+def test_inspect_shows_how_good_each_precision_is(fovea, tiny_model, tmp_path):
+    for precision in ("fp32", "fp16"):
+        code, out, err = fovea("build", tiny_model, "--name", precision, "--precision", precision)
+        assert code == 0, err
+        assert precision in out
+    assert "0 missed, 0 extra, mean IoU 1.000" in out
+    lines = fovea("inspect", "repository")[1].splitlines()
+    [half] = [line.split() for line in lines if " fp16 " in line]
+    assert half[0] == "fp16"
+    assert half[-3:] == ["fp16", "1.000", "-"]
+
+
+def test_inspect_shows_figures_of_a_refused_build(fovea, card, tmp_path):
+    folder = tmp_path / "tiny" / "failed-build"
+    folder.mkdir(parents=True)
+    figures = Accuracy(9, 0.25, 0.5, {"cat": 0.25}, {"small": None, "large": 0.25})
+    replace(
+        card,
+        precision="int8",
+        agreement=replace(card.agreement, detections=40, missed=31, extra=2),
+        calibration=Calibration("entropy", 8, "", "", 57, ("Conv_1",), reused=True),
+        accuracy={"fp32": replace(figures, map50_95=0.75), "int8": figures},
+    ).write(folder / "card.json")
+    code, out, _ = fovea("inspect", folder)
+    assert code == 0
+    words = " ".join(out.replace("│", " ").split())
+    for says in (
+        "precision int8",
+        "entropy of 8 pictures, measured for an earlier build",
+        "1 kept in float: Conv_1",
+        "40 detections on 3 images: 31 missed, 2 extra",
+        "mAP50-95 0.750 0.250",
+        "mAP50-95 small - -",
+    ):
+        assert says in words

@@ -1,24 +1,19 @@
-"""Whether an engine computes what its source model does, when both see the same pictures."""
+"""Whether an engine of full precision computes just what its source model does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.agreement.samples import Outputs, Sample
 from fovea_engines.backends.base import Array
-from fovea_engines.card import Agreement
 from fovea_engines.detections import Detections
-from fovea_engines.engine import Engine
 from fovea_engines.heads.base import Head
-from fovea_engines.heads.preprocess import default_preprocess
 from fovea_engines.options import MAX_DETECTIONS, PredictOptions
-from fovea_engines.samples import sample_images
-from fovea_preprocess.errors import Disagreement, UnsupportedModel
-from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.errors import Disagreement
 
 MAX_BOX_PX = 1.0
 MAX_SCORE = 0.01
@@ -30,56 +25,49 @@ _CONF = 0.05
 _AT_LEAST = 20
 
 
-def check_agreement(engine: Engine, source: Path, images: Path | None = None) -> Agreement:
-    """Compare an engine with its source model, run by plain ONNX Runtime, one row at a time.
+class IdentityCheck:
+    """Compares pictures that pass through it, before suppression.
 
-    Args:
-        engine: as it will be served; runs batches as large as it may.
-        source: the ONNX file it was built from.
-        images: folder of pictures; None draws some.
-
-    Raises:
-        Disagreement: a box is off by more than 1 px of the model's input, a score by more than
-            0.01, a detection is missing or extra; or, where neither model finds anything, a raw
-            output is off by more than 1 % of its largest value.
-        InvalidOption: the folder has no picture.
-        UnsupportedModel: ONNX Runtime cannot run the source.
+    Attributes:
+        detections: of the source model that were compared.
+        box_px: largest difference of a box corner, pixels of the model's input.
+        score: largest difference of a score.
     """
-    names, rows = _inputs(engine, images)
-    figures = [
-        _compare(engine, name, want, have)
-        for name, want, have in zip(
-            names, _run_source(source, rows), _run_engine(engine, rows), strict=True
-        )
-    ]
-    return Agreement(
-        images=len(figures),
-        detections=sum(one.detections for one in figures),
-        box_px=max(one.box_px for one in figures),
-        score=max(one.score for one in figures),
-        output_error=max(one.output_error for one in figures),
-    )
 
+    def __init__(self, head: Head | None) -> None:
+        self._head = head
+        self.detections = 0
+        self.box_px = 0.0
+        self.score = 0.0
 
-def _compare(engine: Engine, name: str, want: Sequence[Array], have: Sequence[Array]) -> Agreement:
-    """The figures of one picture."""
-    output_error = _output_error(name, want, have)
-    if engine.head is not None:
-        outputs = [spec.name for spec in engine.session.outputs]
-        conf = _threshold(engine.head, dict(zip(outputs, want, strict=True)))
-        expected, actual = (
-            _candidates(engine.head, dict(zip(outputs, arrays, strict=True)), conf)
-            for arrays in (want, have)
-        )
-        if len(expected):
-            box_px, score = compare_detections(name, expected, actual, conf)
-            return Agreement(1, len(expected), box_px, score, output_error)
-    if not output_error <= MAX_OUTPUT_ERROR:
-        raise Disagreement(
-            f"on {name} a raw output is {output_error:.2g} of its largest value off (at most "
-            f"{MAX_OUTPUT_ERROR} is allowed): try another --backend"
-        )
-    return Agreement(1, 0, 0.0, 0.0, output_error)
+    def each(self, pairs: Iterable[tuple[Sample, Outputs]]) -> Iterator[tuple[Sample, Outputs]]:
+        """Pass on samples with the engine's answers.
+
+        Raises:
+            Disagreement: a box is off by more than 1 px of the model's input, a score by more
+                than 0.01, a detection is missing or extra; or, where neither model finds
+                anything, a raw output is off by more than 1 % of its largest value.
+        """
+        for sample, have in pairs:
+            self._check(sample, have)
+            yield sample, have
+
+    def _check(self, sample: Sample, have: Outputs) -> None:
+        output_error = _output_error(sample.name, sample.want, have)
+        if self._head is not None:
+            conf = _threshold(self._head, sample.want)
+            want = _candidates(self._head, sample.want, conf)
+            if len(want):
+                found = _candidates(self._head, have, conf)
+                box_px, score = compare_detections(sample.name, want, found, conf)
+                self.detections += len(want)
+                self.box_px, self.score = max(self.box_px, box_px), max(self.score, score)
+                return
+        if not output_error <= MAX_OUTPUT_ERROR:
+            raise Disagreement(
+                f"on {sample.name} a raw output is {output_error:.2g} of its largest value off "
+                f"(at most {MAX_OUTPUT_ERROR} is allowed): try another --backend"
+            )
 
 
 def compare_detections(
@@ -94,7 +82,7 @@ def compare_detections(
         conf: threshold of both.
 
     Raises:
-        Disagreement: see `check_agreement`. Detections at the border of the threshold may be
+        Disagreement: see `IdentityCheck.each`. Detections at the border of the threshold may be
             missing or extra.
     """
     box_px = score = 0.0
@@ -146,9 +134,10 @@ def _nearest(one: Detections, other: Detections) -> tuple[NDArray[Any], NDArray[
     return np.take_along_axis(off_px, best, 1)[:, 0], np.take_along_axis(off_score, best, 1)[:, 0]
 
 
-def _output_error(name: str, want: Sequence[Array], have: Sequence[Array]) -> float:
+def _output_error(name: str, want: Outputs, have: Outputs) -> float:
     errors = [0.0]
-    for expected, actual in zip(want, have, strict=True):
+    for output, expected in want.items():
+        actual = have[output]
         if expected.shape != actual.shape:
             raise Disagreement(
                 f"on {name} an output is {list(actual.shape)} where the source model has "
@@ -164,46 +153,3 @@ def _output_error(name: str, want: Sequence[Array], have: Sequence[Array]) -> fl
         largest = np.abs(expected[np.isfinite(expected)]).max(initial=1e-6)
         errors.append(float(off.max(initial=0)) / float(largest))
     return max(errors)
-
-
-def _inputs(engine: Engine, images: Path | None) -> tuple[list[str], Array]:
-    """Names and rows [n, ...] of the samples, as the engine's input has them."""
-    card = engine.card
-    spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)
-    preprocessor = Preprocessor(spec)
-    samples = list(sample_images(images))
-    rows = np.empty((len(samples), *spec.row_shape), spec.dtype)
-    for row, (_, pixels) in zip(rows, samples, strict=True):
-        preprocessor(pixels, row)
-    return [name for name, _ in samples], rows
-
-
-def _run_engine(engine: Engine, rows: Array) -> Iterator[list[Array]]:
-    session = engine.session
-    for begin in range(0, len(rows), session.max_batch):
-        batch = rows[begin : begin + session.max_batch]
-        answer = session.infer({session.inputs[0].name: batch})
-        for row in range(len(batch)):
-            yield [answer[spec.name][row : row + 1] for spec in session.outputs]
-
-
-def _run_source(source: Path, rows: Array) -> Iterator[list[Array]]:
-    # Not through a backend: the judge must not share code with what it judges.
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    errors = ort.capi.onnxruntime_pybind11_state
-    try:
-        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        [feed] = session.get_inputs()
-        for row in range(len(rows)):
-            yield session.run(None, {feed.name: rows[row : row + 1]})
-    except (
-        errors.Fail,
-        errors.InvalidArgument,
-        errors.InvalidGraph,
-        errors.NotImplemented,
-        errors.RuntimeException,
-    ) as error:
-        raise UnsupportedModel(f"ONNX Runtime cannot run the source model: {error}") from error

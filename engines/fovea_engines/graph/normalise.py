@@ -47,6 +47,7 @@ def normalise(
     _refuse_control_flow(model)
     model = _convert_opset(model, note)
     _infer_outputs(model)
+    _name_nodes(model)
     del model.metadata_props[:]
     for key, value in metadata.items():
         model.metadata_props.add(key=key, value=value)
@@ -106,6 +107,15 @@ def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.
         else:
             model.ir_version = max(model.ir_version, _IR_VERSION)
     return model
+
+
+def _name_nodes(model: onnx.ModelProto) -> None:
+    """Give every node a name of its own: later passes and people speak of nodes by name."""
+    taken: set[str] = set()
+    for number, node in enumerate(model.graph.node):
+        if not node.name or node.name in taken:
+            node.name = f"{node.op_type}_{number}" + "_" * (f"{node.op_type}_{number}" in taken)
+        taken.add(node.name)
 
 
 def _infer_outputs(model: onnx.ModelProto) -> None:

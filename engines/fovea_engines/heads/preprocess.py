@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, cast
+
+from pydantic import TypeAdapter
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.heads.metadata import image_size, largest_stride
-from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 
-TRAINED: Mapping[str, Mapping[str, Any]] = {
+_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "yolo": {},
     "yolox": {"channels": "BGR", "scale": 1.0, "anchor": "top-left"},
+    "imagenet": {"fit": "center-crop", "crop_ratio": 256 / 224, **_IMAGENET},
+    "stretch": {"fit": "stretch", **_IMAGENET},
 }
-"""Where a family departs from RGB, 0 to 1, padded around the centre."""
+"""What departs from RGB, 0 to 1, padded around the centre, in common ways of training."""
 
 
 def default_preprocess(
@@ -21,6 +29,7 @@ def default_preprocess(
     inputs: Sequence[TensorSpec],
     metadata: Mapping[str, str],
     size: tuple[int, int] | None = None,
+    trained: Mapping[str, Any] | None = None,
 ) -> PreprocessSpec:
     """The preprocessing of a family, in the layout, type and size of the model's input.
 
@@ -29,6 +38,7 @@ def default_preprocess(
         inputs: the model's inputs, of which the first takes the picture.
         metadata: the model's own key-value pairs; `imgsz` stands in for a dynamic size.
         size: (height, width) in pixels; rules over `imgsz` where the input is dynamic.
+        trained: fields of `PreprocessSpec` that rule over the family's.
 
     Raises:
         InvalidOption: `size` contradicts a fixed input, or the model's stride does not divide it.
@@ -47,11 +57,37 @@ def default_preprocess(
     layout: Literal["NCHW", "NHWC"] = "NCHW" if image.shape[1] == 3 else "NHWC"
     sides = image.shape[2:] if layout == "NCHW" else image.shape[1:3]
     height, width = _resolve(sides, size, metadata)
-    trained = dict(TRAINED.get(family or "", {}))
+    fields = dict(PRESETS.get(family or "", {}) if trained is None else trained)
     if image.dtype == "uint8":
-        trained["scale"] = 1.0
+        fields["scale"] = 1.0
     dtype = cast(Literal["float32", "float16", "uint8"], image.dtype)
-    return PreprocessSpec(height=height, width=width, layout=layout, dtype=dtype, **trained)
+    return PreprocessSpec(height=height, width=width, layout=layout, dtype=dtype, **fields)
+
+
+def read_preprocess(name: str) -> Mapping[str, Any]:
+    """Fields of `PreprocessSpec` by the name of a preset, or from a JSON file.
+
+    Raises:
+        InvalidOption: it is neither; the message lists the presets or the wrong field.
+        NotFound: there is no such file.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    path = Path(name)
+    if path.suffix != ".json":
+        raise InvalidOption(
+            f"--preprocess {name!r} is none of {', '.join(PRESETS)}, nor a .json file"
+        )
+    try:
+        fields = json.loads(path.read_bytes())
+        # With any size: that of the model is put in later.
+        TypeAdapter(PreprocessSpec).validate_python({"height": 1, "width": 1} | fields)
+    except FileNotFoundError as error:
+        raise NotFound(f"{path} is not there") from error
+    except (ValueError, TypeError) as error:
+        raise InvalidOption(f"{path} does not hold fields of a preprocessing: {error}") from error
+    given = PreprocessSpec.from_json({"height": 1, "width": 1} | fields).to_json()
+    return {key: given[key] for key in fields if key not in ("height", "width", "layout", "dtype")}
 
 
 def _resolve(

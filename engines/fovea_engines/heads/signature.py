@@ -45,7 +45,26 @@ class Signature:
     end_to_end: bool | None
     exporter_metadata: bool
 
-    def classes(self, columns: int, others: int) -> int | str:
+    def fit_grid(self, boxes: int, columns: int, *, per_cell: int, others: int) -> Fit | str:
+        """How far an output of `boxes` rows can be a grid with scores by class, or why it is not.
+
+        Args:
+            boxes: rows of the output; -1 when dynamic.
+            columns: values a row.
+            per_cell: boxes a grid cell.
+            others: columns that are not classes.
+        """
+        if self.end_to_end:
+            return "the metadata says end to end"
+        if (grid := self._grid(boxes, per_cell)) is None:
+            return f"{boxes} boxes are not {_anchors(per_cell)} a cell of the input"
+        count = self._classes(columns, others)
+        if isinstance(count, str):
+            return count
+        sure, why = grid
+        return Fit(count, f"{why}; {count} classes", sure=sure)
+
+    def _classes(self, columns: int, others: int) -> int | str:
         """Number of classes in `columns` of which `others` are not classes, or what is wrong."""
         if columns == -1:
             return "the dimension that holds the classes is dynamic"
@@ -56,17 +75,12 @@ class Signature:
             return f"{count} classes by shape, but the metadata names {self.num_labels}"
         return count
 
-    def grid(self, boxes: int, per_cell: int) -> tuple[bool, str] | None:
-        """Whether `boxes` can be a grid of `per_cell` boxes a cell.
-
-        Returns:
-            Whether that is sure, and the evidence; None when it cannot be.
-        """
-        anchors = "1 box" if per_cell == 1 else f"{per_cell} anchors"
+    def _grid(self, boxes: int, per_cell: int) -> tuple[bool, str] | None:
+        """Whether it is sure that `boxes` are a grid, and the evidence; None when they are not."""
         if boxes == -1:
             return False, "a dynamic number of boxes"
         for strides in STRIDES:
-            levels = f"{anchors} a cell at strides {', '.join(map(str, strides))}"
+            levels = f"{_anchors(per_cell)} a cell at strides {', '.join(map(str, strides))}"
             if self.size is None:
                 # Per block of largest-stride pixels each level has (largest / stride)^2 cells.
                 block = per_cell * sum((strides[-1] // stride) ** 2 for stride in strides)
@@ -75,6 +89,10 @@ class Signature:
             elif boxes == per_cell * cells(self.size, strides):
                 return True, f"{boxes} boxes are {levels} of {self.size[0]}x{self.size[1]}"
         return None
+
+
+def _anchors(per_cell: int) -> str:
+    return "1 box" if per_cell == 1 else f"{per_cell} anchors"
 
 
 def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:

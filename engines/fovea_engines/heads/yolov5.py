@@ -32,14 +32,7 @@ class YoloV5:
     def fit(cls, signature: Signature) -> Fit | str:
         """See `Head.fit`."""
         _, boxes, columns = signature.output.shape
-        if signature.end_to_end:
-            return "the metadata says end to end"
-        if (grid := signature.grid(boxes, per_cell=3)) is None:
-            return f"{boxes} rows are not 3 anchors a cell of the input"
-        count = signature.classes(columns, others=5)
-        if isinstance(count, str):
-            return count
-        return Fit(count, f"{grid[1]}; {count} classes", sure=grid[0])
+        return signature.fit_grid(boxes, columns, per_cell=3, others=5)
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -36,15 +36,10 @@ class YoloV8:
     def fit(cls, signature: Signature) -> Fit | str:
         """See `Head.fit`."""
         _, rows, boxes = signature.output.shape
-        if signature.end_to_end:
-            return "the metadata says end to end"
-        if (grid := signature.grid(boxes, per_cell=1)) is None:
-            return f"{boxes} columns are not the cells of the input"
-        count = signature.classes(rows, others=4)
-        if isinstance(count, str):
-            return count
-        twin = TWINS.get(rows) if signature.num_labels is None else None
-        return Fit(count, f"{grid[1]}; {count} classes", sure=grid[0], twin=twin)
+        fit = signature.fit_grid(boxes, rows, per_cell=1, others=4)
+        if isinstance(fit, Fit) and signature.num_labels is None:
+            return replace(fit, twin=TWINS.get(rows))
+        return fit
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:

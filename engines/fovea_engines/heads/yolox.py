@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -36,20 +36,14 @@ class YoloX:
     def fit(cls, signature: Signature) -> Fit | str:
         """See `Head.fit`."""
         _, boxes, columns = signature.output.shape
-        if signature.end_to_end:
-            return "the metadata says end to end"
-        if (grid := signature.grid(boxes, per_cell=1)) is None:
-            return f"{boxes} rows are not the cells of the input"
-        sure, why = grid
-        if not sure and signature.exporter_metadata:
+        fit = signature.fit_grid(boxes, columns, per_cell=1, others=5)
+        if isinstance(fit, str):
+            return fit
+        if not fit.sure and signature.exporter_metadata:
             return "the number of boxes is not known, and YOLOX exports carry no metadata"
-        count = signature.classes(columns, others=5)
-        if isinstance(count, str):
-            return count
-        twin = None
         if columns == 4 + 80 and signature.num_labels is None:
-            twin = "a transposed YOLOv8 of 80 classes"
-        return Fit(count, f"{why}; {count} classes", sure=sure, twin=twin)
+            return replace(fit, twin="a transposed YOLOv8 of 80 classes")
+        return fit
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:

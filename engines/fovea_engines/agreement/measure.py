@@ -1,0 +1,177 @@
+"""The figures of agreement between an engine and its source model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.agreement.matching import Matching, match
+from fovea_engines.agreement.samples import Outputs, Sample
+from fovea_engines.backends.base import Array
+from fovea_engines.detections import Detections
+from fovea_engines.figures import Agreement, WorstPicture
+from fovea_engines.heads.base import Head
+from fovea_engines.options import PredictOptions
+
+# Stands for a difference that is infinite, which JSON cannot say.
+_NO_NUMBER = 1e30
+
+Floats = NDArray[np.float64]
+
+CONF = 0.25
+MARGIN = 0.05
+_WORST = 5
+
+
+def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
+    """Compare an engine with its source model on pictures.
+
+    With a known head detections are compared, of score .25 and more after suppression; without
+    one, or where there are none, the raw outputs are.
+
+    Args:
+        head: of both.
+        pairs: pictures with the source's answer, and the engine's; see `answers`.
+    """
+    figures = [_compare(head, sample, have) for sample, have in pairs]
+    matched = [one for one in figures if one.matching is not None]
+    return Agreement(
+        images=len(figures),
+        detections=sum(one.detections for one in figures),
+        missed=sum(one.matching.missed for one in matched if one.matching),
+        extra=sum(one.matching.extra for one in matched if one.matching),
+        mean_iou=_mean([one.matching.iou for one in matched if one.matching]),
+        score_drift=_mean([one.drift for one in figures]),
+        quality=_quality(figures),
+        box_px=float(max(one.box_px for one in figures)),
+        score=max(float(np.abs(one.drift).max(initial=0)) for one in figures),
+        output_error=max(one.output_error for one in figures),
+        same_top=_same_top(figures),
+        worst=tuple(
+            WorstPicture(one.name, round(one.quality, 4))
+            for one in sorted(figures, key=lambda one: one.quality)[:_WORST]
+            if round(one.quality, 4) < 1
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Figures:
+    """Of one picture; see `Agreement`."""
+
+    name: str
+    matching: Matching | None
+    detections: int
+    drift: NDArray[np.float32]
+    box_px: float
+    output_error: float
+    energy: float
+    error_energy: float
+    same_top: bool | None
+
+    @property
+    def quality(self) -> float:
+        if self.matching is not None:
+            return self.matching.quality
+        return _closeness(self.error_energy, self.energy)
+
+
+def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
+    want = sample.want
+    matching, detections, drift, box_px = None, 0, np.zeros(0, np.float32), 0.0
+    if head is not None:
+        expected, actual = (_detect(head, outputs) for outputs in (want, have))
+        matching = match(expected, actual, CONF, MARGIN)
+        detections = int((expected.scores >= CONF).sum())
+        drift = actual.scores[matching.have] - expected.scores[matching.want]
+        corners = np.abs(actual.boxes[matching.have] - expected.boxes[matching.want])
+        box_px = float(corners.max(initial=0))
+    off = {name: _difference(array, have[name]) for name, array in want.items()}
+    errors = [(_energy(off[name]), _energy(_finite(array))) for name, array in want.items()]
+    # The worst output speaks for all.
+    error_energy, energy = max(errors, key=lambda pair: _ratio(*pair))
+    return _Figures(
+        name=sample.name,
+        matching=matching,
+        detections=detections,
+        drift=drift,
+        box_px=box_px,
+        output_error=max(_largest_error(array, off[name]) for name, array in want.items()),
+        energy=energy,
+        error_energy=error_energy,
+        same_top=_top(want) == _top(have) if _is_classifier(want) else None,
+    )
+
+
+def _detect(head: Head, outputs: Outputs) -> Detections:
+    return head.decode(outputs, 0, PredictOptions(conf=CONF - MARGIN))
+
+
+def _quality(figures: list[_Figures]) -> float:
+    """Of all pictures together; one without detections on either side says nothing."""
+    overlap = sum(float(one.matching.iou.sum()) for one in figures if one.matching)
+    total = sum(
+        len(one.matching.iou) + (one.matching.missed + one.matching.extra) / 2
+        for one in figures
+        if one.matching
+    )
+    if total:
+        return overlap / total
+    error, energy = sum(one.error_energy for one in figures), sum(one.energy for one in figures)
+    return _closeness(error, energy)
+
+
+def _same_top(figures: list[_Figures]) -> float | None:
+    tops = [one.same_top for one in figures if one.same_top is not None]
+    return sum(tops) / len(tops) if tops else None
+
+
+def _is_classifier(outputs: Outputs) -> bool:
+    shapes = [array.shape for array in outputs.values()]
+    return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] > 1
+
+
+def _top(outputs: Outputs) -> int:
+    [scores] = outputs.values()
+    return int(scores.argmax())
+
+
+def _closeness(error: float, energy: float) -> float:
+    """1 minus the relative error; 0 where that is over 1 or no number."""
+    ratio = _ratio(error, energy)
+    return 1 - ratio if ratio < 1 else 0.0
+
+
+def _ratio(error: float, energy: float) -> float:
+    """Length of the error over the length of what is right."""
+    if error == 0:
+        return 0.0
+    return float(np.sqrt(error / energy)) if energy else float("inf")
+
+
+def _difference(want: Array, have: Array) -> Floats:
+    """Zero where both are the same, infinite or no number."""
+    same = (want == have) | ((want != want) & (have != have))
+    return np.where(same, 0.0, have.astype(np.float64) - np.where(same, 0.0, want))
+
+
+def _finite(array: Array) -> Floats:
+    return np.where(np.isfinite(array), array, 0.0)
+
+
+def _energy(values: Floats) -> float:
+    return float(np.square(values, dtype=np.float64).sum())
+
+
+def _largest_error(want: Array, off: Floats) -> float:
+    largest = max(float(np.abs(_finite(want)).max(initial=0)), 1e-6)
+    return min(float(np.abs(off).max(initial=0)) / largest, _NO_NUMBER)
+
+
+def _mean(arrays: list[NDArray[Any]]) -> float | None:
+    values = np.concatenate(arrays) if arrays else np.zeros(0)
+    return float(values.mean()) if len(values) else None

@@ -1,0 +1,1 @@
+"""What values a network sees, and from them the ranges of its tensors."""

@@ -1,0 +1,106 @@
+"""Who makes and who takes each tensor of an ONNX graph, and what the convolutions are for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import onnx
+
+# They only move values, so what comes straight from a Softmax still does after them.
+_SHAPE_OPS = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
+
+
+class Wiring:
+    """An index over a graph in topological order; stale once the graph is changed.
+
+    Attributes:
+        nodes: in the graph's order.
+        constants: initializers by name.
+        producer: tensor -> the node that makes it.
+        consumers: tensor -> the nodes that take it.
+        outputs: names of the graph's outputs.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        graph = model.graph
+        self.nodes = list(graph.node)
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.producer = {output: node for node in graph.node for output in node.output if output}
+        self.outputs = {value.name for value in graph.output}
+        self.consumers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in graph.node:
+            for name in node.input:
+                if name:
+                    self.consumers[name].append(node)
+
+    def layers(self) -> list[onnx.NodeProto]:
+        """Convolutions with learned weights.
+
+        Not among them is the fixed one that YOLOv8 and later take the mean of a distribution with
+        (arXiv 2006.04388): its input is a softmax, and it belongs to the decoding of boxes.
+        """
+        return [
+            node
+            for node in self.nodes
+            if node.op_type == "Conv" and not self._comes_from_softmax(node.input[0])
+        ]
+
+    def head_layers(self) -> set[str]:
+        """Names of the layers from which an output is reached without another layer between."""
+        layers = {node.name for node in self.layers()}
+        found: set[str] = set()
+        reached = set(self.outputs)
+        for node in reversed(self.nodes):
+            if reached.isdisjoint(node.output):
+                continue
+            if node.name in layers:
+                found.add(node.name)
+            else:
+                reached.update(node.input)
+        return found
+
+    def decoding(self) -> set[str]:
+        """Names of the nodes after which no layer comes: they turn features into results."""
+        layers = {node.name for node in self.layers()}
+        before: set[str] = set()  # tensors that reach a layer
+        after: set[str] = set()
+        for node in reversed(self.nodes):
+            if node.name in layers or not before.isdisjoint(node.output):
+                before.update(node.input)
+            else:
+                after.add(node.name)
+        return after
+
+    def _comes_from_softmax(self, name: str) -> bool:
+        node = self.producer.get(name)
+        while node is not None and node.op_type in _SHAPE_OPS:
+            node = self.producer.get(node.input[0])
+        return node is not None and node.op_type == "Softmax"
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    """Value of a node's attribute."""
+    from onnx.helper import get_attribute_value
+
+    return next((get_attribute_value(a) for a in node.attribute if a.name == name), default)
+
+
+def is_depthwise(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:
+    """Whether each channel of a convolution is computed from one channel alone."""
+    return int(attribute(node, "group", 1)) > 1 and weight.dims[1] == 1
+
+
+def rebuild(model: onnx.ModelProto, nodes: Iterator[onnx.NodeProto]) -> None:
+    """Replace the nodes of a model, and drop the initializers that none of them takes."""
+    import onnx
+
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    used = {name for node in kept for name in node.input} | {v.name for v in model.graph.output}
+    weights = [t for t in model.graph.initializer if t.name in used]
+    weights = [onnx.TensorProto.FromString(t.SerializeToString()) for t in weights]
+    del model.graph.node[:], model.graph.initializer[:], model.graph.value_info[:]
+    model.graph.node.extend(kept)
+    model.graph.initializer.extend(weights)

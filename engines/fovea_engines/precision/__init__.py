@@ -1,0 +1,1 @@
+"""Writing an arithmetic precision into an ONNX graph."""

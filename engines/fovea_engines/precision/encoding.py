@@ -1,0 +1,67 @@
+"""How a range of real values becomes 256 steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Below this a channel is nothing but rounding, and its scale would vanish in float16.
+_SMALLEST = 1e-5
+
+
+class Encoding(StrEnum):
+    """Which integers stand for activations. Both are made from the same ranges.
+
+    `SIGNED` is what TensorRT takes: int8 with zero point 0, so a range reaches equally far to
+    either side. `UNSIGNED` is uint8 with a zero point anywhere: CPUs compute it fast, OpenVINO
+    computes the signed one wrongly, and after SiLU or ReLU it is twice as fine.
+    """
+
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """real = (integer - zero_point) * scale.
+
+    Attributes:
+        scale: float32 scalar; exact in float16 as well, so that both precisions agree.
+        zero_point: int8 or uint8 scalar.
+    """
+
+    scale: NDArray[np.float32]
+    zero_point: NDArray[Any]
+
+    @classmethod
+    def of(cls, low: float, high: float, encoding: Encoding) -> Steps:
+        """Steps over a range that holds zero, which is then exact."""
+        if encoding is Encoding.SIGNED:
+            return cls(_half_exact(max(-low, high) / 127), np.array(0, np.int8))
+        scale = _half_exact((high - low) / 255)
+        return cls(scale, np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8))
+
+
+def encode_weight(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Symmetric steps per output channel.
+
+    Args:
+        weight: float32 [out, in, ...].
+
+    Returns:
+        int8 of the same shape, -127 to 127, and the scales, float32 [out].
+    """
+    scale = _half_exact(np.abs(weight).reshape(len(weight), -1).max(axis=1) / 127)
+    steps = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1)))
+    return np.clip(steps, -127, 127).astype(np.int8), scale
+
+
+def _half_exact(scale: Any) -> NDArray[np.float32]:
+    """The float16 just above, as float32: rounding down would clip the end of the range."""
+    wanted = np.maximum(np.asarray(scale, np.float32), np.float32(_SMALLEST))
+    half = wanted.astype(np.float16)
+    return np.where(half < wanted, np.nextafter(half, np.float16(np.inf)), half).astype(np.float32)

@@ -1,0 +1,139 @@
+"""FP16, written into a graph as casts around all that is computed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fovea_engines.graph.wiring import Wiring, rebuild
+from fovea_preprocess.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    import onnx
+
+_LARGEST = float(np.finfo(np.float16).max)
+
+# Operators that compute in float16 and have no float input that must stay float32.
+_HALVED = {
+    *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Exp", "Neg", "Abs", "Min", "Max"),
+    *("Conv", "ConvTranspose", "MatMul", "Gemm", "BatchNormalization", "InstanceNormalization"),
+    *("Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish"),
+    *("Tanh", "Softplus", "Softmax", "Erf", "Gelu", "Mish"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax"),
+    *("Concat", "Split", "Slice", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"),
+    *("Expand", "Tile", "Gather", "Pad", "Identity", "DepthToSpace", "SpaceToDepth", "Resize"),
+    *("QuantizeLinear", "DequantizeLinear"),
+}
+# Inputs that are float32 whatever the others are.
+_ALWAYS_FLOAT = {"Resize": {2}}
+
+
+def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model that computes in float16, from float32 inputs to float32 outputs.
+
+    What comes after the last layer stays float32: coordinates over 512 would move in steps of
+    half a pixel. So do operators that have no float16 form.
+
+    Args:
+        model: normalised; float32, or INT8 with float32 around it.
+
+    Raises:
+        UnsupportedModel: a weight does not fit float16.
+    """
+    import onnx
+
+    halved = onnx.ModelProto()
+    halved.CopyFrom(model)
+    rebuild(halved, _Halving(halved).nodes())
+    return halved
+
+
+class _Halving:
+    """The nodes of a graph, with a cast wherever a tensor goes from one type to the other.
+
+    A tensor keeps its name in the type it is made in, and is called NAME/half or NAME/float in
+    the other. Only a graph output is float32 under its own name even where it is made in float16.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+        self._wiring = wiring = Wiring(model)
+        decoding = wiring.decoding()
+        self._halved = {
+            node.name
+            for node in wiring.nodes
+            if node.op_type in _HALVED and node.name not in decoding
+        }
+        self._floats = _float_tensors(model)
+        made = (node.output for node in wiring.nodes if node.name in self._halved)
+        self._half = {name for names in made for name in names if name in self._floats}
+        self._outputs = wiring.outputs & self._half
+        self._converted: set[str] = set()
+
+    def nodes(self) -> Iterator[onnx.NodeProto]:
+        """In topological order; constants in float16 go into the model."""
+        for node in self._wiring.nodes:
+            halved = node.name in self._halved
+            for i, name in enumerate(node.input):
+                if name in self._floats and i not in _ALWAYS_FLOAT.get(node.op_type, ()):
+                    node.input[i], cast = self._as(name, halved)
+                    yield from cast
+            ends = [name for name in node.output if name in self._outputs]
+            for i, name in enumerate(node.output):
+                if name in ends:
+                    node.output[i] = f"{name}/half"
+            yield node
+            for name in ends:
+                yield _cast(f"{name}/half", name, half=False)
+
+    def _as(self, name: str, half: bool) -> tuple[str, list[onnx.NodeProto]]:
+        """What a tensor is called in a type, and the cast that makes it where there is none yet."""
+        if name in self._outputs:
+            return (f"{name}/half" if half else name), []
+        if (name in self._half) == half:
+            return name, []
+        other = f"{name}/half" if half else f"{name}/float"
+        if other in self._converted:
+            return other, []
+        self._converted.add(other)
+        if name in self._wiring.constants:
+            _halve_constant(self._model, self._wiring.constants[name], other)
+            return other, []
+        return other, [_cast(name, other, half)]
+
+
+def _cast(name: str, other: str, half: bool) -> onnx.NodeProto:
+    from onnx import TensorProto
+    from onnx.helper import make_node
+
+    to = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    return make_node("Cast", [name], [other], f"{other}/Cast", to=to)
+
+
+def _float_tensors(model: onnx.ModelProto) -> set[str]:
+    """Names of the float32 tensors and constants."""
+    import onnx
+
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    values = [*graph.input, *graph.value_info, *graph.output]
+    float_values = {
+        v.name for v in values if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    }
+    return float_values | {
+        t.name for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT
+    }
+
+
+def _halve_constant(model: onnx.ModelProto, constant: onnx.TensorProto, name: str) -> None:
+    from onnx.numpy_helper import from_array, to_array
+
+    values = to_array(constant)
+    finite = values[np.isfinite(values)]
+    if np.abs(finite).max(initial=0.0) > _LARGEST:
+        raise UnsupportedModel(
+            f"constant {constant.name!r} reaches {np.abs(finite).max():.3g}, and float16 ends at "
+            f"{_LARGEST:.0f}: build with --precision fp32"
+        )
+    model.graph.initializer.append(from_array(values.astype(np.float16), name))
