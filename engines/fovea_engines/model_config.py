@@ -50,22 +50,30 @@ def config_text(card: EngineCard) -> str:
     return text
 
 
-def read_max_batch(path: Path) -> int:
-    """`max_batch_size` of a config.pbtxt; 1 where there is none or it says 0.
+def read_config(path: Path) -> Any:
+    """The `ModelConfig` message of a config.pbtxt; an empty one where there is no such file.
 
     Raises:
         InvalidModel: the file is not a model configuration.
     """
     from google.protobuf import text_format
 
-    if not path.is_file():
-        return 1
-    try:
-        text = path.read_text(encoding="utf-8")
-        config = text_format.Parse(text, model_config_messages().ModelConfig())
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise InvalidModel(f"{path} is not a model configuration: {error}") from error
-    return max(1, int(config.max_batch_size))
+    config = model_config_messages().ModelConfig()
+    if path.is_file():
+        try:
+            text_format.Parse(path.read_text(encoding="utf-8"), config)
+        except (text_format.ParseError, UnicodeDecodeError) as error:
+            raise InvalidModel(f"{path} is not a model configuration: {error}") from error
+    return config
+
+
+def read_max_batch(path: Path) -> int:
+    """`max_batch_size` of a config.pbtxt; 1 where there is none or it says 0.
+
+    Raises:
+        InvalidModel: the file is not a model configuration.
+    """
+    return max(1, int(read_config(path).max_batch_size))
 
 
 def _tensor(pb: Any, spec: TensorSpec, batched: int) -> dict[str, Any]:

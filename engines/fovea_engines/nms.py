@@ -11,8 +11,8 @@ from fovea_engines.options import PredictOptions
 MAX_CANDIDATES = 30_000
 """Most boxes that enter suppression, best first; what evaluation at conf .001 asks for."""
 
-BLOCK = 128
-"""Boxes settled at once. 128 to 256 measured alike; fewer pay numpy's overhead more often, more
+BLOCK = 192
+"""Boxes settled at once. Fewer pay numpy's overhead more often (128: a tenth more time), more
 compare pairs that suppression would have spared."""
 
 WORSE = np.triu(np.ones((BLOCK, BLOCK), dtype=np.bool_), k=1)
@@ -130,7 +130,8 @@ def _over(better: NDArray[np.float32], worse: NDArray[np.float32], iou: float) -
     over &= right > worse[0]
     over &= top < worse[3]
     over &= bottom > worse[1]
-    first, second = np.nonzero(over)
+    pairs = np.flatnonzero(over)  # several times as fast as np.nonzero of two dimensions
+    first, second = np.divmod(pairs, over.shape[1])
     a, b = better[:, first], worse[:, second]
     common = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
     common *= np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
@@ -138,5 +139,5 @@ def _over(better: NDArray[np.float32], worse: NDArray[np.float32], iou: float) -
     # Boxes thinner than float32 resolves have no area: they overlap with nothing.
     quotient = common / np.maximum(union, np.finfo(np.float32).tiny)
     # Not `common > iou * union`: only the quotient rounds so that 7/10 is never over 0.7.
-    over[first, second] = quotient > iou
+    over.ravel()[pairs] = quotient > iou
     return over

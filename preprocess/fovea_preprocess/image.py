@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import logging
 import re
@@ -9,6 +10,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +18,7 @@ import cv2
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, _imaging
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.ExifTags import Base as ExifTag
 from PIL.GifImagePlugin import GifImageFile
@@ -63,6 +65,11 @@ _DAMAGED = (
 # Pillow talks of damaged metadata, which is the sender's affair and not the server log's.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
+# So does its libtiff, on stderr. A Pillow that was built without it has no such functions.
+with suppress(AttributeError):
+    _pillow = ctypes.CDLL(_imaging.__file__)
+    _pillow.TIFFSetErrorHandler(None)
+    _pillow.TIFFSetWarningHandler(None)
 
 # libjpeg's words for a few stray bytes after a whole picture, which many webcams send.
 _STRAY_BYTES = re.compile(r"\b\d{1,2} extraneous bytes before marker 0xd9")

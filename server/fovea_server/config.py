@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fovea_engines.model_config import CONFIG_FILE
-from fovea_engines.triton_messages import model_config_messages
-from fovea_preprocess.errors import InvalidModel
+from fovea_engines.model_config import CONFIG_FILE, read_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +30,16 @@ class ModelConfig:
         """From the model's folder; the defaults where it has no configuration.
 
         Raises:
-            InvalidModel: the configuration cannot be read.
+            InvalidModel: the file is not a model configuration.
         """
-        path = model_folder / CONFIG_FILE
-        if not path.is_file():
-            return cls()
-        message = _parsed(path)
+        message = read_config(model_folder / CONFIG_FILE)
         policy = message.version_policy
-        batching = message.dynamic_batching
+        delay_us = message.dynamic_batching.max_queue_delay_microseconds
         return cls(
             all_versions=policy.HasField("all"),
             latest=policy.latest.num_versions or 1,
             specific=tuple(policy.specific.versions),
-            max_queue_delay_s=(
-                batching.max_queue_delay_microseconds / 1e6
-                if batching.max_queue_delay_microseconds
-                else None
-            ),
+            max_queue_delay_s=delay_us / 1e6 if delay_us else None,
         )
 
     def served(self, versions: Sequence[int]) -> tuple[int, ...]:
@@ -59,14 +49,3 @@ class ModelConfig:
         if self.specific:
             return tuple(v for v in versions if v in self.specific)
         return tuple(versions[-self.latest :])
-
-
-def _parsed(path: Path) -> Any:
-    from google.protobuf import text_format
-
-    try:
-        return text_format.Parse(
-            path.read_text(encoding="utf-8"), model_config_messages().ModelConfig()
-        )
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise InvalidModel(f"{path} cannot be read: {error}") from None

@@ -11,6 +11,7 @@ import numpy as np
 
 from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
+from fovea_engines.plan import MAX_BATCH
 from fovea_preprocess.errors import FoveaError, InvalidModel, ModelNotReady
 from fovea_preprocess.image import ImageLimits
 from fovea_server.config import ModelConfig
@@ -100,6 +101,7 @@ class ServedModel:
         settings, delay_s = self._settings, self._config.max_queue_delay_s
         engine = Engine.open(self._folder, threads=settings.threads)
         try:
+            _check_batch(engine)
             _warm_up(engine)
         except BaseException:
             engine.close()
@@ -126,6 +128,15 @@ class ServedModel:
         """It will not be ready, and says why."""
         self._state, self.reason = State.UNAVAILABLE, reason
         log.error("model %s version %d failed to load: %s", self.name, self.version, reason)
+
+
+def _check_batch(engine: Engine) -> None:
+    rows = engine.session.max_batch
+    if not 1 <= rows <= MAX_BATCH:
+        raise InvalidModel(
+            f"its max_batch is {rows}, and must be from 1 to {MAX_BATCH}: build the engine again, "
+            "or correct max_batch_size in config.pbtxt where it has no card.json"
+        )
 
 
 def _warm_up(engine: Engine) -> None:

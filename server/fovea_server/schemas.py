@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fovea_engines.options import MAX_DETECTIONS
+from fovea_engines.options import MAX_DETECTIONS, PredictOptions
+
+_DEFAULT = PredictOptions()
 
 
 class ImageSource(BaseModel):
@@ -27,11 +29,15 @@ class PredictRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     images: Annotated[list[ImageSource], Field(min_length=1)]
-    conf: float = Field(0.25, ge=0, le=1, description="least score")
-    iou: float = Field(0.7, ge=0, le=1, description="overlap above which the weaker box goes")
+    conf: float = Field(_DEFAULT.conf, ge=0, le=1, description="least score")
+    iou: float = Field(
+        _DEFAULT.iou, ge=0, le=1, description="overlap above which the weaker of two boxes goes"
+    )
     classes: list[int] | None = Field(None, description="class ids to keep; default all")
-    max_det: int = Field(300, ge=1, le=MAX_DETECTIONS, description="most detections an image")
-    agnostic: bool = Field(False, description="suppress across classes")
+    max_det: int = Field(
+        _DEFAULT.max_det, ge=1, le=MAX_DETECTIONS, description="most detections an image"
+    )
+    agnostic: bool = Field(_DEFAULT.agnostic, description="suppress across classes")
 
 
 class Box(BaseModel):

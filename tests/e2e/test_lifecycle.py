@@ -1,5 +1,6 @@
 """Limits, full queues, clients that leave, starting and stopping: a server over its life."""
 
+import contextlib
 import http.client
 import json
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -96,27 +98,53 @@ def test_a_client_that_goes_away_frees_its_place(demo_repository, serve, scene):
             assert time.monotonic() < until, "the places were not given back"
 
 
-def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
-    server = serve(demo_repository)
-    request = httpx.Request("POST", server.predict_url("digits"), files=[("f", scene)] * 40)
+@contextlib.contextmanager
+def taken_on(server, files) -> Iterator[tuple[socket.socket, bytes]]:
+    """A connection whose request the server has begun to read, and the body that is still to go."""
+    request = httpx.Request("POST", server.predict_url("digits"), files=files)
     body = request.read()
     head = f"POST {request.url.raw_path.decode()} HTTP/1.1\r\nExpect: 100-continue\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head.encode() + b"\r\n")
-        # The word that the server has taken the request on.
         assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+        yield connection, body
+
+
+def answer_on(connection) -> tuple[int, dict]:
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    return answer.status, json.loads(answer.read())
+
+
+def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
+    server = serve(demo_repository)
+    with taken_on(server, [("f", scene)] * 40) as (connection, body):
         connection.sendall(body[: len(body) // 2])
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         connection.sendall(body[len(body) // 2 :])
-        answer = http.client.HTTPResponse(connection)
-        answer.begin()
-        assert answer.status == 200
-        assert len(json.loads(answer.read())["images"]) == 40
+        status, answer = answer_on(connection)
+        assert status == 200
+        assert len(answer["images"]) == 40
     assert server.stop() == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url)
+
+
+@pytest.mark.parametrize("sent", ["half", "all"])
+def test_what_outlasts_the_time_to_exit_is_told_so(demo_model, tmp_path, serve, scene, sent):
+    plan = BuildPlan(demo_model, "digits", tmp_path / "repository", max_batch=4)
+    build(plan)
+    # A lone picture waits ten seconds for company, and half a body for its other half.
+    server = serve(plan.repository, "--exit-timeout-s", "1", "--max-queue-delay-ms", "10000")
+    with taken_on(server, {"f": scene}) as (connection, body):
+        connection.sendall(body if sent == "all" else body[: len(body) // 2])
+        server.process.send_signal(signal.SIGTERM)
+        status, answer = answer_on(connection)
+        assert (status, answer["error"]["code"]) == (503, "shutting_down")
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_an_empty_repository_is_not_ready_and_says_so(tmp_path, serve):

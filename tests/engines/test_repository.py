@@ -3,10 +3,18 @@
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from fovea_engines.build import build
+from fovea_engines.card import EngineCard
+from fovea_engines.plan import BuildPlan
+from fovea_engines.progress import Progress
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import InvalidOption, NotFound
 
@@ -127,6 +135,25 @@ def test_finds_by_content_key(built_repository, card):
     assert repository.find("tiny", card.content_key) == 1
     assert repository.find("tiny", "0" * 64) is None
     assert repository.find("other", card.content_key) is None
+
+
+def test_of_two_builds_of_the_same_at_once_the_first_stays(tiny_model, tmp_path):
+    both_began = threading.Barrier(2)
+
+    class Together(Progress):
+        @contextmanager
+        def phase(self, name: str) -> Iterator[None]:
+            if name == "compile":  # here each has looked for the other's version, and found none
+                both_began.wait(60)
+            with super().phase(name):
+                yield
+
+    plan = BuildPlan(tiny_model, "tiny", tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        cards = list(pool.map(lambda _: build(plan, Together()), range(2)))
+    assert ModelRepository(tmp_path).versions("tiny") == (1,)
+    assert cards == [EngineCard.read(tmp_path / "tiny" / "1" / "card.json")] * 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tiny"]
 
 
 def tree(root: Path) -> dict[str, bytes]:

@@ -205,10 +205,7 @@ def test_libraries_write_nothing_to_stderr(files: dict[str, bytes]) -> None:
     )
     random = np.random.default_rng(5)
     bad = []
-    for kind, data in files.items():
-        # Pillow lets libtiff complain of compressed data.
-        if kind == "tiff-lzw":
-            continue
+    for data in files.values():
         bad += [data[: len(data) // 2], data[:40], data[: len(data) // 2] + b"\xff\xd9"]
         damaged = bytearray(data)
         for place in random.integers(0, len(data), 5):

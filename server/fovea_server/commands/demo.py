@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 MODEL = "digits"
 SCENE = "scene-1.jpg"
@@ -40,7 +38,6 @@ def demo(
     from fovea_server.serve import make_server
     from fovea_server.settings import Settings
 
-    console = Console()
     listener = bind(host, port)
     folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "repository"
@@ -58,7 +55,7 @@ def demo(
 
     def ask() -> None:
         if _wait_until_ready(f"http://{host}:{port}"):
-            _show(console, f"http://{host}:{port}", folder)
+            _show(f"http://{host}:{port}", folder)
         if once:
             server.should_exit = True
 
@@ -79,7 +76,10 @@ def _wait_until_ready(url: str) -> bool:
     return False
 
 
-def _show(console: Console, url: str, folder: Path) -> None:
+def _show(url: str, folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     from fovea_client import Client
 
     scene = folder / SCENE
@@ -93,6 +93,7 @@ def _show(console: Console, url: str, folder: Path) -> None:
     for found in prediction.detections:
         corners = (found.box.x1, found.box.y1, found.box.x2, found.box.y2)
         table.add_row(found.class_name, f"{found.score:.3f}", *(f"{c:.1f}" for c in corners))
+    console = Console()
     console.print(table)
     console.print(f"annotated picture  {annotated}")
     console.print(f"API documentation  {url}/docs")

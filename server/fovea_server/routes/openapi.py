@@ -4,43 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from fovea_engines.options import MAX_DETECTIONS
 from fovea_server.schemas import ErrorAnswer, PredictAnswer, PredictRequest
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
-def _query(name: str, schema: dict[str, Any], description: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "in": "query",
-        "required": False,
-        "schema": schema,
-        "description": description,
-    }
-
-
-def _request_schema() -> dict[str, Any]:
+def _json_request() -> dict[str, Any]:
     """The JSON request in one piece: what FastAPI does not know, it does not collect."""
     schema = PredictRequest.model_json_schema()
     schema["properties"]["images"]["items"] = schema.pop("$defs")["ImageSource"]
     return schema
 
 
-_OPTIONS = [
-    _query("conf", {"type": "number", "minimum": 0, "maximum": 1, "default": 0.25}, "least score"),
+_JSON_REQUEST = _json_request()
+
+
+def _query(name: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
+    """An option as a parameter of the address; as it is in the JSON request, unless given."""
+    schema = schema or _JSON_REQUEST["properties"][name]
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "schema": schema,
+        "description": schema["description"],
+    }
+
+
+_PARAMETERS = [
+    _query("conf"),
+    _query("iou"),
     _query(
-        "iou",
-        {"type": "number", "minimum": 0, "maximum": 1, "default": 0.7},
-        "overlap above which the weaker of two boxes goes",
+        "classes",
+        {"type": "string", "description": "class ids to keep, separated by commas; default all"},
     ),
-    _query("classes", {"type": "string"}, "class ids to keep, separated by commas; default all"),
-    _query(
-        "max_det",
-        {"type": "integer", "minimum": 1, "maximum": MAX_DETECTIONS, "default": 300},
-        "most detections an image",
-    ),
-    _query("agnostic", {"type": "boolean", "default": False}, "suppress across classes"),
+    _query("max_det"),
+    _query("agnostic"),
     {
         "name": "X-Request-Timeout-Ms",
         "in": "header",
@@ -71,7 +70,7 @@ PREDICT: dict[str, Any] = {
         },
     },
     "openapi_extra": {
-        "parameters": _OPTIONS,
+        "parameters": _PARAMETERS,
         "requestBody": {
             "required": True,
             "content": {
@@ -84,7 +83,7 @@ PREDICT: dict[str, Any] = {
                         },
                     }
                 },
-                "application/json": {"schema": _request_schema()},
+                "application/json": {"schema": _JSON_REQUEST},
             },
         },
     },

@@ -19,6 +19,7 @@ from fovea_preprocess.errors import (
     FoveaError,
     InvalidOption,
     InvalidRequest,
+    ShuttingDown,
 )
 from fovea_server.answer import prediction_json
 from fovea_server.dataplane import DataPlane, Prediction
@@ -83,6 +84,9 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
         raise DeadlineExceeded(
             f"no answer within {timeout_s} s; allow more time or send less"
         ) from None
+    except asyncio.CancelledError:
+        # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
+        raise ShuttingDown("the server stopped before the answer was there; send again") from None
 
 
 async def _predicted(

@@ -1,0 +1,60 @@
+"""Which versions of a model are served, and that each answers as itself."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fovea_engines.build import build
+from fovea_engines.plan import BuildPlan
+
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+@pytest.fixture(scope="module")
+def two_versions(demo_model, tmp_path_factory) -> Path:
+    """A repository with the demo model as version 1, and as version 2 with other labels."""
+    repository = tmp_path_factory.mktemp("versions") / "repository"
+    for labels in (None, WORDS):
+        build(BuildPlan(demo_model, "digits", repository, labels=labels))
+    return repository
+
+
+def with_policy(repository: Path, policy: str) -> Path:
+    (repository / "digits" / "config.pbtxt").write_text(f"version_policy {{ {policy} }}")
+    return repository
+
+
+def names(response) -> list[str]:
+    return sorted(d["class_name"] for d in response.json()["images"][0]["detections"])
+
+
+def test_versions_side_by_side_answer_each_with_its_own_labels(two_versions, serve, scene):
+    server = serve(with_policy(two_versions, "all {}"))
+
+    def predict(path: str) -> httpx.Response:
+        return httpx.post(f"{server.url}/v1/models/digits/{path}", content=scene)
+
+    first, second = predict("versions/1/predict"), predict("versions/2/predict")
+    assert (first.json()["version"], second.json()["version"]) == ("1", "2")
+    assert names(first)
+    assert sorted(WORDS[int(name)] for name in names(first)) == names(second)
+    assert predict("predict").json()["version"] == "2"
+    missing = predict("versions/3/predict")
+    assert missing.status_code == 404
+    assert "served versions: 1, 2" in missing.json()["error"]["message"]
+    for version, status in ((1, 200), (2, 200), (3, 400)):
+        ready = httpx.get(f"{server.url}/v2/models/digits/versions/{version}/ready")
+        assert ready.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("policy", "served"),
+    [("latest { num_versions: 1 }", 2), ("specific { versions: [1] }", 1)],
+)
+def test_only_what_the_policy_names_is_served(two_versions, serve, scene, policy, served):
+    server = serve(with_policy(two_versions, policy))
+    answer = httpx.post(server.predict_url("digits"), content=scene).json()
+    assert answer["version"] == str(served)
+    other = f"{server.url}/v1/models/digits/versions/{3 - served}/predict"
+    assert httpx.post(other, content=scene).status_code == 404
