@@ -1,5 +1,6 @@
-"""What the README says is true: its blocks are run, its commands and links exist."""
+"""What README and docs say is true: their blocks are run, their commands and links exist."""
 
+import json
 import os
 import re
 import shutil
@@ -15,18 +16,17 @@ import typer
 
 from fovea_server.cli import app
 
+# Of each set, for builds that are shown: enough to run, not to judge.
+PICTURES = 8
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
 
 
-def bash_lines() -> list[str]:
-    return [
-        line.partition("  #")[0].strip()
-        for kind, block in BLOCKS
-        if kind == "bash"
-        for line in block.splitlines()
-    ]
+def blocks(page: str) -> list[tuple[str, str]]:
+    text = (ROOT / page).read_text()
+    return re.findall(r"^```(bash|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -34,6 +34,16 @@ def workplace(shared, tmp_path, monkeypatch):
     """A folder with a model and a picture, `fovea` on the path, and a free port for 8000."""
     shutil.copy(shared / "models" / "yolov8n.onnx", tmp_path)
     shutil.copy(shared / "data" / "bus.jpg", tmp_path)
+    coco = shared / "data" / "coco64"
+    labels = json.loads((coco / "val.json").read_text())
+    labels["images"] = sorted(labels["images"], key=lambda image: image["file_name"])[:PICTURES]
+    ids = {image["id"] for image in labels["images"]}
+    labels["annotations"] = [a for a in labels["annotations"] if a["image_id"] in ids]
+    (tmp_path / "val.json").write_text(json.dumps(labels))
+    for folder, source in (("val", "val"), ("pictures", "calibration")):
+        (tmp_path / folder).mkdir()
+        for picture in sorted((coco / source).glob("*.jpg"))[:PICTURES]:
+            (tmp_path / folder / picture.name).symlink_to(picture)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -55,11 +65,11 @@ def wait_until_ready(port: int) -> None:
     pytest.fail("the server did not become ready")
 
 
-def test_every_block_runs(workplace):
+def test_every_block_of_the_readme_runs(workplace):
     folder, port = workplace
     servers = []
     try:
-        for kind, block in BLOCKS:
+        for kind, block in blocks("README.md"):
             text = block.replace(":8000", f":{port}")
             if kind == "python":
                 output = subprocess.check_output([sys.executable, "-c", text], text=True)
@@ -80,6 +90,13 @@ def test_every_block_runs(workplace):
             assert server.wait(30) == 0
 
 
+def test_every_block_of_the_docs_runs(workplace):
+    for page in PAGES[2:]:
+        for _, block in blocks(page):
+            for line in block.splitlines():
+                subprocess.run(line, shell=True, check=True, stdout=subprocess.PIPE)
+
+
 def test_the_table_of_commands_is_complete():
     listed = set(re.findall(r"^\| `fovea (\w+)", README, re.MULTILINE))
     assert listed == set(typer.main.get_command(app).commands)
@@ -92,14 +109,14 @@ def test_make_targets_exist():
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
-        assert link.startswith("https://") or (ROOT / link).exists(), link
+        assert link.startswith("https://") or ((ROOT / page).parent / link).exists(), link
 
 
 def test_files_named_in_the_text_exist():
-    for page in ("README.md", "CONTRIBUTING.md"):
+    for page in PAGES:
         for path in re.findall(r"`((?:\w+/)+[\w.]+\.\w+)`", (ROOT / page).read_text()):
             known = (ROOT / path, ROOT / "server/fovea_server" / path)
             if path.startswith(("heads/", "backends/")):
