@@ -88,7 +88,8 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
             graphs.quantisation.ranges.write(folder / RANGES_FILE)
         card.write(folder / CARD_FILE)
     _write_beside(repository, card)
-    return EngineCard.read(repository.folder(plan.name) / CARD_FILE)
+    version = repository.find(plan.name, key)
+    return EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
 
 
 def _dataset(plan: BuildPlan, prepared: PreparedModel) -> Dataset | None:
