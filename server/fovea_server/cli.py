@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from fovea_engines.cli import build, inspect
+from fovea_engines.layers.cli import diff
 from fovea_preprocess.errors import FoveaError
 from fovea_server.commands.demo import demo
 from fovea_server.commands.doctor import doctor
+from fovea_server.commands.eval import evaluate
 from fovea_server.commands.predict import predict
 
 app = typer.Typer(
@@ -121,6 +123,8 @@ def serve(
 app.command()(build)
 app.command()(inspect)
 app.command()(predict)
+app.command("eval")(evaluate)
+app.command()(diff)
 app.command()(doctor)
 app.command()(demo)
 

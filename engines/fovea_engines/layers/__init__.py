@@ -1,0 +1,1 @@
+"""Two networks compared layer by layer."""

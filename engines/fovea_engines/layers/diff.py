@@ -1,0 +1,146 @@
+"""Two models run side by side and compared layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fovea_engines.card import Precision
+from fovea_engines.layers.causes import find_causes
+from fovea_engines.layers.figures import Figures, Tally
+from fovea_engines.layers.inputs import Feeds, make_feeds
+from fovea_engines.layers.match import Pair, match
+from fovea_engines.layers.model import find_model
+from fovea_engines.layers.network import INPUT, Layer, Network
+from fovea_engines.layers.verdict import Comparison, default_threshold, judge
+from fovea_engines.progress import Progress
+from fovea_preprocess.errors import InvalidOption
+
+# Of tensors that are kept from one run of either model.
+_CHUNK_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """How far two models are from each other.
+
+    Attributes:
+        a: file of the first.
+        b: file of the second.
+        precision_a: the coarsest arithmetic in it.
+        precision_b: likewise.
+        images: what both were fed.
+        threshold_db: SNR under which a tensor diverges.
+        layers: every pair, in the first network's order.
+        unmatched_a: layers of the first without a counterpart.
+        unmatched_b: likewise of the second.
+        first: the first layer that diverges; None when none does.
+        causes: what differs in how it is computed; none where the error only grew under the
+            threshold there.
+    """
+
+    a: Path
+    b: Path
+    precision_a: Precision
+    precision_b: Precision
+    images: tuple[str, ...]
+    threshold_db: float
+    layers: tuple[Comparison, ...]
+    unmatched_a: tuple[Layer, ...]
+    unmatched_b: tuple[Layer, ...]
+    first: Comparison | None
+    causes: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing diverges and every output of the first model was compared."""
+        return self.first is None and not any(layer.is_output for layer in self.unmatched_a)
+
+
+def diff(
+    path_a: Path,
+    path_b: Path,
+    images: Path | None = None,
+    threshold_db: float | None = None,
+    progress: Progress | None = None,
+) -> Diff:
+    """Compare two models of the same network.
+
+    Args:
+        path_a: the one that is right: an .onnx file, or the folder of an engine.
+        path_b: the one that is judged, likewise.
+        images: folder of pictures, of which at most 4 are taken; None draws some.
+        threshold_db: SNR under which a tensor diverges, decibel; None goes by their precisions.
+        progress: is told each phase.
+
+    Raises:
+        NotFound: a model is not there.
+        InvalidModel: one cannot be read.
+        UnsupportedModel: one cannot be run.
+        InvalidOption: the two take other inputs, no layer is alike, or there is no picture.
+    """
+    progress = progress or Progress()
+    with progress.phase("load"):
+        model_a, model_b = find_model(path_a), find_model(path_b)
+        feeds = make_feeds(model_a, model_b, images)
+    with progress.phase("match"):
+        a, b = model_a.open(feeds.a[0]), model_b.open(feeds.b[0])
+        pairs = match(a.layers, b.layers)
+    if all(a.layers[pair.a].op == INPUT for pair in pairs):
+        raise InvalidOption(
+            f"no layer of {path_a} is like one of {path_b}, by name or by operator and shape: "
+            "give two models of the same network"
+        )
+    with progress.phase("compare"):
+        figures = dict(progress.each(_measure(a, b, pairs, feeds), len(pairs)))
+    if threshold_db is None:
+        threshold_db = default_threshold(a.precision, b.precision)
+    layers = judge(a.layers, b.layers, {pair: figures.get(pair) for pair in pairs}, threshold_db)
+    first = next((one for one in layers if one.state == "diverges"), None)
+    causes: tuple[str, ...] = ()
+    if first is not None and first.is_jump:
+        causes = find_causes(a, b, first, {one.a.name: one.b.name for one in layers})
+    paired_a, paired_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+    return Diff(
+        a=model_a.path,
+        b=model_b.path,
+        precision_a=a.precision,
+        precision_b=b.precision,
+        images=feeds.names,
+        threshold_db=threshold_db,
+        layers=tuple(layers),
+        unmatched_a=tuple(x for i, x in enumerate(a.layers) if i not in paired_a),
+        unmatched_b=tuple(x for i, x in enumerate(b.layers) if i not in paired_b),
+        first=first,
+        causes=causes,
+    )
+
+
+def _measure(
+    a: Network, b: Network, pairs: Sequence[Pair], feeds: Feeds
+) -> Iterator[tuple[Pair, Figures]]:
+    """Figures of each pair whose shapes are the same."""
+    alike = [pair for pair in pairs if a.layers[pair.a].shape == b.layers[pair.b].shape]
+    for chunk in _chunks(a.layers, alike):
+        tallies = [Tally() for _ in chunk]
+        runs_a = a.run([a.layers[pair.a].tensor for pair in chunk], feeds.a)
+        runs_b = b.run([b.layers[pair.b].tensor for pair in chunk], feeds.b)
+        for values_a, values_b in zip(runs_a, runs_b, strict=True):
+            for tally, one, other in zip(tallies, values_a, values_b, strict=True):
+                tally.add(one, other)
+        for pair, tally in zip(chunk, tallies, strict=True):
+            yield pair, tally.figures()
+
+
+def _chunks(layers: Sequence[Layer], pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+    chunk: list[Pair] = []
+    room = _CHUNK_BYTES
+    for pair in pairs:
+        room -= layers[pair.a].nbytes
+        if chunk and room < 0:
+            yield chunk
+            chunk, room = [], _CHUNK_BYTES - layers[pair.a].nbytes
+        chunk.append(pair)
+    if chunk:
+        yield chunk

@@ -1,0 +1,98 @@
+"""How far one tensor is from another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.backends.base import Array
+
+_VALUES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of a pair of tensors over all pictures.
+
+    Attributes:
+        cosine: of the angle between them, -1 to 1; 1 where both are zero.
+        snr_db: 10 log10(sum a^2 / sum (a - b)^2), decibel; inf where they are equal, -inf where
+            the first is zero and the second is not.
+        max_error: largest |a - b|; booleans count as 0 and 1.
+        range_a: least and largest value of the first.
+        range_b: likewise of the second.
+        broken: values that are finite in one and not in the other, or infinite or NaN in
+            another way; not in the figures above.
+        values: the first picture's first five values of the first that are not zero, and the
+            second's at the same places.
+    """
+
+    cosine: float
+    snr_db: float
+    max_error: float
+    range_a: tuple[float, float]
+    range_b: tuple[float, float]
+    broken: int
+    values: tuple[tuple[float, ...], tuple[float, ...]]
+
+
+class Tally:
+    """Adds up the figures of a pair, picture by picture."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros(4)
+        self._max_error = 0.0
+        self._ranges = [(math.inf, -math.inf), (math.inf, -math.inf)]
+        self._broken = 0
+        self._values: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    def add(self, a: Array, b: Array) -> None:
+        """Take one picture's tensors, of one shape."""
+        one, other = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+        if self._values is None:
+            first = np.flatnonzero(one)[:_VALUES]
+            self._values = tuple(one[first].tolist()), tuple(other[first].tolist())
+        finite = np.isfinite(one) & np.isfinite(other)
+        if not finite.all():
+            self._broken += int(np.count_nonzero(~finite & ~_same(one, other)))
+            one, other = one[finite], other[finite]
+        if not one.size:
+            return
+        self._ranges = [_widen(r, v) for r, v in zip(self._ranges, (one, other), strict=True)]
+        self._sums[:3] += one @ one, other @ other, one @ other
+        one -= other
+        self._sums[3] += one @ one
+        self._max_error = max(self._max_error, float(np.abs(one, out=one).max()))
+
+    def figures(self) -> Figures:
+        """What was added."""
+        a2, b2, ab, noise = map(float, self._sums)
+        norm = math.sqrt(a2 * b2)
+        return Figures(
+            cosine=ab / norm if norm else float(a2 == b2),
+            snr_db=decibel(a2, noise),
+            max_error=self._max_error,
+            range_a=self._ranges[0],
+            range_b=self._ranges[1],
+            broken=self._broken,
+            values=self._values or ((), ()),
+        )
+
+
+def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (one == other) | (np.isnan(one) & np.isnan(other))
+    return same
+
+
+def _widen(known: tuple[float, float], values: NDArray[np.float64]) -> tuple[float, float]:
+    return min(known[0], float(values.min())), max(known[1], float(values.max()))
+
+
+def decibel(signal: float, noise: float) -> float:
+    """10 log10 of a ratio of powers; inf without noise, -inf without a signal."""
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf

@@ -1,0 +1,54 @@
+"""Ways to spoil a model, and to hide what it is called."""
+
+import random
+
+import onnx
+from onnx import numpy_helper
+
+
+def scale_weight(model: onnx.ModelProto, conv: int, factor: float = 1.5) -> str:
+    """Multiply the weight of one convolution; the tensor that is wrong then."""
+    node = [node for node in model.graph.node if node.op_type == "Conv"][conv]
+    [weight] = (w for w in model.graph.initializer if w.name == node.input[1])
+    values = numpy_helper.to_array(weight)
+    weight.CopyFrom(numpy_helper.from_array(values * values.dtype.type(factor), weight.name))
+    return node.output[0]
+
+
+def swap_activation(model: onnx.ModelProto, number: int, op: str, other: str) -> str:
+    """Put another operator in the place of one; the tensor that is wrong then."""
+    node = [node for node in model.graph.node if node.op_type == op][number]
+    node.op_type = other
+    del node.input[1:]
+    return node.output[0]
+
+
+def scramble(model: onnx.ModelProto) -> dict[str, str]:
+    """Rename every tensor and node and list the nodes in another order; old names to new."""
+    rng = random.Random(0)
+    names = {"": ""}
+    graph = model.graph
+    for value in [*graph.input, *graph.output, *graph.initializer]:
+        value.name = names.setdefault(value.name, f"t{rng.getrandbits(32):08x}")
+    for node in graph.node:
+        node.name = f"n{rng.getrandbits(32):08x}"
+        for field in (node.input, node.output):
+            new = [names.setdefault(name, f"t{rng.getrandbits(32):08x}") for name in field]
+            del field[:]
+            field.extend(new)
+    del graph.value_info[:]
+    shuffle(model, rng)
+    return names
+
+
+def shuffle(model: onnx.ModelProto, rng: random.Random) -> None:
+    """List the nodes in another topological order."""
+    graph = model.graph
+    known = {"", *(value.name for value in [*graph.input, *graph.initializer])}
+    left = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    del graph.node[:]
+    while left:
+        node = rng.choice([node for node in left if known.issuperset(node.input)])
+        left.remove(node)
+        known.update(node.output)
+        graph.node.append(node)
