@@ -13,6 +13,7 @@ from fovea_preprocess.errors import UnsupportedModel
 if TYPE_CHECKING:
     import onnx
 
+_COARSE = 512.0
 _LARGEST = float(np.finfo(np.float16).max)
 
 # Operators that compute in float16 and have no float input that must stay float32.
@@ -34,7 +35,7 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model that computes in float16, from float32 inputs to float32 outputs.
 
     What comes after the last layer stays float32: coordinates over 512 would move in steps of
-    half a pixel. So do operators that have no float16 form.
+    half a pixel. So do layers with a bias so large, and operators that have no float16 form.
 
     Args:
         model: normalised; float32, or INT8 with float32 around it.
@@ -60,11 +61,9 @@ class _Halving:
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
         self._wiring = wiring = Wiring(model)
-        decoding = wiring.decoding()
+        kept = wiring.decoding() | set(_coarse(wiring))
         self._halved = {
-            node.name
-            for node in wiring.nodes
-            if node.op_type in _HALVED and node.name not in decoding
+            node.name for node in wiring.nodes if node.op_type in _HALVED and node.name not in kept
         }
         self._floats = _float_tensors(model)
         made = (node.output for node in wiring.nodes if node.name in self._halved)
@@ -102,6 +101,19 @@ class _Halving:
             _halve_constant(self._model, self._wiring.constants[name], other)
             return other, []
         return other, [_cast(name, other, half)]
+
+
+def _coarse(wiring: Wiring) -> Iterator[str]:
+    """Names of layers whose bias float16 would round by a quarter or more.
+
+    Its inputs must cancel it, and then the rounding is what is left: u2netp has one of 1361.
+    """
+    from onnx.numpy_helper import to_array
+
+    for node in wiring.layers():
+        bias = wiring.constants.get(node.input[2]) if len(node.input) > 2 else None
+        if bias is not None and np.abs(to_array(bias)).max(initial=0.0) >= _COARSE:
+            yield node.name
 
 
 def _cast(name: str, other: str, half: bool) -> onnx.NodeProto:
