@@ -128,6 +128,7 @@ class BuildPlan:
                 "family": self.family,
                 "preprocess": preprocess.digest,
                 "precision": [self.precision, self.calibrator, self.keep_float],
+                "tensorrt": self.tensorrt is not None,
                 "measured_on": measured_on,
             }
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fovea_engines.graph.focus import fuse_focus
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
 from fovea_engines.heads.metadata import image_size
 from fovea_engines.heads.preprocess import default_preprocess
@@ -46,6 +47,7 @@ def normalise(
     model = _slim(model)
     _refuse_control_flow(model)
     model = _convert_opset(model, note)
+    fuse_focus(model)
     _infer_outputs(model)
     _name_nodes(model)
     del model.metadata_props[:]
