@@ -12,14 +12,15 @@ from fovea_engines.calibration.ranges import RANGES_FILE
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
-from fovea_engines.graphs import Graphs, make_graphs, save_for_tensorrt
+from fovea_engines.graphs import Graphs, make_graphs, save
 from fovea_engines.labels import LABELS_FILE, labels_text
 from fovea_engines.model_config import CONFIG_FILE, config_text
 from fovea_engines.plan import AUTO, BuildPlan
 from fovea_engines.precision.half import to_half
+from fovea_engines.precision.overflow import check_overflow
 from fovea_engines.prepare import PreparedModel, prepare
 from fovea_engines.progress import Progress
-from fovea_engines.proof import check_accuracy, check_agreement, objection
+from fovea_engines.proof import check_accuracy, check_agreement, for_tensorrt, objection
 from fovea_engines.report import FAILED_FOLDER, write_report
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import (
@@ -28,6 +29,7 @@ from fovea_preprocess.errors import (
     InvalidModel,
     InvalidOption,
     NotFound,
+    UnsupportedModel,
 )
 
 
@@ -55,7 +57,7 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     except OSError as error:
         where = error.filename or plan.repository
         raise BuildError(
-            f"{where} cannot be written ({error.strerror}): nothing was published"
+            f"{where} cannot be read or written ({error.strerror}): nothing was published"
         ) from error
 
 
@@ -63,9 +65,14 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
     prepared = prepare(plan, progress)
     dataset = _dataset(plan, prepared)
     key = plan.content_key(prepared.sha256, prepared.preprocess, _seen(plan, prepared, dataset))
-    if (known := repository.find(plan.name, key)) is not None:
+    known = repository.find(plan.name, key)
+    # A file for TensorRT is written anew wherever it is wanted; twin versions are not published.
+    if known is not None and plan.tensorrt is None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
-        return EngineCard.read(repository.folder(plan.name, known) / CARD_FILE)
+        card = EngineCard.read(repository.folder(plan.name, known) / CARD_FILE)
+        if reason := objection(card, plan.max_drop):
+            raise Disagreement(f"version {known} of {plan.name} would not be built again: {reason}")
+        return card
 
     with repository.publish(plan.name) as folder:
         graphs = make_graphs(plan, prepared, progress)
@@ -81,9 +88,12 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
                 write_report(failed, card, plan, engine, ranking)
                 card.write(failed / CARD_FILE)
                 raise Disagreement(
-                    f"{reason}: {_advice(plan)}. Nothing was published; {failed} has the report"
+                    f"{reason}: {_advice(plan, card)}. Nothing was published; {failed} has the "
+                    "report"
                 )
             write_report(folder, card, plan, engine, ranking)
+            if plan.tensorrt is not None and graphs.tensorrt is not None:
+                save(graphs.tensorrt, plan.tensorrt)
         if graphs.quantisation is not None:
             graphs.quantisation.ranges.write(folder / RANGES_FILE)
         card.write(folder / CARD_FILE)
@@ -110,7 +120,10 @@ def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> 
             calibration = file_sha256(plan.calibration)
         else:
             calibration = Pictures.of(plan.calibration, prepared.preprocess).digest
-    return [calibration, None if dataset is None else dataset.sha256()]
+    images = None
+    if plan.images is not None and dataset is None:
+        images = Pictures.of(plan.images, prepared.preprocess).digest
+    return [calibration, images, None if dataset is None else dataset.sha256()]
 
 
 def _prove(
@@ -123,31 +136,41 @@ def _prove(
 ) -> EngineCard:
     """The engine's card, with every figure that can be measured."""
     with progress.phase("agreement"):
+        if graphs.precision == "fp16":
+            check_overflow(graphs.served, prepared.preprocess, plan.pictures)
         agreement = check_agreement(engine, plan.source, plan.pictures)
     card = replace(engine.card, agreement=agreement)
     if graphs.quantisation is not None:
         card = replace(card, calibration=graphs.quantisation.card_entry)
-    if plan.tensorrt is not None:
+    if graphs.tensorrt is not None:
         with progress.phase("tensorrt"):
-            save_for_tensorrt(graphs.tensorrt, plan.tensorrt)
+            check_overflow(graphs.tensorrt, prepared.preprocess, plan.pictures)
             judge = replace(plan, backend="onnxruntime", max_batch=1)
             with trial(judge, prepared, graphs.tensorrt, graphs.precision) as other:
                 card = replace(card, tensorrt=check_agreement(other, plan.source, plan.pictures))
     if dataset is None:
         return card
-    beside = {"fp32": prepared.graph, "fp16": to_half(prepared.graph)}
-    if plan.tensorrt is not None:
-        beside[f"{graphs.precision} for TensorRT"] = graphs.tensorrt
+    beside = {} if graphs.precision == "fp32" else {"fp32": prepared.graph}
+    if graphs.precision == "int8" and not prepared.quantised:
+        with suppress(UnsupportedModel):  # a column less
+            beside["fp16"] = to_half(prepared.graph)
+    if graphs.tensorrt is not None:
+        beside[for_tensorrt(graphs.precision)] = graphs.tensorrt
     accuracy = check_accuracy(plan, prepared, beside, engine, dataset, progress)
     return replace(card, accuracy=accuracy)
 
 
-def _advice(plan: BuildPlan) -> str:
-    if plan.precision != "int8":
-        return "build with --precision fp32"
+def _advice(plan: BuildPlan, card: EngineCard) -> str:
+    if card.calibration is None:
+        return "export the model in float32" if card.precision == "int8" else "build it in FP32"
+    if card.accuracy:
+        return "spare blocks that `fovea sensitivity` names with --keep-float"
     if plan.keep_float != (AUTO,):
         return "let --keep-float auto find the blocks that lose most"
-    return "give --calibration more, and more varied, pictures, or build with --precision fp16"
+    return (
+        "give --calibration more, and more varied, pictures, see that --preprocess is as the model "
+        "was trained, or build with --precision fp16"
+    )
 
 
 def _write_beside(repository: ModelRepository, card: EngineCard) -> None:

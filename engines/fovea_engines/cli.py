@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import json
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fovea_engines.backends.registry import DEFAULT_CPU_BACKEND
 from fovea_engines.card import EngineCard
+from fovea_engines.cli_options import (
+    AsJson,
+    Backend,
+    BackendOption,
+    CalibrationOption,
+    Calibrator,
+    CalibratorOption,
+    HeadOption,
+    ModelArgument,
+    PreprocessOption,
+    SizeOption,
+    parse_size,
+)
 from fovea_engines.console import card_table, model_table, repository_table
-from fovea_engines.heads.preprocess import PRESETS, read_preprocess
+from fovea_engines.heads.preprocess import read_preprocess
 from fovea_engines.inspection import Entry, read_folder, read_model_file
 from fovea_engines.labels import read_labels
 from fovea_engines.plan import AUTO, BuildPlan
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidOption
-
-
-class Backend(StrEnum):
-    """Choices of `fovea build --backend`."""
-
-    AUTO = "auto"
-    ONNXRUNTIME = "onnxruntime"
-    OPENVINO = "openvino"
 
 
 class Precision(StrEnum):
@@ -38,54 +41,16 @@ class Precision(StrEnum):
     INT8 = "int8"
 
 
-class Calibrator(StrEnum):
-    """Choices of `fovea build --calibrator`."""
-
-    PERCENTILE = "percentile"
-    MINMAX = "minmax"
-    ENTROPY = "entropy"
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-
-CalibrationOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Pictures as the camera takes them, a hundred or more; INT8 ranges are measured on "
-        "them.",
-    ),
-]
-CalibratorOption = Annotated[
-    Calibrator,
-    typer.Option(help="How a range is chosen: all but the rarest values, all, or by entropy."),
-]
-PreprocessOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME|FILE.json",
-        help=f"How the model was trained to see: {', '.join(PRESETS)}, or a file with fields of "
-        "the card's preprocess.",
-        show_default="that of its family",
-    ),
-]
-
-
 def build(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The exported model.")],
+    model: ModelArgument,
     repository: Annotated[
         Path, typer.Option(metavar="DIR", help="Model repository; made when it is not there.")
     ] = Path("repository"),
     name: Annotated[
         str | None, typer.Option(help="Name of the model.", show_default="name of the file")
     ] = None,
-    backend: Annotated[
-        Backend, typer.Option(help=f"Runtime; auto is the fastest here: {DEFAULT_CPU_BACKEND}.")
-    ] = Backend.AUTO,
-    size: Annotated[
-        str | None,
-        typer.Option(metavar="HxW", help="Input size in pixels.", show_default="the model's own"),
-    ] = None,
+    backend: BackendOption = Backend.AUTO,
+    size: SizeOption = None,
     max_batch: Annotated[
         int,
         typer.Option(
@@ -100,16 +65,7 @@ def build(
             metavar="FILE", help="Class names, one a line.", show_default="from the model"
         ),
     ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            "--head",
-            "--family",
-            metavar="FAMILY",
-            help="Head family, where it is not recognised.",
-            show_default="recognised",
-        ),
-    ] = None,
+    head: HeadOption = None,
     precision: Annotated[
         Precision, typer.Option(help="Arithmetic of the engine.")
     ] = Precision.FP32,
@@ -173,8 +129,8 @@ def build(
         source=model,
         name=model.stem if name is None else name,
         repository=repository,
-        backend=DEFAULT_CPU_BACKEND if backend is Backend.AUTO else backend.value,
-        size=None if size is None else _parse_size(size),
+        backend=backend.runtime,
+        size=parse_size(size),
         max_batch=max_batch,
         labels=None if labels is None else read_labels(labels),
         family=head,
@@ -244,10 +200,3 @@ def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:
     if AUTO in given or "none" in given:
         raise InvalidOption("--keep-float auto and none stand alone, or give patterns")
     return tuple(given)
-
-
-def _parse_size(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text.strip().lower())
-    if match is None:
-        raise InvalidOption(f"size is {text!r}; write HEIGHTxWIDTH, e.g. 640x640")
-    return int(match[1]), int(match[2] or match[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,9 @@ class Agreement:
             there are none, 1 minus the relative error of the outputs.
         box_px: largest difference of a box corner, pixels of the model's input.
         score: largest difference of a score.
-        output_error: largest difference of a raw output, over that output's largest value. An
-            end-to-end head sorts its rows, so two of equal score that swapped count in full.
+        output_error: largest difference of a raw output, over that output's largest value; 1e30
+            where one is no number or of another shape. An end-to-end head sorts its rows, so two
+            of equal score that swapped count in full.
         same_top: share of pictures on which a classifier's first class is the same; None for
             other models.
         worst: the pictures that differ most, worst first; none when all agree fully.
@@ -42,16 +43,16 @@ class Agreement:
 
     images: int
     detections: int
-    missed: int
-    extra: int
-    mean_iou: float | None
-    score_drift: float | None
-    quality: float
     box_px: float
     score: float
     output_error: float
-    same_top: float | None
-    worst: tuple[WorstPicture, ...]
+    missed: int = 0
+    extra: int = 0
+    mean_iou: float | None = None
+    score_drift: float | None = None
+    quality: float = 1.0
+    same_top: float | None = None
+    worst: tuple[WorstPicture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Calibration:
         layers: how many layers multiply integers.
         kept_float: names of layers that were left in float, though they could be quantised.
         reused: the ranges come from an earlier build of the same model and pictures.
+        gains: agreement that each block gains in float, most first; empty without a search.
     """
 
     method: str
@@ -75,6 +77,7 @@ class Calibration:
     layers: int
     kept_float: tuple[str, ...]
     reused: bool
+    gains: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

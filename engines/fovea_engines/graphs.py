@@ -13,7 +13,7 @@ from fovea_engines.precision.half import to_half
 from fovea_engines.precision.qdq import quantise
 from fovea_engines.precision.recode import quantised_share, recode
 from fovea_engines.precision.validator import validate
-from fovea_engines.prepare import PreparedModel
+from fovea_engines.prepare import PreparedModel, check_float32
 from fovea_engines.progress import Progress
 from fovea_engines.quantisation import Quantisation, plan_quantisation
 from fovea_preprocess.errors import UnsupportedModel
@@ -29,13 +29,14 @@ class Graphs:
     Attributes:
         precision: of both.
         served: for the CPU backends.
-        tensorrt: for TensorRT: INT8 is signed, and what is not INT8 is FP16.
+        tensorrt: for TensorRT: INT8 is signed, and what is not INT8 is FP16; None unless asked
+            for.
         quantisation: how it came to INT8; None when it did not, or came so.
     """
 
     precision: Precision
     served: onnx.ModelProto
-    tensorrt: onnx.ModelProto
+    tensorrt: onnx.ModelProto | None
     quantisation: Quantisation | None = None
 
 
@@ -50,21 +51,19 @@ def make_graphs(plan: BuildPlan, prepared: PreparedModel, progress: Progress) ->
     if prepared.quantised:
         return _as_exported(plan, graph, progress)
     if plan.precision == "fp32":
-        return Graphs("fp32", graph, graph)
-    if any(spec.dtype == "float16" for spec in (*prepared.inputs, *prepared.outputs)):
-        raise UnsupportedModel(
-            f"the model is float16 already, and {plan.precision} is made from float32: export it "
-            "without half, or build with --precision fp32, which keeps it as it is"
-        )
+        return Graphs("fp32", graph, None if plan.tensorrt is None else graph)
     if plan.precision == "fp16":
+        check_float32(prepared, "fp16")
         half = to_half(graph)
-        return Graphs("fp16", half, half)
+        return Graphs("fp16", half, None if plan.tensorrt is None else half)
     quantisation = plan_quantisation(plan, prepared, progress)
-    unsigned, signed = (
-        quantise(graph, quantisation.ranges, encoding, quantisation.kept_float)
-        for encoding in (Encoding.UNSIGNED, Encoding.SIGNED)
-    )
-    return Graphs("int8", unsigned, to_half(signed), quantisation)
+    ranges, kept = quantisation.ranges, quantisation.kept_float
+    unsigned = quantise(graph, ranges, Encoding.UNSIGNED, kept)
+    if plan.tensorrt is None:
+        return Graphs("int8", unsigned, None, quantisation)
+    signed = to_half(quantise(graph, ranges, Encoding.SIGNED, kept))
+    validate(signed)
+    return Graphs("int8", unsigned, signed, quantisation)
 
 
 def _as_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -> Graphs:
@@ -79,16 +78,19 @@ def _as_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) ->
         f"quantised by its exporter and built as it is: {done} of {layers} layers are INT8"
         + ("" if done == layers else ", the others stay float")
     )
-    validate(recode(graph, Encoding.SIGNED))
-    return Graphs("int8", recode(graph, Encoding.UNSIGNED), to_half(recode(graph, Encoding.SIGNED)))
+    unsigned = recode(graph, Encoding.UNSIGNED)
+    if plan.tensorrt is None:
+        return Graphs("int8", unsigned, None)
+    signed = to_half(recode(graph, Encoding.SIGNED))
+    validate(signed)
+    return Graphs("int8", unsigned, signed)
 
 
-def save_for_tensorrt(graph: onnx.ModelProto, path: Path) -> None:
-    """Write a graph that TensorRT takes.
-
-    Raises:
-        UnsupportedModel: it would refuse it, or compute something else.
-    """
-    validate(graph)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(graph.SerializeToString())
+def save(graph: onnx.ModelProto, path: Path) -> None:
+    """Write a graph to a file, whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_bytes(graph.SerializeToString())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
 
 # Raised whenever the same source and options would give another engine: old ones are then rebuilt.
-BUILD_FORMAT = 1
+BUILD_FORMAT = 2
 MAX_BATCH = 1024
 MAX_SIDE = 8192
 
@@ -92,8 +93,25 @@ class BuildPlan:
             raise InvalidOption(f"max_batch is {self.max_batch}; it must be from 1 to {MAX_BATCH}")
         if self.size is not None and not all(1 <= side <= MAX_SIDE for side in self.size):
             raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
+        if self.precision != "int8" and self.keep_float not in ((AUTO,), ()):
+            raise InvalidOption("--keep-float is for --precision int8")
+        if self.calibration is not None and self.calibration.is_file() and self.images is None:
+            raise InvalidOption(
+                f"{self.calibration} holds ranges and no pictures: give --images to judge the "
+                "engine on"
+            )
+        if self.tensorrt is not None:
+            self._check_tensorrt(self.tensorrt.resolve())
         if not 0 <= self.max_drop <= 1:
             raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
+
+    def _check_tensorrt(self, path: Path) -> None:
+        if path == self.source.resolve():
+            raise InvalidOption(f"--tensorrt {path} is the model itself: give another file")
+        if path.is_relative_to(self.repository.resolve()):
+            raise InvalidOption(f"--tensorrt {path} is in the repository: give a file outside")
+        if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
 
     @property
     def pictures(self) -> Path | None:

@@ -86,3 +86,16 @@ def _check_batch(rows: int, max_batch: int) -> None:
             f"the model takes one picture at a time, so --max-batch {max_batch} cannot be: export "
             "it with a dynamic batch, or leave --max-batch out"
         )
+
+
+def check_float32(prepared: PreparedModel, precision: str) -> None:
+    """Refuse to make another precision of what is not float32.
+
+    Raises:
+        UnsupportedModel: the model takes or gives float16.
+    """
+    if any(spec.dtype == "float16" for spec in (*prepared.inputs, *prepared.outputs)):
+        raise UnsupportedModel(
+            f"the model is float16 already, and {precision} is made from float32: export it "
+            "without half, or build with --precision fp32, which keeps it as it is"
+        )

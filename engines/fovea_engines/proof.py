@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fovea_engines.accuracy.dataset import Dataset
 from fovea_engines.accuracy.evaluate import evaluate, in_process
 from fovea_engines.agreement.identity import IdentityCheck
-from fovea_engines.agreement.measure import measure
+from fovea_engines.agreement.measure import NO_NUMBER, measure
 from fovea_engines.agreement.samples import answers, read_samples
 from fovea_engines.assemble import trial
 from fovea_engines.card import EngineCard, Precision
@@ -83,22 +83,42 @@ def check_accuracy(
     return found | {engine.card.precision: evaluate(in_process(engine), dataset, progress)}
 
 
+def for_tensorrt(precision: Precision) -> str:
+    """What accuracy of the file for TensorRT is called in a card."""
+    return f"{precision} for TensorRT"
+
+
 def objection(card: EngineCard, max_drop: float) -> str | None:
     """Why an engine must not be published, in a sentence; None when it may.
 
-    Labels decide where there are any; else the agreement with the source does.
+    Labels decide where there are any; else the agreement with the source does. The file for
+    TensorRT is held to the same.
     """
-    precision = card.precision
-    if card.accuracy:
-        before, after = card.accuracy["fp32"].map50_95, card.accuracy[precision].map50_95
-        if before - after <= max_drop:
-            return None
+    reason = _objection(card, card.precision, card.agreement, max_drop)
+    if reason is None and card.tensorrt is not None:
+        reason = _objection(card, for_tensorrt(card.precision), card.tensorrt, max_drop)
+    return reason
+
+
+def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: float) -> str | None:
+    what = name.replace(card.precision, card.precision.upper())
+    if found is not None and found.output_error >= NO_NUMBER:
         return (
-            f"mAP50-95 falls from {before:.3f} to {after:.3f} in {precision.upper()}, by "
-            f"{before - after:.3f} where --max-drop allows {max_drop:g}"
+            f"an output of the {what} engine is no finite number where the source model's is, or "
+            "of another shape"
         )
-    found, least = card.agreement, MIN_QUALITY.get(precision, 0.0)
-    if found is None or found.quality >= least:
+    if name in card.accuracy:
+        return _labelled_objection(card, name, what, max_drop)
+    if found is None:
+        return None
+    if card.precision == "int8" and card.family is not None and not found.detections:
+        return (
+            f"the source model itself finds nothing on the {found.images} pictures that INT8 is "
+            "judged on (--images, or those of --calibration): they show nothing that it knows, or "
+            "it was trained with another preprocessing"
+        )
+    least = MIN_QUALITY.get(card.precision, 0.0)
+    if found.quality >= least:
         return None
     changed = "its outputs differ"
     if found.detections:
@@ -106,8 +126,23 @@ def objection(card: EngineCard, max_drop: float) -> str | None:
             f"of {found.detections} detections it misses {found.missed}, and adds {found.extra}"
         )
     return (
-        f"{precision.upper()} agrees {found.quality:.2f} with the source model where {least:g} is "
-        f"asked for ({changed})"
+        f"{what} agrees {found.quality:.3f} with the source model where {least:g} is asked for "
+        f"({changed})"
+    )
+
+
+def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float) -> str | None:
+    before, after = card.accuracy["fp32"].map50_95, card.accuracy[name].map50_95
+    if before <= max_drop:
+        return (
+            f"the source model itself has mAP50-95 {before:.3f} on --data, so --max-drop "
+            f"{max_drop:g} can tell nothing: are these the labels of these pictures?"
+        )
+    if before - after <= max_drop:
+        return None
+    return (
+        f"mAP50-95 falls from {before:.3f} to {after:.3f} in {what}, by {before - after:.3f} where "
+        f"--max-drop allows {max_drop:g}"
     )
 
 

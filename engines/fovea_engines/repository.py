@@ -135,16 +135,16 @@ class ModelRepository:
     def write_beside(self, name: str, file: str, text: str) -> None:
         """Write a file of the model that is no version's own, whole or not at all."""
         model = self.root / check_name(name)
-        handle, temporary = tempfile.mkstemp(prefix=f".{file}.", dir=model)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                os.fchmod(stream.fileno(), 0o644)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(temporary).replace(model / file)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        # Always the same name: the next build overwrites what a killed one has left.
+        new = model / f".{file}.new"
+        with self._exclusive():
+            try:
+                new.write_text(text, encoding="utf-8")
+                new.chmod(0o644)  # whatever the umask: a server of another user reads it
+                _sync(new)
+                new.replace(model / file)
+            finally:
+                new.unlink(missing_ok=True)
         _sync(model)
 
     def empty_folder(self, name: str, folder: str) -> Path:

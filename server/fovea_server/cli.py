@@ -11,6 +11,7 @@ import typer
 
 from fovea_engines.cli import build, inspect
 from fovea_engines.layers.cli import diff
+from fovea_engines.sensitivity_cli import sensitivity
 from fovea_preprocess.errors import FoveaError
 from fovea_server.commands.demo import demo
 from fovea_server.commands.doctor import doctor
@@ -124,6 +125,7 @@ app.command()(build)
 app.command()(inspect)
 app.command()(predict)
 app.command("eval")(evaluate)
+app.command()(sensitivity)
 app.command()(diff)
 app.command()(doctor)
 app.command()(demo)

@@ -1,19 +1,83 @@
-"""A model repository that is built once."""
+"""Models, pictures and a repository that are made once, and the command as it is typed."""
 
+import json
 from pathlib import Path
 
+import cv2
 import pytest
 
 from fovea_engines.build import build
 from fovea_engines.card import EngineCard
+from fovea_engines.engine import Engine
+from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
+from fovea_engines.samples import draw, read_picture
+from fovea_server.cli import main
 
-from .tiny import tiny_detector
+from .tiny import tiny_detector, tiny_network
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
     return tiny_detector(tmp_path_factory.mktemp("models") / "tiny.onnx")
+
+
+@pytest.fixture(scope="session")
+def network(tmp_path_factory) -> Path:
+    """A network without a known head, of layers that INT8 can touch."""
+    return tiny_network(tmp_path_factory.mktemp("models") / "network.onnx")
+
+
+@pytest.fixture(scope="session")
+def deep_detector(tmp_path_factory) -> Path:
+    """A detector with layers that INT8 can touch."""
+    return tiny_detector(tmp_path_factory.mktemp("models") / "deep.onnx", depth=4)
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory) -> Path:
+    """A folder of eight pictures that tiny models calibrate on."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for seed in range(8):
+        cv2.imwrite(str(folder / f"{seed}.png"), draw(64 + 2 * seed, 80, seed))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def labels(deep_detector, pictures, tmp_path_factory) -> Path:
+    """A COCO file that calls right what `deep_detector` finds on `pictures`."""
+    folder = tmp_path_factory.mktemp("labels")
+    build(BuildPlan(deep_detector, "d", folder, "onnxruntime"))
+    images, annotations = [], []
+    with Engine.open(folder / "d" / "1") as engine:
+        for number, file in enumerate(sorted(pictures.iterdir())):
+            pixels = read_picture(file)
+            height, width = pixels.shape[:2]
+            images.append({"id": number, "file_name": file.name, "width": width, "height": height})
+            found = engine.detect(pixels, PredictOptions(conf=0.5))
+            boxes = found.boxes.clip(0, [width, height, width, height])
+            annotations += [
+                {"image_id": number, "category_id": int(c), "bbox": [x, y, x2 - x, y2 - y]}
+                for (x, y, x2, y2), c in zip(boxes.tolist(), found.class_ids, strict=True)
+            ]
+    categories = [{"id": i, "name": name} for i, name in enumerate(("cat", "dog", "bus"))]
+    document = {"images": images, "annotations": annotations, "categories": categories}
+    (folder / "labels.json").write_text(json.dumps(document))
+    return folder / "labels.json"
+
+
+@pytest.fixture
+def fovea(monkeypatch, capsys, tmp_path):
+    """Run the command in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fovea", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return (stopped.value.code or 0, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

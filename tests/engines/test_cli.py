@@ -7,23 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fovea_engines.figures import Accuracy, Calibration
-from fovea_server.cli import main
 
 from .tiny import tiny_detector
-
-
-@pytest.fixture
-def fovea(monkeypatch, capsys, tmp_path):
-    """Run the command in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fovea", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return (stopped.value.code or 0, *capsys.readouterr())
-
-    return run
 
 
 def test_build_shows_phases_the_card_and_the_next_command(fovea, tiny_model, tmp_path):

@@ -1,4 +1,4 @@
-"""A detector of a few kilobytes with YOLOv8's layout, so that builds run in a second anywhere."""
+"""Networks of a few kilobytes, so that builds run in a second anywhere."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+CHANNELS = 8
 CLASSES = 3
 SIZE = 64
 METADATA = {"names": "{0: 'cat', 1: 'dog', 2: 'bus'}", "stride": "32", "task": "detect"}
@@ -20,17 +21,24 @@ def tiny_detector(
     opset: int = 17,
     metadata: dict[str, str] = METADATA,
     seed: int = 0,
+    depth: int = 0,
 ) -> Path:
-    """Write a model: a convolution a stride, boxes inside the input, scores around a half."""
+    """Write a detector of YOLOv8's layout: boxes inside the input, scores around a half.
+
+    After `depth` layers that INT8 can touch comes a convolution a stride.
+    """
     random = np.random.default_rng(seed)
     rows = 4 + CLASSES
-    nodes, weights, levels = [], [constant("shape", np.array([0, rows, -1]))], []
+    nodes, weights, features = _chain(depth, random)
+    channels = CHANNELS if depth else 3
+    weights.append(constant("shape", np.array([0, rows, -1])))
+    levels = []
     for stride in (8, 16, 32):
-        kernel = random.normal(0, 1 / stride, (rows, 3, stride, stride)).astype(np.float32)
-        weights.append(constant(f"w{stride}", kernel))
+        kernel = random.normal(0, 1 / stride, (rows, channels, stride, stride))
+        weights.append(constant(f"w{stride}", kernel.astype(np.float32)))
         nodes.append(
             helper.make_node(
-                "Conv", ["images", f"w{stride}"], [f"c{stride}"], strides=[stride, stride]
+                "Conv", [features, f"w{stride}"], [f"c{stride}"], strides=[stride, stride]
             )
         )
         nodes.append(helper.make_node("Reshape", [f"c{stride}", "shape"], [f"l{stride}"]))
@@ -54,6 +62,35 @@ def tiny_detector(
         opset=opset,
         metadata=metadata,
     )
+
+
+def tiny_network(path: Path, depth: int = 6, seed: int = 0, size: int = SIZE) -> Path:
+    """Write a network without a known head: `depth` layers that INT8 can touch, and a last one."""
+    random = np.random.default_rng(seed)
+    nodes, weights, features = _chain(depth, random)
+    weights.append(constant("last", _kernel(random, CHANNELS, CHANNELS)))
+    nodes.append(helper.make_node("Conv", [features, "last"], ["out"], "last", pads=[1, 1, 1, 1]))
+    shape = ["batch", CHANNELS, size, size]
+    return save(path, nodes, [("images", ["batch", 3, size, size])], [("out", shape)], weights)
+
+
+def _chain(depth: int, random: np.random.Generator):
+    """Nodes and weights of convolutions with ReLU, and the name of what comes out."""
+    nodes, weights, name = [], [], "images"
+    for i in range(depth):
+        weights.append(constant(f"w.{i}", _kernel(random, CHANNELS, CHANNELS if i else 3)))
+        nodes.append(
+            helper.make_node("Conv", [name, f"w.{i}"], [f"c.{i}"], f"layer.{i}", pads=[1, 1, 1, 1])
+        )
+        name = f"r.{i}"
+        nodes.append(helper.make_node("Relu", [f"c.{i}"], [name]))
+    return nodes, weights, name
+
+
+def _kernel(random: np.random.Generator, out: int, channels: int) -> np.ndarray:
+    """Weights that leave the size of the values as it is, after a ReLU."""
+    deviation = (2 / (9 * channels)) ** 0.5
+    return random.normal(0, deviation, (out, channels, 3, 3)).astype(np.float32)
 
 
 def constant(name: str, value: np.ndarray) -> TensorProto:

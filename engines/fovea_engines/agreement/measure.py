@@ -17,8 +17,8 @@ from fovea_engines.figures import Agreement, WorstPicture
 from fovea_engines.heads.base import Head
 from fovea_engines.options import PredictOptions
 
-# Stands for a difference that is infinite, which JSON cannot say.
-_NO_NUMBER = 1e30
+NO_NUMBER = 1e30
+"""Stands for a difference that is infinite or no number, which JSON cannot say."""
 
 Floats = NDArray[np.float64]
 
@@ -154,7 +154,9 @@ def _ratio(error: float, energy: float) -> float:
 
 
 def _difference(want: Array, have: Array) -> Floats:
-    """Zero where both are the same, infinite or no number."""
+    """Zero where both are the same, infinite or no number; infinite where shapes differ."""
+    if want.shape != have.shape:
+        return np.full(want.shape or 1, np.inf)
     same = (want == have) | ((want != want) & (have != have))
     return np.where(same, 0.0, have.astype(np.float64) - np.where(same, 0.0, want))
 
@@ -168,8 +170,10 @@ def _energy(values: Floats) -> float:
 
 
 def _largest_error(want: Array, off: Floats) -> float:
+    if not np.isfinite(off).all():
+        return NO_NUMBER
     largest = max(float(np.abs(_finite(want)).max(initial=0)), 1e-6)
-    return min(float(np.abs(off).max(initial=0)) / largest, _NO_NUMBER)
+    return min(float(np.abs(off).max(initial=0)) / largest, NO_NUMBER)
 
 
 def _mean(arrays: list[NDArray[Any]]) -> float | None:

@@ -11,8 +11,8 @@ import numpy as np
 
 from fovea_engines.backends.base import Array
 from fovea_engines.engine import Engine
+from fovea_engines.judge import Judge
 from fovea_engines.samples import sample_images
-from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -61,8 +61,6 @@ def read_samples(
 ) -> Iterator[Sample]:
     """Run the source model on pictures with plain ONNX Runtime, one at a time.
 
-    Not through a backend: the judge must not share code with what it judges.
-
     Args:
         source: the ONNX file as it was exported.
         spec: how pictures are preprocessed.
@@ -74,25 +72,9 @@ def read_samples(
         InvalidOption: the folder has no picture.
         UnsupportedModel: ONNX Runtime cannot run the source.
     """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    errors = ort.capi.onnxruntime_pybind11_state
-    try:
-        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        [feed] = session.get_inputs()
-        for name, row in read_rows(spec, images, most):
-            answer = session.run(outputs, {feed.name: row})
-            yield Sample(name, row, dict(zip(outputs, answer, strict=True)))
-    except (
-        errors.Fail,
-        errors.InvalidArgument,
-        errors.InvalidGraph,
-        errors.NotImplemented,
-        errors.RuntimeException,
-    ) as error:
-        raise UnsupportedModel(f"ONNX Runtime cannot run the source model: {error}") from error
+    judge = Judge(source)
+    for name, row in read_rows(spec, images, most):
+        yield Sample(name, row, dict(zip(outputs, judge.run(outputs, row), strict=True)))
 
 
 def answers(engine: Engine, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Outputs]]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from fovea_engines.progress import Progress
 
+# Agreement that is as good as none: one block more or less cannot be seen in it.
+_SPOILT = 0.1
+
 Quality = Callable[[Iterable[str]], float]
 """Agreement (0 to 1) of the INT8 network in which the layers of these names stay float."""
 
@@ -18,8 +21,9 @@ class Sensitivity:
     Attributes:
         block: its name.
         layers: names of its layers.
-        quality: agreement with the source when this block alone is float.
-        gain: that, less the agreement when none is.
+        quality: agreement with the source when this block alone is float; or, where no block
+            brings anything by itself, when it alone is INT8.
+        gain: that, less the agreement when none is float; or what it falls short of 1.
     """
 
     block: str
@@ -33,10 +37,13 @@ def rank(
 ) -> list[Sensitivity]:
     """Put one block at a time back to float.
 
+    Where that brings nothing, because another block spoils all by itself, one block at a time is
+    put into INT8 instead.
+
     Args:
         groups: layers by block.
         base: agreement when no block is float.
-        quality: builds and judges; called once a block.
+        quality: builds and judges; called once a block, or twice.
         progress: is told of every block.
 
     Returns:
@@ -46,7 +53,15 @@ def rank(
     for block in progress.each(groups, len(groups)):
         reached = quality(groups[block])
         found.append(Sensitivity(block, tuple(groups[block]), reached, reached - base))
+    if all(one.gain <= 0 for one in found) and base < _SPOILT:
+        found = [_alone(block, groups, quality) for block in progress.each(groups, len(groups))]
     return sorted(found, key=lambda one: one.gain, reverse=True)
+
+
+def _alone(block: str, groups: Mapping[str, Sequence[str]], quality: Quality) -> Sensitivity:
+    others = [layer for name, layers in groups.items() if name != block for layer in layers]
+    reached = quality(others)
+    return Sensitivity(block, tuple(groups[block]), reached, 1 - reached)
 
 
 def keep_until(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fovea_engines.calibration.histogram import Histogram
 from fovea_engines.calibration.pictures import Pictures
 from fovea_engines.calibration.ranges import Method, Origin, Ranges
 from fovea_engines.graph.wiring import Wiring
+from fovea_engines.judge import Judge
 from fovea_engines.progress import Progress
-from fovea_preprocess.errors import BuildError, UnsupportedModel
+from fovea_preprocess.errors import BuildError
 
 if TYPE_CHECKING:
     import onnx
-
-    from fovea_engines.backends.base import Array
 
 # All but one value in a million: objects are rare, and so are the activations that tell of them.
 PERCENTILE = 0.999999
@@ -43,19 +42,26 @@ def calibrate(
         InvalidOption: the pictures are empty scenes.
         UnsupportedModel: ONNX Runtime cannot run the model.
     """
-    layers = Wiring(model).layers()
-    names = list(dict.fromkeys([model.graph.input[0].name, *(node.input[0] for node in layers)]))
+    names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
-    run = _runner(model, names)
+    judge = Judge(_showing(model, names))
+    asked = [name for name in names if name != model.graph.input[0].name]
     for row in progress.each(pictures.rows(), len(pictures)):
-        for name, values in zip(names, run(row), strict=True):
+        values = dict(zip(asked, judge.run(asked, row), strict=True))
+        for name in names:
             try:
-                seen[name].add(values)
+                seen[name].add(values.get(name, row))
             except BuildError as error:
                 raise BuildError(f"calibration stopped at tensor {name!r}: {error}") from error
     return Ranges(
         origin, len(pictures), {name: _range(one, origin.method) for name, one in seen.items()}
     )
+
+
+def measured_tensors(model: onnx.ModelProto) -> list[str]:
+    """Names of the tensors that have a range: the network's input, and what its layers take."""
+    taken = (node.input[0] for node in Wiring(model).layers())
+    return list(dict.fromkeys([model.graph.input[0].name, *taken]))
 
 
 def _range(seen: Histogram, method: Method) -> tuple[float, float]:
@@ -69,33 +75,15 @@ def _range(seen: Histogram, method: Method) -> tuple[float, float]:
     return max(seen.low, -bound), min(seen.high, bound)
 
 
-def _runner(model: onnx.ModelProto, names: Iterable[str]) -> Any:
-    """A function from a row to the values of the named tensors."""
+def _showing(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
+    """A model that gives the named tensors as well."""
     import onnx
-    import onnxruntime as ort
 
-    names = list(names)
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
-    [taken] = (value.name for value in model.graph.input)
-    known = {value.name for value in shown.graph.output}
+    known = {value.name for value in (*model.graph.input, *model.graph.output)}
     for name in names:
-        if name != taken and name not in known:
+        if name not in known:
             shown.graph.output.add(name=name)
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    errors = ort.capi.onnxruntime_pybind11_state
-    try:
-        session = ort.InferenceSession(
-            shown.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-    except (errors.Fail, errors.InvalidGraph, errors.NotImplemented) as error:
-        raise UnsupportedModel(f"ONNX Runtime cannot run the model: {error}") from error
-
-    asked = [name for name in names if name != taken]
-
-    def run(row: Array) -> list[Array]:
-        found = dict(zip(asked, session.run(asked, {taken: row}), strict=True))
-        return [row if name == taken else found[name] for name in names]
-
-    return run
+    serialised: bytes = shown.SerializeToString()
+    return serialised

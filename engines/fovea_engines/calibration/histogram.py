@@ -49,7 +49,8 @@ class Histogram:
             halved = self._counts.reshape(-1, 2).sum(axis=1)
             self._counts = np.concatenate([halved, np.zeros(BINS // 2, np.int64)])
             self._top *= 2
-        bins = (np.abs(values).ravel() * np.float32(BINS / self._top)).astype(np.int32)
+        # Not times BINS / top, which overflows where a tensor is next to nothing.
+        bins = (np.abs(values).ravel() / np.float32(self._top) * np.float32(BINS)).astype(np.int32)
         self._counts += np.bincount(np.minimum(bins, BINS - 1, out=bins), minlength=BINS)
 
     def percentile(self, share: float) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 
 from fovea_engines.backends.base import Array
@@ -16,7 +17,7 @@ from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 MAX_PICTURES = 1000
-# Under this standard deviation, grey levels, a picture has nothing in it.
+# Under this standard deviation in every channel, a picture has nothing in it.
 _FLAT = 2.0
 
 
@@ -61,7 +62,7 @@ class Pictures:
         flat = 0
         for file in self.files:
             pixels = read_picture(file)
-            flat += bool(pixels.std() < _FLAT)
+            flat += bool(cv2.meanStdDev(pixels)[1].max() < _FLAT)
             row = np.empty((1, *self.spec.row_shape), self.spec.dtype)
             preprocessor(pixels, row[0])
             yield row

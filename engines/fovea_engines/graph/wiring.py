@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 # They only move values, so what comes straight from a Softmax still does after them.
 _SHAPE_OPS = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
 
+_PRODUCTS = {"ConvTranspose", "Gemm", "MatMul"}
+
 
 class Wiring:
     """An index over a graph in topological order; stale once the graph is changed.
@@ -64,7 +66,7 @@ class Wiring:
 
     def decoding(self) -> set[str]:
         """Names of the nodes after which no layer comes: they turn features into results."""
-        layers = {node.name for node in self.layers()}
+        layers = {node.name for node in self.layers()} | set(self._products())
         before: set[str] = set()  # tensors that reach a layer
         after: set[str] = set()
         for node in reversed(self.nodes):
@@ -73,6 +75,12 @@ class Wiring:
             else:
                 after.add(node.name)
         return after
+
+    def _products(self) -> Iterator[str]:
+        """Names of the other nodes that multiply with learned weights."""
+        for node in self.nodes:
+            if node.op_type in _PRODUCTS and not self.constants.keys().isdisjoint(node.input):
+                yield node.name
 
     def _comes_from_softmax(self, name: str) -> bool:
         node = self.producer.get(name)

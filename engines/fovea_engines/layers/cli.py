@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fovea_engines.cli import AsJson
+from fovea_engines.cli_options import AsJson
 from fovea_engines.progress import ConsoleProgress
 
 # Of the table where no terminal says how wide it is.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Below this a channel is nothing but rounding, and its scale would vanish in float16.
-_SMALLEST = 1e-5
+# Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
+_SMALLEST = 2.0**-20
 
 
 class Encoding(StrEnum):
@@ -30,7 +30,8 @@ class Steps:
     """real = (integer - zero_point) * scale.
 
     Attributes:
-        scale: float32 scalar; exact in float16 as well, so that both precisions agree.
+        scale: float32 scalar; exact in float16 as well, so that both precisions agree, unless it
+            is over 65504.
         zero_point: int8 or uint8 scalar.
     """
 
@@ -63,5 +64,7 @@ def encode_weight(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArra
 def _half_exact(scale: Any) -> NDArray[np.float32]:
     """The float16 just above, as float32: rounding down would clip the end of the range."""
     wanted = np.maximum(np.asarray(scale, np.float32), np.float32(_SMALLEST))
-    half = wanted.astype(np.float16)
-    return np.where(half < wanted, np.nextafter(half, np.float16(np.inf)), half).astype(np.float32)
+    with np.errstate(over="ignore"):
+        half = wanted.astype(np.float16)
+        half = np.where(half < wanted, np.nextafter(half, np.float16(np.inf)), half)
+    return np.where(np.isfinite(half), half, wanted).astype(np.float32)

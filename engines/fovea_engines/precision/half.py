@@ -104,9 +104,10 @@ class _Halving:
 
 
 def _coarse(wiring: Wiring) -> Iterator[str]:
-    """Names of layers whose bias float16 would round by a quarter or more.
+    """Names of layers whose bias float16 would round by a quarter or more, and of their activation.
 
     Its inputs must cancel it, and then the rounding is what is left: u2netp has one of 1361.
+    The activation, because TensorRT takes a layer between two casts for one of float16.
     """
     from onnx.numpy_helper import to_array
 
@@ -114,6 +115,7 @@ def _coarse(wiring: Wiring) -> Iterator[str]:
         bias = wiring.constants.get(node.input[2]) if len(node.input) > 2 else None
         if bias is not None and np.abs(to_array(bias)).max(initial=0.0) >= _COARSE:
             yield node.name
+            yield from (taker.name for taker in wiring.consumers[node.output[0]])
 
 
 def _cast(name: str, other: str, half: bool) -> onnx.NodeProto:

@@ -44,9 +44,13 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
     other, other_middle = _KINDS[
         Encoding.UNSIGNED if encoding is Encoding.SIGNED else Encoding.SIGNED
     ]
+    made: set[str] = set()
     for pair in wiring.nodes:
         if pair.op_type != "QuantizeLinear" or pair.input[0] in wiring.constants:
             continue
+        takers = wiring.consumers[pair.output[0]]
+        if any(taker.op_type != "DequantizeLinear" for taker in takers):
+            continue  # the integers themselves are computed with
         zero = wiring.constants.get(pair.input[2]) if len(pair.input) > 2 else None
         if zero is None:
             raise UnsupportedModel(
@@ -56,10 +60,12 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
         if old.dtype != other or (old != other_middle).any():
             continue
         name = f"{zero.name}/{encoding.value}"
-        recoded.graph.initializer.append(from_array(np.full_like(old, middle, dtype), name))
-        for node in (pair, *wiring.consumers[pair.output[0]]):
-            if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-                node.input[2] = name
+        if name not in made:  # exporters let pairs share one
+            made.add(name)
+            recoded.graph.initializer.append(from_array(np.full_like(old, middle, dtype), name))
+        for node in (pair, *takers):
+            del node.input[2:]
+            node.input.append(name)
     rebuild(recoded, iter(wiring.nodes))
     return recoded
 

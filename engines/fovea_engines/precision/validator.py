@@ -61,7 +61,8 @@ def _scale_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
     if values.size > 1 and not _is_of_weights(wiring, node):
         yield f"{node.name} quantises an activation per channel; only weights may be"
     elif values.size > 1 and (axis := attribute(node, "axis", 1)) != 0:
-        yield f"{node.name} has a scale per channel along axis {axis}, not 0"
+        if any(taker.op_type == "Conv" for taker in wiring.consumers[node.output[0]]):
+            yield f"{node.name} has a scale per channel along axis {axis}, not 0"
 
 
 def _integer_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
@@ -100,4 +101,4 @@ def _is_of_weights(wiring: Wiring, node: onnx.NodeProto) -> bool:
     if node.input[0] in wiring.constants:
         return True
     maker = wiring.producer.get(node.input[0])
-    return maker is not None and maker.input[0] in wiring.constants
+    return maker is not None and not wiring.constants.keys().isdisjoint(maker.input[:1])

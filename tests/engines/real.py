@@ -1,0 +1,62 @@
+"""Real models, normalised once, and what they make of a real picture."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from fovea_engines.calibration.calibrate import calibrate
+from fovea_engines.calibration.pictures import Pictures
+from fovea_engines.calibration.ranges import Origin, Ranges
+from fovea_engines.heads.preprocess import PRESETS
+from fovea_engines.plan import BuildPlan
+from fovea_engines.prepare import PreparedModel, prepare
+from fovea_engines.progress import Progress
+from fovea_engines.samples import picture_files, read_picture
+from fovea_preprocess.preprocessor import Preprocessor
+
+DETECTORS = ("yolov5n", "yolov8n", "yolov10n", "yolox_nano", "yolov8n-pose", "yolov8n-seg-320")
+OTHERS = ("mobilenetv2", "u2netp")
+_TRAINED = {"mobilenetv2": PRESETS["imagenet"], "u2netp": PRESETS["stretch"]}
+_PICTURES = 4
+
+
+@cache
+def prepared(shared: Path, name: str) -> PreparedModel:
+    """A model as a build writes precision into it; not to be changed."""
+    source = shared / "models" / f"{name}.onnx"
+    plan = BuildPlan(source, "model", Path("unused"), preprocess=_TRAINED.get(name))
+    return prepare(plan, Progress())
+
+
+@cache
+def ranges(shared: Path, name: str) -> Ranges:
+    """Its ranges on a few pictures."""
+    model = prepared(shared, name)
+    files = picture_files(shared / "data" / "coco64" / "calibration", _PICTURES)
+    pictures = Pictures(files, model.preprocess, "")
+    return calibrate(model.graph, pictures, Origin("", "", "", "minmax"), Progress())
+
+
+@cache
+def bus(shared: Path, name: str) -> np.ndarray:
+    """bus.jpg as the model takes it, float32 [1, 3, height, width]."""
+    spec = prepared(shared, name).preprocess
+    row = np.empty((1, *spec.row_shape), np.float32)
+    Preprocessor(spec)(read_picture(shared / "data" / "bus.jpg"), row[0])
+    return row
+
+
+def run(model: onnx.ModelProto, row: np.ndarray) -> list[np.ndarray]:
+    """What plain ONNX Runtime computes."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    return session.run(None, {session.get_inputs()[0].name: row})
+
+
+def error(have: np.ndarray, want: np.ndarray) -> float:
+    """Relative, of the whole array."""
+    return float(np.linalg.norm(have - want) / np.linalg.norm(want))

@@ -1,0 +1,218 @@
+"""How well two models agree, on cases that can be worked out by hand."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from fovea_engines.agreement.matching import iou, match
+from fovea_engines.agreement.measure import CONF, MARGIN, NO_NUMBER, measure
+from fovea_engines.agreement.samples import Sample
+from fovea_engines.detections import Detections
+from fovea_engines.figures import Accuracy, WorstPicture
+from fovea_engines.heads.yolov10 import YoloV10
+from fovea_engines.proof import MIN_QUALITY, objection
+
+HEAD = YoloV10("out")
+SQUARE = (10, 10, 50, 50)
+HALF_RIGHT = (20, 10, 60, 50)  # overlaps SQUARE by 30 of 50 columns
+FAR = (200, 200, 240, 260)
+ROW = np.zeros((1, 3, 8, 8), np.float32)
+
+
+def found(*detections) -> Detections:
+    """Detections of (box, score, class)."""
+    boxes = np.array([box for box, _, _ in detections], np.float32).reshape(-1, 4)
+    scores = np.array([score for _, score, _ in detections], np.float32)
+    return Detections(boxes, scores, np.array([c for *_, c in detections], np.int32))
+
+
+def output(*detections) -> dict[str, np.ndarray]:
+    """The same as an end-to-end model gives them."""
+    rows = np.zeros((1, 9, 6), np.float32)
+    for i, (box, score, class_id) in enumerate(detections):
+        rows[0, i] = (*box, score, class_id)
+    return {"out": rows}
+
+
+def agreement(*pairs, head=HEAD):
+    """Of pictures that are named by their place, each (source's output, engine's output)."""
+    return measure(
+        head, [(Sample(f"{i}", ROW, want), have) for i, (want, have) in enumerate(pairs)]
+    )
+
+
+def test_overlap():
+    one = np.array([SQUARE, FAR, (5, 5, 5, 9)], np.float32)
+    other = np.array([SQUARE, HALF_RIGHT, (1000, 0, 1010, 10)], np.float32)
+    assert iou(one, other) == pytest.approx(np.array([[1, 0.6, 0], [0, 0, 0], [0, 0, 0]]))
+    assert iou(one, other[:0]).shape == (3, 0)
+
+
+def test_one_of_each():
+    matching = match(
+        found((SQUARE, 0.9, 1), (FAR, 0.8, 1), ((0, 0, 9, 9), 0.7, 2)),
+        found((HALF_RIGHT, 0.6, 1), (FAR, 0.5, 2), ((300, 0, 309, 9), 0.4, 2)),
+        CONF,
+        MARGIN,
+    )
+    assert list(matching.want) == list(matching.have) == [0]
+    assert matching.iou == pytest.approx([0.6])
+    # FAR is of another class in the engine, and each has a box that the other has not.
+    assert (matching.missed, matching.extra) == (2, 2)
+    assert matching.quality == pytest.approx(0.6 / (1 + (2 + 2) / 2))
+
+
+def test_the_better_detection_takes_the_partner():
+    matching = match(
+        found((SQUARE, 0.9, 0), (HALF_RIGHT, 0.8, 0)), found((SQUARE, 0.9, 0)), CONF, MARGIN
+    )
+    assert list(matching.want) == [0]
+    assert (matching.missed, matching.extra) == (1, 0)
+
+
+def test_boxes_that_overlap_by_less_than_half_are_no_partners():
+    shifted = (27, 10, 67, 50)  # 23 of 57 columns
+    matching = match(found((SQUARE, 0.9, 0)), found((shifted, 0.9, 0)), CONF, MARGIN)
+    assert (matching.missed, matching.extra, matching.quality) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("want", "have", "matched", "missed", "extra"),
+    [
+        (0.26, 0.24, 1, 0, 0),  # lost its place at the threshold, and is no loss
+        (0.24, 0.26, 1, 0, 0),
+        (0.26, 0.20, 1, 0, 0),
+        (0.26, 0.19, 0, 1, 0),
+        (0.19, 0.26, 0, 0, 1),
+        (0.24, 0.24, 0, 0, 0),  # under the threshold in both
+        (0.90, 0.30, 1, 0, 0),
+    ],
+)
+def test_the_threshold_has_a_margin(want, have, matched, missed, extra):
+    result = match(found((SQUARE, want, 0)), found((SQUARE, have, 0)), CONF, MARGIN)
+    assert (len(result.iou), result.missed, result.extra) == (matched, missed, extra)
+    # As the head decodes it, down to the margin, it is the same.
+    both = agreement((output((SQUARE, want, 0)), output((SQUARE, have, 0))))
+    assert (both.missed, both.extra) == (missed, extra)
+
+
+def test_no_detections_on_either_side_or_on_both():
+    assert match(found(), found(), CONF, MARGIN).quality == 1
+    assert match(found((SQUARE, 0.9, 0)), found(), CONF, MARGIN).missed == 1
+    assert match(found(), found((SQUARE, 0.9, 0)), CONF, MARGIN).extra == 1
+
+
+def test_figures_of_several_pictures():
+    same = output((SQUARE, 0.9, 0), (FAR, 0.5, 1))
+    figures = agreement(
+        (same, same),
+        (output((SQUARE, 0.9, 0)), output((HALF_RIGHT, 0.7, 0))),
+        (output((FAR, 0.6, 1)), output()),
+        (output(), output()),
+    )
+    assert (figures.images, figures.detections) == (4, 4)
+    assert (figures.missed, figures.extra) == (1, 0)
+    assert figures.mean_iou == pytest.approx((1 + 1 + 0.6) / 3)
+    assert figures.score_drift == pytest.approx((0 + 0 - 0.2) / 3)
+    assert figures.score == pytest.approx(0.2)
+    assert figures.box_px == 10
+    assert figures.quality == pytest.approx((1 + 1 + 0.6) / (3 + 0.5))
+    assert figures.same_top is None
+    assert figures.worst == (WorstPicture("2", 0), WorstPicture("1", 0.6))
+
+
+def test_without_detections_the_outputs_decide():
+    want = output((SQUARE, 0.1, 0))
+    have = {"out": want["out"] * np.float32(1.1)}
+    figures = agreement((want, have))
+    assert figures.detections == 0
+    assert figures.mean_iou is None
+    assert figures.score_drift is None
+    # A tenth of everything is a relative error of a tenth.
+    assert figures.quality == pytest.approx(0.9)
+    assert figures.output_error == pytest.approx(0.1)
+    assert agreement((want, {"out": want["out"] * 3})).quality == 0
+    assert agreement((output(), output())).quality == 1
+
+
+def test_the_worst_output_speaks_for_all():
+    want = {"a": np.full((1, 4, 5), 2.0), "b": np.full((1, 3, 5), 2.0)}
+    have = {"a": want["a"], "b": want["b"] / 2}
+    assert agreement((want, have), head=None).quality == pytest.approx(0.5)
+
+
+def test_a_classifiers_first_class():
+    def scores(*values):
+        return {"logits": np.array([values], np.float32)}
+
+    figures = agreement(
+        (scores(1, 9, 2), scores(1, 8, 2)),
+        (scores(1, 9, 2), scores(9, 8, 2)),
+        (scores(5, 1, 2), scores(5, 1, 2)),
+        head=None,
+    )
+    assert figures.same_top == pytest.approx(2 / 3)
+    assert [one.name for one in figures.worst] == ["1", "0"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+@pytest.mark.parametrize("head", [HEAD, None])
+def test_what_is_no_number_never_passes(card, value, precision, head):
+    """Not even in one row of many that no detection is read from."""
+    want = output((SQUARE, 0.9, 0), (FAR, 0.1, 0))
+    have = {"out": want["out"].copy()}
+    have["out"][0, 1, 2] = value
+    figures = agreement((want, want), (want, have), head=head)
+    assert figures.output_error == NO_NUMBER
+    perfect = Accuracy(9, 0.9, 0.9, {}, {})
+    judged = replace(card, precision=precision, agreement=figures)
+    for accuracy in ({}, {"fp32": perfect, precision: perfect}):
+        reason = objection(replace(judged, accuracy=accuracy), 1.0)
+        assert f"of the {precision.upper()} engine is no finite number" in reason
+    # The card is JSON to the letter, and can be read again.
+    document = judged.to_json()
+    json.dumps(document, allow_nan=False)
+    assert type(judged).from_json(document).agreement == figures
+
+
+def test_what_the_source_says_likewise_is_no_difference():
+    want = {"out": np.array([[[np.inf, -np.inf, np.nan, 1.0]]])}
+    figures = agreement((want, {"out": want["out"].copy()}), head=None)
+    assert (figures.quality, figures.output_error) == (1, 0)
+
+
+def test_an_output_of_another_shape_never_passes(card):
+    want = {"out": np.zeros((1, 5, 6), np.float32)}
+    have = {"out": np.zeros((1, 7, 6), np.float32)}
+    figures = agreement((want, have))
+    judged = replace(card, precision="int8", agreement=figures)
+    assert "of another shape" in objection(judged, 1.0)
+    json.dumps(asdict(figures), allow_nan=False)
+
+
+def test_the_gate(card):
+    """`objection` with figures at the border of what is asked for."""
+    figures = replace(card.agreement, detections=20, missed=3, extra=2, output_error=0.1)
+    for precision, least in MIN_QUALITY.items():
+        judged = replace(card, precision=precision, agreement=replace(figures, quality=least))
+        assert objection(judged, 0.01) is None
+        judged = replace(judged, agreement=replace(figures, quality=least - 0.001))
+        assert "of 20 detections it misses 3, and adds 2" in objection(judged, 0.01)
+    blind = replace(card, precision="int8", agreement=replace(figures, detections=0, quality=1.0))
+    assert "the source model itself finds nothing on the 3 pictures" in objection(blind, 0.01)
+    assert objection(replace(blind, family=None), 0.01) is None
+    assert objection(replace(blind, precision="fp16"), 0.01) is None
+
+
+def test_labels_decide_where_there_are_any(card):
+    figures = replace(card.agreement, quality=0.1, output_error=0.1)
+    before = Accuracy(9, 0.5, 0.6, {}, {})
+    judged = replace(card, precision="int8", agreement=figures)
+    for after, allowed in ((0.495, True), (0.51, True), (0.48, False), (float("nan"), False)):
+        accuracy = {"fp32": before, "fp16": before, "int8": replace(before, map50_95=after)}
+        reason = objection(replace(judged, accuracy=accuracy), 0.01)
+        assert (reason is None) == allowed
+        assert reason is None or "mAP50-95 falls from 0.500" in reason
