@@ -16,6 +16,9 @@ from fovea_engines.progress import Progress
 from fovea_engines.sweep import BUDGET, Trials
 from fovea_preprocess.errors import UnsupportedModel
 
+# Blocks of the ranking that are shown while building; the card has all.
+_SHOWN = 8
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantisation:
@@ -71,8 +74,9 @@ def plan_quantisation(plan: BuildPlan, prepared: PreparedModel, progress: Progre
         if base >= BUDGET:
             return Quantisation(ranges, reused, layers, (), ())
         found = trials.sweep(layers, base, progress)
-    for one in found.kept:
-        progress.note(f"{one.block} stays in float: {one.gain:+.3f} by itself")
+    for one in found.ranking[:_SHOWN]:
+        stays = "stays in float" if one in found.kept else "in INT8"
+        progress.note(f"  {one.gain:+.3f}  {one.block} {stays}")
     progress.note(
         f"agreement {found.reached:.3f} with {len(found.kept)} of {len(found.ranking)} blocks in "
         "float"

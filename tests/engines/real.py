@@ -20,7 +20,7 @@ from fovea_preprocess.preprocessor import Preprocessor
 DETECTORS = ("yolov5n", "yolov8n", "yolov10n", "yolox_nano", "yolov8n-pose", "yolov8n-seg-320")
 OTHERS = ("mobilenetv2", "u2netp")
 _TRAINED = {"mobilenetv2": PRESETS["imagenet"], "u2netp": PRESETS["stretch"]}
-_PICTURES = 4
+_PICTURES = 2
 
 
 @cache

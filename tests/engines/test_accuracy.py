@@ -97,6 +97,15 @@ def test_classes_count_alike_and_only_those_of_the_labels():
     assert measure(image, found(), names=None).per_class == {"0": 0.0, "1": 0.0}
 
 
+def test_the_best_100_of_each_class_count():
+    image = labelled((0, SQUARE), (1, OTHER))
+    misses = [(0, 0.9, OTHER)] * 100
+    figures = measure(image, found(*misses, (0, 0.5, SQUARE), (1, 0.1, OTHER)))
+    assert figures.per_class == {"cat": 0.0, "dog": pytest.approx(1.0)}
+    figures = measure(image, found(*misses[1:], (0, 0.5, SQUARE)))
+    assert figures.per_class == {"cat": pytest.approx(0.01), "dog": 0.0}
+
+
 def test_a_crowd_counts_neither_for_nor_against():
     image = labelled((0, SQUARE), (0, OTHER), (1, OTHER), crowd=(1, 2))
     inside = (310.0, 110.0, 350.0, 150.0)
@@ -173,6 +182,8 @@ def test_figures_are_those_of_pycocotools(engine, coco64, detections):
     assert ours == pytest.approx([judge.stats[i] for i in (0, 1, 3, 4, 5)], abs=1e-4)
     assert np.mean(list(figures.per_class.values())) == pytest.approx(figures.map50_95)
     assert figures.map50_95 > 0.3
+    # A hundred a picture is the limit of a class, not of what a detector is asked for.
+    assert max(len(one.scores) for one in detections.values()) > 100
 
 
 def test_yolo_labels_of_the_same_boxes_give_the_same_figures(engine, coco64, detections, tmp_path):

@@ -253,7 +253,7 @@ def versions(plan: BuildPlan) -> list[Path]:
 )
 def test_ranges_of_something_else_are_refused_by_name(calibrated, tmp_path, change, says):
     file = calibrated.repository / "net" / "1" / RANGES_FILE
-    plan = replace(calibrated, calibration=file)
+    plan = replace(calibrated, calibration=file, images=calibrated.calibration)
     assert pictures_shown(plan) == 0
     with pytest.raises(InvalidOption, match=f"calibration.json was measured with {says}"):
         pictures_shown(replace(plan, **change(plan, tmp_path)))
@@ -276,8 +276,9 @@ def test_a_calibration_that_was_tampered_with_is_refused(calibrated, tmp_path, s
     text = (calibrated.repository / "net" / "1" / RANGES_FILE).read_text()
     (tmp_path / RANGES_FILE).write_text(spoil(text))
     assert spoil(text) != text
+    plan = replace(calibrated, calibration=tmp_path / RANGES_FILE, images=calibrated.calibration)
     with pytest.raises(InvalidOption, match=says):
-        pictures_shown(replace(calibrated, calibration=tmp_path / RANGES_FILE))
+        pictures_shown(plan)
 
 
 def test_int8_without_pictures_says_what_it_needs(calibrated, tmp_path):

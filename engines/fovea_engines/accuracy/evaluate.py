@@ -15,11 +15,12 @@ from fovea_engines.options import PredictOptions
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import UnsupportedModel
 
-EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=100)
+EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)
 """What a detector is asked for when it is measured.
 
-Precision is read at every recall, so nearly everything it finds is wanted, and by COCO's rules at
-most 100 detections a picture count."""
+Precision is read at every recall, so nearly everything it finds is wanted. COCO counts the best 100
+of each class on a picture; 300 of all classes together is what detectors are usually measured with.
+"""
 
 Detect = Callable[[LabelledImage], Detections]
 """Finds what is in a picture: boxes in its upright pixels."""

@@ -44,7 +44,7 @@ def cache_bytes(ranges: Ranges, version: str) -> bytes:
     # NV_TENSORRT_VERSION of NvInfer.h.
     lines = [f"TRT-{10000 * major + 100 * minor + patch}-EntropyCalibration2"]
     for name, (low, high) in ranges.tensors.items():
-        scale = np.float32(max(-low, high) / _STEPS)
+        scale = np.float32(max(abs(low), abs(high)) / _STEPS)
         lines.append(f"{name}: {struct.pack('>f', scale).hex()}")
     return "\n".join([*lines, ""]).encode()
 

@@ -75,9 +75,10 @@ class _Halving:
         """In topological order; constants in float16 go into the model."""
         for node in self._wiring.nodes:
             halved = node.name in self._halved
+            always_float = _ALWAYS_FLOAT.get(node.op_type, ())
             for i, name in enumerate(node.input):
-                if name in self._floats and i not in _ALWAYS_FLOAT.get(node.op_type, ()):
-                    node.input[i], cast = self._as(name, halved)
+                if name in self._floats:
+                    node.input[i], cast = self._as(name, halved and i not in always_float)
                     yield from cast
             ends = [name for name in node.output if name in self._outputs]
             for i, name in enumerate(node.output):

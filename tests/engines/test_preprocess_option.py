@@ -1,0 +1,109 @@
+"""--preprocess: what a file may say, and how it is laid over what the family was trained with."""
+
+import json
+
+import pytest
+
+from fovea_engines.backends.base import TensorSpec
+from fovea_engines.heads.preprocess import PRESETS, default_preprocess, read_preprocess
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+FLOAT = [TensorSpec("images", "float32", (1, 3, 64, 64))]
+BYTES = [TensorSpec("images", "uint8", (1, 64, 64, 3))]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a preprocess file; its path as it is typed."""
+
+    def write(content: object) -> str:
+        path = tmp_path / "trained.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"chanels": "BGR"}, "no field 'chanels'.*fit, anchor.*channels"),
+        ({"height": 320}, "no field 'height'.*the model's input"),
+        ({"fit": "foo"}, "fit must be letterbox, stretch or center-crop"),
+        ({"anchor": None}, "anchor must be center or top-left"),
+        ({"pad": 999}, "pad must be a whole number from 0 to 255"),
+        ({"pad": 114.5}, "pad must be a whole number"),
+        ({"pad": True}, "pad must be a whole number"),
+        ({"max_scale": 0}, "max_scale must be a number above 0, or null"),
+        ({"fit": "center-crop", "crop_ratio": -1}, "crop_ratio must be a number from 1 to 4"),
+        ({"channels": "rgb"}, "channels must be RGB or BGR"),
+        ({"scale": "0.5"}, "scale must be a number above 0, at most 1"),
+        ('{"scale": NaN}', "scale must be a number"),
+        ('{"scale": 1e999}', "scale must be a number"),
+        ({"mean": ["0.1", "0.2", "0.3"]}, "mean must be three numbers from -255 to 255"),
+        ({"mean": [1, 2]}, "mean must be three numbers"),
+        ({"std": [0, 0, 0]}, "std must be three numbers from 0.001 to 255"),
+        ([1], "one JSON object"),
+        (None, "one JSON object"),
+        ("x", "one JSON object"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(file, content, says):
+    path = file(content)
+    with pytest.raises(InvalidOption, match=says) as refused:
+        read_preprocess(path)
+    assert str(refused.value).startswith(f"--preprocess {path}: ")
+    assert "\n" not in str(refused.value)
+    assert "pydantic" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(NotFound, match=r"folder\.json cannot be read.*directory"):
+        read_preprocess(str(tmp_path / "folder.json"))
+    with pytest.raises(NotFound, match=r"absent\.json cannot be read.*No such file"):
+        read_preprocess(str(tmp_path / "absent.json"))
+    with pytest.raises(InvalidOption, match=r"'x' is none of yolo, .*nor a \.json file"):
+        read_preprocess("x")
+
+
+def test_the_command_refuses_it_before_it_builds(fovea, file, tiny_model):
+    code, out, err = fovea("build", tiny_model, "--preprocess", file({"pad": 999}))
+    assert (code, out) == (2, "")
+    assert "pad must be a whole number from 0 to 255" in err
+
+
+def test_fields_of_a_file_are_laid_over_those_of_the_family(file):
+    family = default_preprocess("yolox", FLOAT, {})
+    spec = default_preprocess("yolox", FLOAT, {}, trained=read_preprocess(file({"pad": 0})))
+    assert (spec.pad, spec.channels, spec.scale, spec.anchor) == (0, "BGR", 1.0, "top-left")
+    assert default_preprocess("yolox", FLOAT, {}, trained=read_preprocess(file({}))) == family
+    spec = default_preprocess(None, FLOAT, {}, trained=read_preprocess(file({"mean": [1, 2, 3]})))
+    assert spec.mean == (1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_replaces_that_of_the_family(name):
+    trained = read_preprocess(name)
+    spec = default_preprocess("yolox", FLOAT, {}, trained=trained)
+    assert spec == default_preprocess(name, FLOAT, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (PRESETS["imagenet"], "mean, std cannot be set.*float32 input"),
+        ({"mean": [0.5, 0.5, 0.5]}, "mean cannot be set"),
+        ({"scale": 0.5}, "scale cannot be set"),
+    ],
+)
+def test_values_of_a_uint8_input_cannot_be_changed(file, fields, says):
+    with pytest.raises(InvalidOption, match=says):
+        default_preprocess(None, BYTES, {}, trained=read_preprocess(file(dict(fields))))
+
+
+def test_a_uint8_input_takes_what_leaves_its_values_alone(file):
+    trained = read_preprocess(file({"fit": "center-crop", "std": [1, 1, 1], "scale": 1}))
+    spec = default_preprocess(None, BYTES, {}, trained=trained)
+    assert (spec.fit, spec.scale, spec.dtype) == ("center-crop", 1.0, "uint8")
+    assert default_preprocess(None, BYTES, {}, trained=read_preprocess("yolo")).scale == 1.0

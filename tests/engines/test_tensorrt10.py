@@ -1,0 +1,116 @@
+"""Ranges in TensorRT 10's own cache, and the calibrator that hands it over."""
+
+import struct
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from fovea_engines.calibration.ranges import Origin, Ranges
+from fovea_engines.calibration.tensorrt10 import cache_bytes, entropy_calibrator, read_cache
+from fovea_engines.precision.encoding import Encoding, Steps
+from fovea_preprocess.errors import BackendUnavailable, InvalidOption
+
+VERSION = "10.16.1.11"
+
+
+def ranges(**tensors: tuple[float, float]) -> Ranges:
+    return Ranges(Origin("m", "p", "i", "percentile"), 3, tensors)
+
+
+def test_the_format_is_tensorrts():
+    given = ranges(images=(0.0, 1.0), **{"input_1:0": (-2.0, 1.0), "a: b": (0.0, 0.0)})
+    assert cache_bytes(given, VERSION).decode().splitlines() == [
+        "TRT-101601-EntropyCalibration2",
+        "images: 3c010204",
+        "input_1:0: 3c810204",
+        "a: b: 00000000",
+    ]
+
+
+def test_what_is_written_is_read():
+    random = np.random.default_rng(0)
+    given = ranges(
+        **{
+            f"t{i}": (-float(low), float(high))
+            for i, (low, high) in enumerate(random.random((50, 2)))
+        }
+    )
+    scales = read_cache(cache_bytes(given, "10.0.1"))
+    assert list(scales) == list(given.tensors)
+    for name, (low, high) in given.tensors.items():
+        assert scales[name] * 127 == pytest.approx(max(-low, high), rel=1e-6)
+        # The graph for TensorRT says the same, but for scales rounded up to float16.
+        signed = float(Steps.of(low, high, Encoding.SIGNED).scale)
+        assert scales[name] <= signed * (1 + 1e-6)
+        assert signed == pytest.approx(scales[name], rel=2e-3)
+
+
+def test_a_cache_that_tensorrt_wrote_is_read():
+    """The example of samples/sampleINT8/README.md in NVIDIA's repository."""
+    text = "TRT-7000-EntropyCalibration2\ndata: 3c008912\nip1: 3db6bd6e\nprob: 3c010a14\nx: 0\n"
+    scales = read_cache(text.encode())
+    assert list(scales) == ["data", "ip1", "prob", "x"]
+    assert scales["data"] == struct.unpack(">f", bytes.fromhex("3c008912"))[0]
+    # A probability reaches 1.
+    assert scales["prob"] * 127 == pytest.approx(1, rel=1e-3)
+    assert scales["x"] == 0
+
+
+@pytest.mark.parametrize(
+    ("cache", "says"),
+    [
+        (b"", "begins with ''"),
+        (b"\x00\x01\x02", "no calibration cache"),
+        (b"data: 3c008912\n", "begins with 'data"),
+        (b"TRT-101601-EntropyCalibration2\ndata 3c008912\n", "'data 3c008912' is no tensor"),
+        (b"TRT-101601-EntropyCalibration2\ndata: 0.5\n", "'data: 0.5' is no tensor"),
+    ],
+)
+def test_what_is_no_cache_is_refused(cache, says):
+    with pytest.raises(InvalidOption, match=says):
+        read_cache(cache)
+
+
+@pytest.mark.parametrize("version", ["11.4.0.106", "8.6.1", "", "ten"])
+def test_a_cache_is_for_tensorrt_10(version):
+    with pytest.raises(InvalidOption, match="TensorRT 10"):
+        cache_bytes(ranges(images=(0.0, 1.0)), version)
+
+
+class StandInForIInt8EntropyCalibrator2:
+    """Stands in for TensorRT 10's class: its libraries cannot be installed without NVIDIA's index.
+
+    As in pybind11, a subclass whose constructor does not call this one cannot be used.
+    """
+
+    def __init__(self) -> None:
+        self.made = True
+
+
+def stand_in_for_tensorrt(version: str, **members: object) -> ModuleType:
+    module = ModuleType("stand_in_for_tensorrt")
+    module.__version__ = version
+    for name, member in members.items():
+        setattr(module, name, member)
+    return module
+
+
+def test_the_calibrator_gives_the_cache_and_no_pictures():
+    trt = stand_in_for_tensorrt(VERSION, IInt8EntropyCalibrator2=StandInForIInt8EntropyCalibrator2)
+    cache = cache_bytes(ranges(images=(0.0, 1.0)), trt.__version__)
+    calibrator = entropy_calibrator(trt, cache)
+    assert isinstance(calibrator, StandInForIInt8EntropyCalibrator2)
+    assert calibrator.made
+    assert calibrator.read_calibration_cache() == cache
+    assert calibrator.get_batch_size() == 1
+    assert calibrator.get_batch(["images"]) is None
+    assert calibrator.write_calibration_cache(b"other") is None
+    assert calibrator.read_calibration_cache() == cache
+
+
+def test_tensorrt_11_has_no_calibrators_and_needs_none():
+    with pytest.raises(
+        BackendUnavailable, match=r"TensorRT 11\.4\.0 has no calib.*--tensorrt FILE"
+    ):
+        entropy_calibrator(stand_in_for_tensorrt("11.4.0"), b"")
