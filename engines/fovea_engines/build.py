@@ -98,6 +98,7 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
             graphs.quantisation.ranges.write(folder / RANGES_FILE)
         card.write(folder / CARD_FILE)
     _write_beside(repository, card)
+    repository.remove_folder(plan.name, FAILED_FOLDER)
     version = repository.find(plan.name, key)
     return EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
 

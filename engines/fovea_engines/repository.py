@@ -147,10 +147,14 @@ class ModelRepository:
                 new.unlink(missing_ok=True)
         _sync(model)
 
+    def remove_folder(self, name: str, folder: str) -> None:
+        """Remove a folder of a model that is no version; nothing when it is not there."""
+        shutil.rmtree(self.root / check_name(name) / folder, ignore_errors=True)
+
     def empty_folder(self, name: str, folder: str) -> Path:
         """An empty folder of a model that is no version; what was in it is removed."""
-        path = self.root / check_name(name) / folder
-        shutil.rmtree(path, ignore_errors=True)
+        self.remove_folder(name, folder)
+        path = self.root / name / folder
         path.mkdir(parents=True)
         return path
 

@@ -78,7 +78,14 @@ def test_nothing_diverges_exits_with_0(fovea_diff, tiny_model, wrong_model, tmp_
     assert code == 0
     assert "0 matched by name" in out
     assert "No tensor diverges: all are equal." in out
-    assert fovea_diff(tiny_model, wrong_model, "--snr", 0)[0] == 0
+    assert fovea_diff(tiny_model, wrong_model, "--snr", 1)[0] == 0
+
+
+@pytest.mark.parametrize("snr", ["nan", "inf", "0", "-1000"])
+def test_a_threshold_that_nothing_or_all_would_pass_is_refused(fovea_diff, tiny_model, snr):
+    code, _, err = fovea_diff(tiny_model, tiny_model, "--snr", snr)
+    assert code == 1
+    assert "give a number over 0" in err
 
 
 def test_an_engine_is_compared_with_its_source(

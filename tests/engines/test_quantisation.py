@@ -85,7 +85,7 @@ def test_the_search_finds_the_blocks_to_blame_and_stops(plan, tmp_path, convs, f
     assert int8_layers(plan) == ALL - set(bad)
     assert card.agreement.quality >= BUDGET
     for name in bad:
-        assert any(note.startswith(f"{name} stays in float: +") for note in progress.notes)
+        assert any(note.endswith(f"{name} stays in float") for note in progress.notes)
     assert any(f"with {len(bad)} of 6 blocks in float" in note for note in progress.notes)
     report = (plan.repository / "net" / "1" / "card.md").read_text()
     assert sum("float |" in line for line in report.splitlines()) == len(bad)

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from fovea_engines.build import build
 from fovea_engines.calibration.find import find_ranges
 from fovea_engines.calibration.ranges import RANGES_FILE
 from fovea_engines.card import EngineCard
 from fovea_engines.engine import Engine
-from fovea_engines.heads.preprocess import PRESETS
+from fovea_engines.heads.preprocess import PRESETS, read_preprocess
 from fovea_engines.plan import BuildPlan
 from fovea_engines.prepare import prepare
 from fovea_engines.progress import Progress
@@ -121,9 +123,6 @@ def test_tampered_ranges_are_refused(served, tmp_path, factor, spare):
 
 def test_pictures_without_anything_to_find_prove_nothing(served, tmp_path):
     """The last layer's scores fall under the threshold: the source finds nothing, nor does INT8."""
-    import onnx
-    from onnx import numpy_helper
-
     model = onnx.load(served.source)
     for weight in model.graph.initializer:
         if weight.name in ("w8", "w16", "w32"):
@@ -147,7 +146,7 @@ def test_a_real_detector_with_the_wrong_preprocessing(shared, tmp_path):
         calibration=few, images=few, keep_float=(),
     )  # fmt: skip
     build(replace(plan, precision="fp32"))
-    wrong = replace(plan, preprocess=PRESETS["yolo"])
+    wrong = replace(plan, preprocess=read_preprocess("yolo"))
     ranges, _ = find_ranges(wrong, prepare(wrong, Progress()), Progress())
     ranges.write(tmp_path / "wrong.json")
     with pytest.raises(InvalidOption, match=r"wrong\.json was measured with another preproc"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -65,13 +66,18 @@ def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
 
     Raises:
         InvalidModel: OpenVINO cannot read the model.
+        OSError: it cannot write the engine.
     """
     ov = _runtime()
     engine = folder / ENGINE_FILE
     try:
-        ov.save_model(ov.Core().read_model(model), engine, compress_to_fp16=False)
+        converted = ov.Core().read_model(model)
     except RuntimeError as error:
         raise InvalidModel(f"OpenVINO cannot convert the model: {error}") from error
+    try:
+        ov.save_model(converted, engine, compress_to_fp16=False)
+    except RuntimeError as error:
+        raise OSError(errno.EIO, f"OpenVINO: {error}", str(engine)) from error
     return engine
 
 

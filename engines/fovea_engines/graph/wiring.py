@@ -79,7 +79,12 @@ class Wiring:
     def _products(self) -> Iterator[str]:
         """Names of the other nodes that multiply with learned weights."""
         for node in self.nodes:
-            if node.op_type in _PRODUCTS and not self.constants.keys().isdisjoint(node.input):
+            learned = not self.constants.keys().isdisjoint(node.input)
+            if (
+                node.op_type in _PRODUCTS
+                and learned
+                and not self._comes_from_softmax(node.input[0])
+            ):
                 yield node.name
 
     def _comes_from_softmax(self, name: str) -> bool:

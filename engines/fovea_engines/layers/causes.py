@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from fovea_engines.backends.base import Array
-from fovea_engines.layers.figures import decibel
+from fovea_engines.layers.decibel import decibel
 from fovea_engines.layers.network import INPUT, Network, Operator
 from fovea_engines.layers.verdict import Comparison
 
 # A weight explains a divergence when it differs about as much, or more.
 _EXPLAINS_DB = 20.0
+# float16 rounds a weight to about 73 dB: that is no cause.
+_HALF_DB = 60.0
+_HALF_MAX = float(np.finfo(np.float16).max)
 # By how much the difference shrinks where B's weight is a multiple of A's.
 _MULTIPLE_DB = 20.0
 # A range that ends before this share of the values' has lost some.
@@ -36,16 +39,41 @@ def find_causes(
         names: of paired layers, in the first network -> in the second.
     """
     one, other = a.operator(first.a), b.operator(first.b)
+    found = [*_overflow(first), *differences(a, b, first)]
     if one is None or other is None:
-        return tuple(_clipping(first) or [_unseen(first)])
-    if first.a.op != first.b.op:
-        return (f"A computes {first.a.op} where B computes {first.b.op}",)
-    found = [
-        *_attributes(one, other),
-        *_constants(one, other, first.snr_db + _EXPLAINS_DB),
-        *_sources(a, b, first, names),
-    ]
+        return tuple(found or _clipping(first) or [_unseen(first)])
+    if first.a.op == first.b.op:
+        found += _sources(a, b, first, names)
     return tuple(found or _clipping(first) or [_rounding(first)])
+
+
+def differences(a: Network, b: Network, pair: Comparison) -> list[str]:
+    """What differs in operator, attributes and constants, in words; none where one is unseen.
+
+    Args:
+        a: the first network.
+        b: the second.
+        pair: the layer.
+    """
+    one, other = a.operator(pair.a), b.operator(pair.b)
+    if one is None or other is None:
+        return []
+    if pair.a.op != pair.b.op:
+        return [f"A computes {pair.a.op} where B computes {pair.b.op}"]
+    limit_db = pair.snr_db + _EXPLAINS_DB
+    if "fp16" in (a.precision, b.precision):
+        limit_db = min(limit_db, _HALF_DB)
+    return [*_attributes(one, other), *_constants(one, other, limit_db)]
+
+
+def _overflow(first: Comparison) -> Iterator[str]:
+    if first.figures is None or first.b.dtype != "float16":
+        return
+    if first.figures.largest_lost > _HALF_MAX:
+        yield (
+            f"A reaches {first.figures.largest_lost:.4g} where B is not finite, and float16 ends "
+            f"at {_HALF_MAX:.0f}: it overflows, so keep this layer in float32"
+        )
 
 
 def _attributes(one: Operator, other: Operator) -> Iterator[str]:

@@ -47,7 +47,7 @@ def diff(
     names differ, by the order of operators and shapes. Casts and quantisation count to the layer
     they follow. An OpenVINO engine is compiled anew for each tensor: that takes a minute or two.
 
-    Exit code: 0 only when nothing diverges.
+    Exit code: 0 only when nothing diverges and every output was judged.
 
     Example: fovea diff yolov8n.onnx yolov8n-int8.onnx --images pictures
     """

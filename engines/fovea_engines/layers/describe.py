@@ -7,9 +7,11 @@ from typing import Any
 
 from fovea_engines.layers.diff import Diff
 from fovea_engines.layers.network import Layer
+from fovea_engines.layers.slices import SmallSlices
 from fovea_engines.layers.verdict import Comparison
 
 _COSTLIEST = 3
+_MOST_INDICES = 6
 
 
 def verdict(diff: Diff) -> str:
@@ -27,10 +29,13 @@ def verdict(diff: Diff) -> str:
 
 def _agreement(diff: Diff) -> str:
     lost = [layer.name for layer in diff.unmatched_a if layer.is_output]
-    if lost:
+    unjudged = [layer.name for layer in diff.undecided if layer.name not in lost]
+    if lost or unjudged:
+        why = [f"{', '.join(lost)}, which A puts out, has no counterpart in B"] if lost else []
+        why += [f"{', '.join(unjudged)}, which A puts out, was not judged"] if unjudged else []
         return (
-            f"No tensor that was matched diverges, but {', '.join(lost)}, which A puts out, has no "
-            "counterpart in B: whether the models agree is not known."
+            f"No tensor that was matched diverges, but {' and '.join(why)}: whether the models "
+            "agree is not known."
         )
     worst = min(diff.layers, key=lambda one: one.snr_db if one.state == "agrees" else inf)
     if not isfinite(worst.snr_db):
@@ -67,7 +72,20 @@ def _wrong(one: Comparison) -> str:
         return f"its shape is {shape(one.a)} in A and {shape(one.b)} in B"
     if one.figures.broken:
         return f"{one.figures.broken} of its values are NaN or infinite in one of them only"
-    return f"SNR {one.snr_db:.1f} dB"
+    wrong = f"SNR {one.snr_db:.1f} dB"
+    if one.hidden is None:
+        return wrong
+    return (
+        f"{wrong} at {_indices(one.hidden.positions)} of axis {one.hidden.axis}, whose values are "
+        "far smaller than the others'"
+    )
+
+
+def _indices(positions: tuple[int, ...]) -> str:
+    if positions[-1] - positions[0] == len(positions) - 1 and len(positions) > 1:
+        return f"{positions[0]} to {positions[-1]}"
+    more = ", ..." if len(positions) > _MOST_INDICES else ""
+    return ", ".join(map(str, positions[:_MOST_INDICES])) + more
 
 
 def title(layer: Layer) -> str:
@@ -132,6 +150,7 @@ def _layer(position: int, one: Comparison) -> dict[str, Any]:
         "equal": figures.snr_db == inf and not figures.broken,
         "max_error": figures.max_error,
         "broken": figures.broken,
+        "small_slices": figures.small and _small(figures.small),
     }
 
 
@@ -143,6 +162,11 @@ def _side(layer: Layer) -> dict[str, Any]:
         "dtype": layer.dtype,
         "shape": list(layer.shape),
     }
+
+
+def _small(small: SmallSlices) -> dict[str, Any]:
+    positions, snr_db = list(small.positions), _number(small.snr_db)
+    return {"axis": small.axis, "positions": positions, "snr_db": snr_db}
 
 
 def _values(range_: tuple[float, float], values: tuple[float, ...]) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from fovea_engines.card import Precision
-from fovea_engines.layers.causes import find_causes
+from fovea_engines.layers.causes import differences, find_causes
 from fovea_engines.layers.figures import Figures, Tally
 from fovea_engines.layers.inputs import Feeds, make_feeds
 from fovea_engines.layers.match import Pair, match
@@ -54,8 +55,14 @@ class Diff:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing diverges and every output of the first model was compared."""
-        return self.first is None and not any(layer.is_output for layer in self.unmatched_a)
+        """Whether nothing diverges and every output of the first model was judged."""
+        return self.first is None and not self.undecided
+
+    @property
+    def undecided(self) -> tuple[Layer, ...]:
+        """Outputs of the first model that have no counterpart or were not judged."""
+        unjudged = (one.a for one in self.layers if one.state == "not judged")
+        return tuple(x for x in (*self.unmatched_a, *unjudged) if x.is_output)
 
 
 def diff(
@@ -78,8 +85,14 @@ def diff(
         NotFound: a model is not there.
         InvalidModel: one cannot be read.
         UnsupportedModel: one cannot be run.
-        InvalidOption: the two take other inputs, no layer is alike, or there is no picture.
+        InvalidOption: the two take other inputs, no layer is alike, there is no picture, or the
+            threshold is not a number over 0.
     """
+    if threshold_db is not None and not (isfinite(threshold_db) and threshold_db > 0):
+        raise InvalidOption(
+            f"an SNR of {threshold_db:g} dB is no threshold: give a number over 0, such as 60 for "
+            "two FP32 models"
+        )
     progress = progress or Progress()
     with progress.phase("load"):
         model_a, model_b = find_model(path_a), find_model(path_b)
@@ -96,7 +109,13 @@ def diff(
         figures = dict(progress.each(_measure(a, b, pairs, feeds), len(pairs)))
     if threshold_db is None:
         threshold_db = default_threshold(a.precision, b.precision)
-    layers = judge(a.layers, b.layers, {pair: figures.get(pair) for pair in pairs}, threshold_db)
+    layers = judge(
+        a.layers,
+        b.layers,
+        {pair: figures.get(pair) for pair in pairs},
+        threshold_db,
+        lambda pair: bool(differences(a, b, pair)),
+    )
     first = next((one for one in layers if one.state == "diverges"), None)
     causes: tuple[str, ...] = ()
     if first is not None and first.is_jump:
@@ -123,7 +142,8 @@ def _measure(
     """Figures of each pair whose shapes are the same."""
     alike = [pair for pair in pairs if a.layers[pair.a].shape == b.layers[pair.b].shape]
     for chunk in _chunks(a.layers, alike):
-        tallies = [Tally() for _ in chunk]
+        layers = (a.layers[pair.a] for pair in chunk)
+        tallies = [Tally(channels=one.is_output and one.is_float) for one in layers]
         runs_a = a.run([a.layers[pair.a].tensor for pair in chunk], feeds.a)
         runs_b = b.run([b.layers[pair.b].tensor for pair in chunk], feeds.b)
         for values_a, values_b in zip(runs_a, runs_b, strict=True):

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.backends.base import Array
+from fovea_engines.layers.decibel import decibel
+from fovea_engines.layers.slices import SliceTally, SmallSlices
 
 _VALUES = 5
 
@@ -26,8 +28,11 @@ class Figures:
         range_b: likewise of the second.
         broken: values that are finite in one and not in the other, or infinite or NaN in
             another way; not in the figures above.
+        largest_lost: largest |a| where it is finite and the second is not; 0 where there is none.
         values: the first picture's first five values of the first that are not zero, and the
             second's at the same places.
+        small: slices that the large ones would hide; None where there are none, or the channels
+            were not looked at.
     """
 
     cosine: float
@@ -36,21 +41,31 @@ class Figures:
     range_a: tuple[float, float]
     range_b: tuple[float, float]
     broken: int
+    largest_lost: float
     values: tuple[tuple[float, ...], tuple[float, ...]]
+    small: SmallSlices | None
 
 
 class Tally:
-    """Adds up the figures of a pair, picture by picture."""
+    """Adds up the figures of a pair, picture by picture.
 
-    def __init__(self) -> None:
+    Args:
+        channels: look at the channels, too.
+    """
+
+    def __init__(self, *, channels: bool = False) -> None:
+        self._slices = SliceTally() if channels else None
         self._sums = np.zeros(4)
         self._max_error = 0.0
         self._ranges = [(math.inf, -math.inf), (math.inf, -math.inf)]
         self._broken = 0
+        self._largest_lost = 0.0
         self._values: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def add(self, a: Array, b: Array) -> None:
         """Take one picture's tensors, of one shape."""
+        if self._slices is not None:
+            self._slices.add(a, b)
         one, other = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
         if self._values is None:
             first = np.flatnonzero(one)[:_VALUES]
@@ -58,6 +73,8 @@ class Tally:
         finite = np.isfinite(one) & np.isfinite(other)
         if not finite.all():
             self._broken += int(np.count_nonzero(~finite & ~_same(one, other)))
+            lost = np.abs(one[np.isfinite(one) & ~finite])
+            self._largest_lost = max(self._largest_lost, float(lost.max(initial=0)))
             one, other = one[finite], other[finite]
         if not one.size:
             return
@@ -78,7 +95,9 @@ class Tally:
             range_a=self._ranges[0],
             range_b=self._ranges[1],
             broken=self._broken,
+            largest_lost=self._largest_lost,
             values=self._values or ((), ()),
+            small=None if self._slices is None else self._slices.small(),
         )
 
 
@@ -89,10 +108,3 @@ def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bo
 
 def _widen(known: tuple[float, float], values: NDArray[np.float64]) -> tuple[float, float]:
     return min(known[0], float(values.min())), max(known[1], float(values.max()))
-
-
-def decibel(signal: float, noise: float) -> float:
-    """10 log10 of a ratio of powers; inf without noise, -inf without a signal."""
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf

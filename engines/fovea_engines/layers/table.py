@@ -92,7 +92,7 @@ def _figures(one: Comparison) -> tuple[str, str, str, str]:
     if found is None:
         return "", "", f"shape\n{shape(one.b)}", ""
     ranges = "\n".join(f"{low:.4g} .. {high:.4g}" for low, high in (found.range_a, found.range_b))
-    snr = f"{found.broken} not finite" if found.broken else decibels(found.snr_db)
+    snr = f"{found.broken} not finite" if found.broken else decibels(one.snr_db)
     return ranges, f"{found.cosine:.5f}", snr.removesuffix(" dB"), f"{found.max_error:.3g}"
 
 

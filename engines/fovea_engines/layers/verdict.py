@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
@@ -11,6 +11,7 @@ from fovea_engines.card import Precision
 from fovea_engines.layers.figures import Figures
 from fovea_engines.layers.match import Pair, paired_sources
 from fovea_engines.layers.network import Layer
+from fovea_engines.layers.slices import SmallSlices
 
 State = Literal["agrees", "diverges", "other picks", "not judged"]
 
@@ -37,9 +38,10 @@ class Comparison:
         by: how they were paired: "name" or "order".
         figures: None where the shapes differ.
         inputs_snr_db: lowest SNR of the layers that it is computed from, decibel; inf for none.
-        state: "agrees"; "diverges"; "other picks": integers or booleans that differ although
-            their inputs agree, as when rounding swaps two close scores; "not judged": it differs
-            behind such picks, or was paired by order and all that read it agree.
+        state: "agrees"; "diverges"; "other picks": integers or booleans that are computed alike
+            and differ although their inputs agree and are not equal, as when rounding swaps two
+            close scores; "not judged": it differs behind such picks, or was paired by order and
+            all that read it agree.
     """
 
     a: Layer
@@ -51,8 +53,18 @@ class Comparison:
 
     @property
     def snr_db(self) -> float:
-        """Decibel; -inf where the shapes differ."""
-        return -inf if self.figures is None else self.figures.snr_db
+        """Decibel, of the small slices where that is lower; -inf where the shapes differ."""
+        if self.figures is None:
+            return -inf
+        return self.figures.snr_db if self.hidden is None else self.hidden.snr_db
+
+    @property
+    def hidden(self) -> SmallSlices | None:
+        """The small slices, where they are further apart than the whole tensor."""
+        small = None if self.figures is None else self.figures.small
+        if self.figures is None or small is None or small.snr_db >= self.figures.snr_db:
+            return None
+        return small
 
     @property
     def is_jump(self) -> bool:
@@ -77,6 +89,7 @@ def judge(
     others: Sequence[Layer],
     measured: Mapping[Pair, Figures | None],
     threshold: float,
+    computed_otherwise: Callable[[Comparison], bool],
 ) -> list[Comparison]:
     """Judge every pair, in the first network's order.
 
@@ -85,6 +98,7 @@ def judge(
         others: of the second.
         measured: figures of each pair, None where the shapes differ; in the first's order.
         threshold: SNR under which a tensor diverges, decibel.
+        computed_otherwise: whether operator, attributes or constants of a pair differ.
     """
     sources = paired_sources(layers, {pair.a for pair in measured})
     judged: dict[int, Comparison] = {}
@@ -101,7 +115,9 @@ def judge(
         )
         behind_picks = not behind.isdisjoint(sources[pair.a])
         if _differs(one, threshold):
-            one = replace(one, state="not judged" if behind_picks else _blame(one, above))
+            picks = not behind_picks and _rounding_picks(one, above) and not computed_otherwise(one)
+            state: State = "not judged" if behind_picks else "other picks" if picks else "diverges"
+            one = replace(one, state=state)
         if behind_picks or one.state == "other picks":
             behind.add(pair.a)
         judged[pair.a] = one
@@ -114,9 +130,11 @@ def _differs(one: Comparison, threshold: float) -> bool:
     return one.snr_db < (threshold if one.a.is_float else inf)
 
 
-def _blame(one: Comparison, above: Sequence[Comparison]) -> State:
-    wrong = one.a.is_float or any(source.state == "diverges" for source in above)
-    return "diverges" if wrong else "other picks"
+def _rounding_picks(one: Comparison, above: Sequence[Comparison]) -> bool:
+    """Whether the rounding of its inputs may be all that is behind a difference."""
+    if one.a.is_float or any(source.state == "diverges" for source in above):
+        return False
+    return not above or one.inputs_snr_db < inf
 
 
 def _doubted(

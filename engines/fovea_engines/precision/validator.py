@@ -28,7 +28,7 @@ def validate(model: onnx.ModelProto) -> None:
     """
     faults = list(_faults(model))
     if faults:
-        more = f" ({len(faults)} such nodes)" if len(faults) > _SHOWN else ""
+        more = f" ({len(faults)} faults in all)" if len(faults) > _SHOWN else ""
         raise UnsupportedModel(
             f"TensorRT cannot take the graph: {'; '.join(faults[:_SHOWN])}{more}"
         )
@@ -60,9 +60,12 @@ def _scale_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
         yield f"{node.name} has a scale that is not a positive number"
     if values.size > 1 and not _is_of_weights(wiring, node):
         yield f"{node.name} quantises an activation per channel; only weights may be"
-    elif values.size > 1 and (axis := attribute(node, "axis", 1)) != 0:
-        if any(taker.op_type == "Conv" for taker in wiring.consumers[node.output[0]]):
-            yield f"{node.name} has a scale per channel along axis {axis}, not 0"
+    elif values.size > 1 and _feeds_a_layer(wiring, node) and attribute(node, "axis", 1) != 0:
+        yield f"{node.name} has a scale per channel along axis {attribute(node, 'axis', 1)}, not 0"
+
+
+def _feeds_a_layer(wiring: Wiring, node: onnx.NodeProto) -> bool:
+    return any(taker.op_type == "Conv" for taker in wiring.consumers[node.output[0]])
 
 
 def _integer_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
