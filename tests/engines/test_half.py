@@ -10,9 +10,11 @@ from fovea_engines.heads.recognise import open_head
 from fovea_engines.options import PredictOptions
 from fovea_engines.precision.encoding import Encoding
 from fovea_engines.precision.half import to_half
+from fovea_engines.precision.overflow import check_overflow
 from fovea_engines.precision.qdq import quantise
 from fovea_engines.precision.rounding import rounded
-from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.errors import Disagreement, UnsupportedModel
+from fovea_preprocess.spec import PreprocessSpec
 
 from .real import DETECTORS, OTHERS, bus, error, prepared, ranges, run
 from .tiny import constant, save
@@ -208,3 +210,14 @@ def test_a_processor_hides_what_overflows_on_a_gpu(tmp_path):
     assert not np.isfinite(run(rounded(half), row)[0]).any()
     fine = run(rounded(half), row / 10)[0]
     np.testing.assert_allclose(fine, run(model, row / 10)[0], rtol=2e-3)
+
+
+def test_the_tensor_that_overflows_is_named(tmp_path):
+    spec = PreprocessSpec(height=8, width=8)
+    model = network(
+        tmp_path / "m.onnx", conv("images", "a"), conv("a", "b"), node("Mul", "b k", "c"),
+        conv("c", "out"), w=np.full((3, 3, 1, 1), 300, np.float32), k=np.float32(1e-4),
+    )  # fmt: skip
+    check_overflow(model, spec, None)
+    with pytest.raises(Disagreement, match=r"the tensor 'b' goes beyond 65504.*--precision fp32"):
+        check_overflow(to_half(model), spec, None)

@@ -41,6 +41,8 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
         if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
     }
     names = [name for node in graph.node for name in node.output if name in half]
+    if not names:
+        return
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     shown.graph.output.extend(value for value in graph.value_info if value.name in half)
