@@ -136,6 +136,10 @@ def _prove(
     progress: Progress,
 ) -> EngineCard:
     """The engine's card, with every figure that can be measured."""
+    if plan.pictures is None and graphs.precision != "fp32":
+        progress.note("judged on drawn pictures, where little is found: --images takes yours")
+    if prepared.head.family is None and plan.preprocess is None:
+        progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
     with progress.phase("agreement"):
         if graphs.precision == "fp16":
             check_overflow(graphs.served, prepared.preprocess, plan.pictures)

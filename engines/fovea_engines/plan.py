@@ -97,8 +97,8 @@ class BuildPlan:
             raise InvalidOption("--keep-float is for --precision int8")
         if self.calibration is not None and self.calibration.is_file() and self.images is None:
             raise InvalidOption(
-                f"{self.calibration} holds ranges and no pictures: give --images to judge the "
-                "engine on"
+                f"{self.calibration} is no folder of pictures: give one, or, where it holds the "
+                "ranges of another build, --images to judge the engine on"
             )
         if self.tensorrt is not None:
             self._check_tensorrt(self.tensorrt.resolve())

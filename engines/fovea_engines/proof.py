@@ -80,7 +80,10 @@ def check_accuracy(
     for name, graph in graphs.items():
         with trial(judge, prepared, graph, "fp32") as other:
             found[name] = evaluate(in_process(other), dataset, progress)
-    return found | {engine.card.precision: evaluate(in_process(engine), dataset, progress)}
+    found[engine.card.precision] = evaluate(in_process(engine), dataset, progress)
+    for name, accuracy in found.items():
+        progress.note(f"mAP50-95 {accuracy.map50_95:.3f} in {name}")
+    return found
 
 
 def for_tensorrt(precision: Precision) -> str:

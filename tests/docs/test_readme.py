@@ -33,6 +33,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 def workplace(shared, tmp_path, monkeypatch):
     """A folder with a model and a picture, `fovea` on the path, and a free port for 8000."""
     shutil.copy(shared / "models" / "yolov8n.onnx", tmp_path)
+    shutil.copy(shared / "models" / "yolov8n.onnx", tmp_path / "ported.onnx")
     shutil.copy(shared / "data" / "bus.jpg", tmp_path)
     coco = shared / "data" / "coco64"
     labels = json.loads((coco / "val.json").read_text())
