@@ -18,6 +18,7 @@ from fovea_engines.model_config import CONFIG_FILE, config_text
 from fovea_engines.plan import AUTO, BuildPlan
 from fovea_engines.precision.half import to_half
 from fovea_engines.precision.overflow import check_overflow
+from fovea_engines.precision.rounding import rounded
 from fovea_engines.prepare import PreparedModel, prepare
 from fovea_engines.progress import Progress
 from fovea_engines.proof import check_accuracy, check_agreement, for_tensorrt, objection
@@ -151,16 +152,16 @@ def _prove(
         with progress.phase("tensorrt"):
             check_overflow(graphs.tensorrt, prepared.preprocess, plan.pictures)
             judge = replace(plan, backend="onnxruntime", max_batch=1)
-            with trial(judge, prepared, graphs.tensorrt, graphs.precision) as other:
+            with trial(judge, prepared, rounded(graphs.tensorrt), graphs.precision) as other:
                 card = replace(card, tensorrt=check_agreement(other, plan.source, plan.pictures))
     if dataset is None:
         return card
     beside = {} if graphs.precision == "fp32" else {"fp32": prepared.graph}
     if graphs.precision == "int8" and not prepared.quantised:
         with suppress(UnsupportedModel):  # a column less
-            beside["fp16"] = to_half(prepared.graph)
+            beside["fp16"] = rounded(to_half(prepared.graph))
     if graphs.tensorrt is not None:
-        beside[for_tensorrt(graphs.precision)] = graphs.tensorrt
+        beside[for_tensorrt(graphs.precision)] = rounded(graphs.tensorrt)
     accuracy = check_accuracy(plan, prepared, beside, engine, dataset, progress)
     return replace(card, accuracy=accuracy)
 

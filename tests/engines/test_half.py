@@ -221,3 +221,16 @@ def test_the_tensor_that_overflows_is_named(tmp_path):
     check_overflow(model, spec, None)
     with pytest.raises(Disagreement, match=r"the tensor 'b' goes beyond 65504.*--precision fp32"):
         check_overflow(to_half(model), spec, None)
+
+
+def test_integers_are_multiplied_before_anything_is_rounded(tmp_path):
+    scale = np.float16(0.1)
+    integers = np.arange(64, dtype=np.float32).reshape(1, 1, 8, 8).repeat(3, axis=1)
+    model = network(
+        tmp_path / "m.onnx", node("QuantizeLinear", "images s z", "q"),
+        node("DequantizeLinear", "q s z", "d"), conv("d", "a"), conv("a", "out"),
+        s=np.float32(scale), z=np.int8(0),
+    )  # fmt: skip
+    [found] = run(rounded(to_half(model)), integers * np.float32(scale))
+    first = np.float16(3 * integers * np.float32(scale))
+    np.testing.assert_array_equal(found, np.float32(np.float16(3 * np.float32(first))))
