@@ -7,14 +7,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 Method = Literal["minmax", "entropy", "percentile"]
-METHODS: tuple[Method, ...] = get_args(Method)
 
 RANGES_FILE = "calibration.json"
 # Raised whenever the same pictures would give other ranges.
