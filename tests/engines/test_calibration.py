@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import cv2
 import numpy as np
@@ -17,7 +18,7 @@ from fovea_engines.calibration.calibrate import PERCENTILE, calibrate
 from fovea_engines.calibration.find import find_ranges
 from fovea_engines.calibration.histogram import Histogram
 from fovea_engines.calibration.pictures import MAX_PICTURES, Pictures
-from fovea_engines.calibration.ranges import METHODS, RANGES_FILE, Origin, Ranges
+from fovea_engines.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_engines.plan import BuildPlan
 from fovea_engines.prepare import prepare
 from fovea_engines.progress import Progress
@@ -69,7 +70,7 @@ def test_ranges_are_those_of_the_preprocessor_that_serves(network, pictures):
         found = dict(zip(names[1:], session.run(names[1:], {"images": row}), strict=True))
         for name, values in ({"images": row} | found).items():
             seen[name].add(values)
-    for method in METHODS:
+    for method in get_args(Method):
         ranges = measured(network, pictures, method)
         assert list(ranges.tensors) == names
         assert ranges.count == 8
