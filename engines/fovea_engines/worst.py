@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from fovea_engines.agreement.matching import match
 from fovea_engines.agreement.measure import CONF, MARGIN
-from fovea_engines.agreement.samples import Outputs
-from fovea_engines.backends.base import Array
 from fovea_engines.detections import Detections
 from fovea_engines.draw import FONT, draw
 from fovea_engines.engine import Engine
+from fovea_engines.judge import Judge
 from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
 from fovea_engines.samples import Pixels, read_picture, sample_images
@@ -50,7 +49,9 @@ def worst_picture(plan: BuildPlan, engine: Engine, name: str) -> Pixels | None:
     row = np.empty((1, *preprocessor.spec.row_shape), preprocessor.spec.dtype)
     back = preprocessor(pixels, row[0])
     options = PredictOptions(conf=CONF - MARGIN)
-    want = head.decode(_source_outputs(plan.source, engine, row), 0, options)
+    names = [output.name for output in engine.card.outputs]
+    answer = dict(zip(names, Judge(plan.source).run(names, row), strict=True))
+    want = head.decode(answer, 0, options)
     have = head.decode(engine.session.infer({engine.session.inputs[0].name: row}), 0, options)
     found = match(want, have, CONF, MARGIN)
 
@@ -72,18 +73,6 @@ def _pixels(folder: Path | None, name: str) -> Pixels:
     if folder is None:
         return dict(sample_images(None))[name]
     return read_picture(folder / name)
-
-
-def _source_outputs(source: Path, engine: Engine, row: Array) -> Outputs:
-    """The source model's answer from plain ONNX Runtime, which has run it before."""
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in engine.card.outputs]
-    [feed] = session.get_inputs()
-    return dict(zip(names, session.run(names, {feed.name: row}), strict=True))
 
 
 def _take(detections: Detections, chosen: NDArray[np.intp]) -> Detections:

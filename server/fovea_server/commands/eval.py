@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,7 +126,7 @@ def _through(url: str, model: str, version: int | None, data: Path, images: Path
     from fovea_engines.progress import ConsoleProgress
     from fovea_server.commands.remote_detector import RemoteDetector
 
-    with RemoteDetector(url, model, version) as detector:
+    with closing(RemoteDetector(url, model, version)) as detector:
         dataset = read_dataset(data, images)
         found = detect_all(detector, dataset, ConsoleProgress())
     labels = detector.labels_for(dataset)

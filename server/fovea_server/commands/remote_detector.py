@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 import numpy as np
 
 from fovea_client import Client, ServerError
@@ -90,13 +87,6 @@ class RemoteDetector:
         count = max(len(dataset.class_names or ()), *(number + 1 for number in self.labels))
         return [self.labels.get(class_id) for class_id in range(count)]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Give the connection back."""
         self._client.close()
