@@ -22,7 +22,7 @@ from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
 
 # Raised whenever the same source and options would give another engine: old ones are then rebuilt.
-BUILD_FORMAT = 2
+BUILD_FORMAT = 3
 MAX_BATCH = 1024
 MAX_SIDE = 8192
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fovea_engines.graph.focus import fuse_focus
+from fovea_engines.graph.late_transpose import move_late_transpose
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
 from fovea_engines.heads.metadata import image_size
 from fovea_engines.heads.preprocess import default_preprocess
@@ -48,6 +49,7 @@ def normalise(
     _refuse_control_flow(model)
     model = _convert_opset(model, note)
     fuse_focus(model)
+    move_late_transpose(model)
     _infer_outputs(model)
     _name_nodes(model)
     del model.metadata_props[:]
