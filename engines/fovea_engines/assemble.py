@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -75,3 +76,10 @@ def trial(
         assemble(plan, prepared, graph, precision, Path(folder)) as engine,
     ):
         yield engine
+
+
+def reference(
+    plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
+) -> AbstractContextManager[Engine]:
+    """A trial on ONNX Runtime, which computes every graph as it is written."""
+    return trial(replace(plan, backend="onnxruntime", max_batch=1), prepared, graph, precision)

@@ -6,13 +6,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from fovea_engines.accuracy.dataset import Dataset, read_dataset
-from fovea_engines.assemble import assemble, trial
+from fovea_engines.assemble import assemble, reference
 from fovea_engines.calibration.pictures import Pictures
 from fovea_engines.calibration.ranges import RANGES_FILE
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
 from fovea_engines.graphs import Graphs, make_graphs, save
+from fovea_engines.ground_truth import GroundTruth
 from fovea_engines.labels import LABELS_FILE, labels_text
 from fovea_engines.model_config import CONFIG_FILE, config_text
 from fovea_engines.plan import AUTO, BuildPlan
@@ -76,11 +77,12 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         return card
 
     with repository.publish(plan.name) as folder:
-        graphs = make_graphs(plan, prepared, progress)
+        truth = None if dataset is None else GroundTruth(plan, prepared, dataset, progress)
+        graphs = make_graphs(plan, prepared, truth, progress)
         with progress.phase("compile"):
             engine = assemble(plan, prepared, graphs.served, graphs.precision, folder)
         with engine:
-            card = _prove(plan, prepared, graphs, engine, dataset, progress)
+            card = _prove(plan, prepared, graphs, engine, truth, progress)
             card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
             ranking = graphs.quantisation.ranking if graphs.quantisation else ()
             if reason := objection(card, plan.max_drop):
@@ -133,7 +135,7 @@ def _prove(
     prepared: PreparedModel,
     graphs: Graphs,
     engine: Engine,
-    dataset: Dataset | None,
+    truth: GroundTruth | None,
     progress: Progress,
 ) -> EngineCard:
     """The engine's card, with every figure that can be measured."""
@@ -151,26 +153,22 @@ def _prove(
     if graphs.tensorrt is not None:
         with progress.phase("tensorrt"):
             check_overflow(graphs.tensorrt, prepared.preprocess, plan.pictures)
-            judge = replace(plan, backend="onnxruntime", max_batch=1)
-            with trial(judge, prepared, rounded(graphs.tensorrt), graphs.precision) as other:
+            with reference(plan, prepared, rounded(graphs.tensorrt), graphs.precision) as other:
                 card = replace(card, tensorrt=check_agreement(other, plan.source, plan.pictures))
-    if dataset is None:
+    if truth is None:
         return card
-    beside = {} if graphs.precision == "fp32" else {"fp32": prepared.graph}
+    beside = {}
     if graphs.precision == "int8" and not prepared.quantised:
         with suppress(UnsupportedModel):  # a column less
             beside["fp16"] = rounded(to_half(prepared.graph))
     if graphs.tensorrt is not None:
         beside[for_tensorrt(graphs.precision)] = rounded(graphs.tensorrt)
-    accuracy = check_accuracy(plan, prepared, beside, engine, dataset, progress)
-    return replace(card, accuracy=accuracy)
+    return replace(card, accuracy=check_accuracy(truth, beside, engine))
 
 
 def _advice(plan: BuildPlan, card: EngineCard) -> str:
     if card.calibration is None:
         return "export the model in float32" if card.precision == "int8" else "build it in FP32"
-    if card.accuracy:
-        return "spare blocks that `fovea sensitivity` names with --keep-float"
     if plan.keep_float != (AUTO,):
         return "let --keep-float auto find the blocks that lose most"
     return (

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fovea_engines.card import Precision
+from fovea_engines.ground_truth import GroundTruth
 from fovea_engines.plan import BuildPlan
 from fovea_engines.precision.encoding import Encoding
 from fovea_engines.precision.half import to_half
-from fovea_engines.precision.qdq import quantise
 from fovea_engines.precision.recode import quantised_share, recode
 from fovea_engines.precision.validator import validate
 from fovea_engines.prepare import PreparedModel, check_float32
 from fovea_engines.progress import Progress
 from fovea_engines.quantisation import Quantisation, plan_quantisation
+from fovea_engines.sweep import int8_graph
 from fovea_preprocess.errors import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -40,8 +41,16 @@ class Graphs:
     quantisation: Quantisation | None = None
 
 
-def make_graphs(plan: BuildPlan, prepared: PreparedModel, progress: Progress) -> Graphs:
+def make_graphs(
+    plan: BuildPlan, prepared: PreparedModel, truth: GroundTruth | None, progress: Progress
+) -> Graphs:
     """Write the precision of a plan into a model.
+
+    Args:
+        plan: of the build.
+        prepared: its source.
+        truth: what INT8 is held to beside the agreement with the source.
+        progress: is told each phase.
 
     Raises:
         InvalidOption: the calibration does not fit.
@@ -56,12 +65,12 @@ def make_graphs(plan: BuildPlan, prepared: PreparedModel, progress: Progress) ->
         check_float32(prepared, "fp16")
         half = to_half(graph)
         return Graphs("fp16", half, None if plan.tensorrt is None else half)
-    quantisation = plan_quantisation(plan, prepared, progress)
+    quantisation = plan_quantisation(plan, prepared, truth, progress)
     ranges, kept = quantisation.ranges, quantisation.kept_float
-    unsigned = quantise(graph, ranges, Encoding.UNSIGNED, kept)
+    unsigned = int8_graph(graph, ranges, Encoding.UNSIGNED, kept)
     if plan.tensorrt is None:
         return Graphs("int8", unsigned, None, quantisation)
-    signed = to_half(quantise(graph, ranges, Encoding.SIGNED, kept))
+    signed = int8_graph(graph, ranges, Encoding.SIGNED, kept)
     validate(signed)
     return Graphs("int8", unsigned, signed, quantisation)
 

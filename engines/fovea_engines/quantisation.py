@@ -8,12 +8,14 @@ from fovea_engines.agreement.sensitivity import Sensitivity
 from fovea_engines.calibration.find import find_ranges
 from fovea_engines.calibration.ranges import Ranges
 from fovea_engines.figures import Calibration
+from fovea_engines.ground_truth import GroundTruth
 from fovea_engines.plan import AUTO, BuildPlan
 from fovea_engines.precision.blocks import select
+from fovea_engines.precision.encoding import Encoding
 from fovea_engines.precision.qdq import quantisable
 from fovea_engines.prepare import PreparedModel, check_float32
 from fovea_engines.progress import Progress
-from fovea_engines.sweep import BUDGET, Trials
+from fovea_engines.sweep import Sweep, Trials
 from fovea_preprocess.errors import UnsupportedModel
 
 # Blocks of the ranking that are shown while building; the card has all.
@@ -54,7 +56,9 @@ class Quantisation:
         )
 
 
-def plan_quantisation(plan: BuildPlan, prepared: PreparedModel, progress: Progress) -> Quantisation:
+def plan_quantisation(
+    plan: BuildPlan, prepared: PreparedModel, truth: GroundTruth | None, progress: Progress
+) -> Quantisation:
     """Measure ranges, and choose the layers that stay float.
 
     Raises:
@@ -67,22 +71,41 @@ def plan_quantisation(plan: BuildPlan, prepared: PreparedModel, progress: Progre
     ranges, reused = find_ranges(plan, prepared, progress)
     if plan.keep_float != (AUTO,):
         return Quantisation(ranges, reused, layers, select(plan.keep_float, layers), ())
+    kept: tuple[str, ...] = ()
+    ranking: tuple[Sensitivity, ...] = ()
+    # The layers that stay float are the same in both files: what is seen of one holds for both.
+    for encoding in (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (plan.tensorrt is not None)]:
+        trials = Trials(plan, prepared, ranges, truth, encoding)
+        found = _search(trials, layers, kept, encoding, progress)
+        if found is not None:
+            kept += tuple(layer for one in found.kept for layer in one.layers)
+            ranking += found.ranking
+    return Quantisation(ranges, reused, layers, kept, ranking)
+
+
+def _search(
+    trials: Trials,
+    layers: tuple[str, ...],
+    kept: tuple[str, ...],
+    encoding: Encoding,
+    progress: Progress,
+) -> Sweep | None:
+    """What to keep in float beside what is; None when the network is good enough as it is."""
+    whose = " for TensorRT" if encoding is Encoding.SIGNED else ""
     with progress.phase("sensitivity"):
-        trials = Trials(plan, prepared, ranges)
-        base = trials.quality(())
-        progress.note(f"agreement {base:.3f} with every block in INT8")
-        if base >= BUDGET:
-            return Quantisation(ranges, reused, layers, (), ())
-        found = trials.sweep(layers, base, progress)
+        base = trials.standing(kept)
+        blocks = f"all but {len(kept)} layers" if kept else "every block"
+        progress.note(f"{base} with {blocks} in INT8{whose}")
+        if base.margin >= 0:
+            return None
+        left = tuple(layer for layer in layers if layer not in kept)
+        found = trials.sweep(left, kept, base, progress)
     for one in found.ranking[:_SHOWN]:
         stays = "stays in float" if one in found.kept else "in INT8"
         progress.note(f"  {one.gain:+.3f}  {one.block} {stays}")
-    progress.note(
-        f"agreement {found.reached:.3f} with {len(found.kept)} of {len(found.ranking)} blocks in "
-        "float"
-    )
-    names = tuple(layer for one in found.kept for layer in one.layers)
-    return Quantisation(ranges, reused, layers, names, found.ranking)
+    count = f"{len(found.kept)} of {len(found.ranking)} blocks"
+    progress.note(f"{found.reached} with {count} in float{whose}")
+    return found
 
 
 def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:

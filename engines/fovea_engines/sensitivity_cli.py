@@ -88,7 +88,9 @@ def sensitivity(
         typer.echo(json.dumps(_to_json(found), indent=2))
         return
     console = Console()
-    console.print(f"agreement {found.base:.3f} of 1 with every block in INT8", highlight=False)
+    console.print(
+        f"agreement {found.base.quality:.3f} of 1 with every block in INT8", highlight=False
+    )
     console.print(_table(found))
     console.print(_advice(found), markup=False, highlight=False, soft_wrap=True)
 
@@ -105,15 +107,15 @@ def _sweep(plan: BuildPlan) -> Sweep:
     ranges, _ = find_ranges(plan, prepared, progress)
     with progress.phase("sensitivity"):
         trials = Trials(plan, prepared, ranges)
-        return trials.sweep(layers, trials.quality(()), progress)
+        return trials.sweep(layers, (), trials.standing(()), progress)
 
 
 def _to_json(found: Sweep) -> dict[str, object]:
     return {
-        "agreement": found.base,
+        "agreement": found.base.quality,
         "blocks": [asdict(one) for one in found.ranking],
         "keep_float": [one.block for one in found.kept],
-        "agreement_kept": found.reached,
+        "agreement_kept": found.reached.quality,
     }
 
 
@@ -138,9 +140,9 @@ def _advice(found: Sweep) -> str:
     most = found.ranking[0]
     if found.kept:
         options = " ".join(f"--keep-float {shlex.quote(one.block)}" for one in found.kept)
-        short = "" if found.reached >= BUDGET else f" ({BUDGET:.2f} is out of reach)"
-        return f"Agreement {found.reached:.3f} with: {options}{short}"
-    if found.base < BUDGET or most.gain <= 0:
+        short = "" if found.reached.margin >= 0 else f" ({BUDGET:.2f} is out of reach)"
+        return f"Agreement {found.reached.quality:.3f} with: {options}{short}"
+    if found.base.margin < 0 or most.gain <= 0:
         return "No block gains anything by itself: --keep-float none"
     return (
         f"{BUDGET:.2f} is enough: --keep-float none; for more, begin with --keep-float "

@@ -12,7 +12,7 @@ from fovea_engines.card import EngineCard
 from fovea_engines.engine import Engine
 from fovea_engines.plan import BuildPlan
 from fovea_engines.progress import Progress
-from fovea_engines.proof import MIN_QUALITY
+from fovea_engines.proof import MIN_QUALITY, objection
 from fovea_engines.report import FAILED_FOLDER
 from fovea_engines.repository import ModelRepository
 from fovea_engines.samples import draw
@@ -155,6 +155,16 @@ def test_a_refused_build_leaves_what_was_served_and_a_report(plan, tmp_path):
     assert ModelRepository(plan.repository).versions("net") == (1, 2)
 
 
+def test_a_classifier_must_keep_its_first_class(plan):
+    card = build(plan)
+    assert objection(card, 0.01) is None
+    for share, refused in ((0.81, False), (0.79, True)):
+        agreement = replace(card.agreement, same_top=share)
+        reason = objection(replace(card, agreement=agreement), 0.01)
+        assert (reason is not None) == refused
+    assert "first class first on 79% of the pictures" in reason
+
+
 def test_labels_fail_a_build_that_loses_too_much(deep_detector, pictures, labels, tmp_path):
     """The labels are what the source finds, so any loss is the precision's."""
     plan = BuildPlan(
@@ -182,6 +192,35 @@ def test_labels_fail_a_build_that_loses_too_much(deep_detector, pictures, labels
     assert (failed / "worst.jpg").is_file()
     # Labels decide, whatever the agreement: who allows the loss gets the engine.
     assert build(replace(worse, max_drop=0.99)).agreement.quality < MIN_QUALITY["int8"]
+
+
+def test_the_search_goes_on_until_the_labels_agree(deep_detector, pictures, labels, tmp_path):
+    plan = BuildPlan(
+        deep_detector, "d", tmp_path / "r", precision="int8", calibration=pictures,
+        images=pictures, data=labels, max_drop=0.02,
+    )  # fmt: skip
+    with pytest.raises(Disagreement, match="let --keep-float auto find the blocks"):
+        build(replace(plan, keep_float=()))
+    refused = EngineCard.read(plan.repository / "d" / FAILED_FOLDER / "card.json")
+    assert refused.agreement.quality > BUDGET  # nothing but the labels tells
+    progress = Notes()
+    card = build(plan, progress)
+    assert card.calibration.kept_float
+    assert card.accuracy["fp32"].map50_95 - card.accuracy["int8"].map50_95 <= 0.02
+    assert any("mAP50-95 -0.0" in note and "in float" in note for note in progress.notes)
+
+
+def test_what_is_coarse_for_tensorrt_alone_stays_in_float(plan, tmp_path):
+    model, bad = with_outliers(plan.source, tmp_path / "m.onnx", 0, factor=24)
+    plan = replace(plan, source=model, tensorrt=tmp_path / "signed.onnx")
+    coarse = build(replace(plan, keep_float=()))
+    assert coarse.tensorrt.quality < BUDGET < coarse.agreement.quality
+    card = build(plan)
+    assert card.calibration.kept_float == tuple(bad)
+    assert min(card.tensorrt.quality, card.agreement.quality) >= BUDGET
+    assert card.calibration.gains[bad[0]] > 0
+    # Without a file for TensorRT nothing need stay.
+    assert build(replace(plan, tensorrt=None)).calibration.kept_float == ()
 
 
 def test_the_version_has_its_ranges_and_both_graphs_are_made_of_them(plan, tmp_path):
