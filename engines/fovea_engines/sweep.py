@@ -48,7 +48,8 @@ class Standing:
     Attributes:
         quality: agreement with the source, 0 to 1.
         drop: mAP50-95 that is lost; None without labelled pictures.
-        margin: by how much the nearer of both keeps to what is asked; less than 0 is not enough.
+        margin: by how much what decides, labels where there are any, else the agreement, is
+            better than what is asked; less than 0 is not enough.
     """
 
     quality: float
@@ -115,9 +116,7 @@ class Trials:
         with self._engine(keep_float) as engine:
             quality = self._quality_of(engine)
             drop = None if self._truth is None else self._truth.drop(engine)
-        margin = quality - BUDGET
-        if drop is not None:
-            margin = min(margin, self._plan.max_drop - drop)
+        margin = quality - BUDGET if drop is None else self._plan.max_drop - drop
         return Standing(quality, drop, margin)
 
     def sweep(
