@@ -68,7 +68,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes)
     if labels is not None and head.num_classes not in (None, len(labels)):
         raise InvalidOption(
-            f"there are {len(labels)} labels for a model of {head.num_classes} classes"
+            f"classes of the model: {head.num_classes}, labels: {len(labels)}; give one for each"
         )
     quantised = any(node.op_type == "QuantizeLinear" for node in graph.graph.node)
     return PreparedModel(
@@ -92,10 +92,20 @@ def check_float32(prepared: PreparedModel, precision: str) -> None:
     """Refuse to make another precision of what is not float32.
 
     Raises:
-        UnsupportedModel: the model takes or gives float16.
+        UnsupportedModel: the model takes, gives or holds float16, or weights in INT8.
     """
-    if any(spec.dtype == "float16" for spec in (*prepared.inputs, *prepared.outputs)):
+    import onnx
+
+    graph = prepared.graph.graph
+    ends = (*prepared.inputs, *prepared.outputs)
+    held = {weight.data_type for weight in graph.initializer}
+    if any(spec.dtype == "float16" for spec in ends) or onnx.TensorProto.FLOAT16 in held:
         raise UnsupportedModel(
             f"the model is float16 already, and {precision} is made from float32: export it "
             "without half, or build with --precision fp32, which keeps it as it is"
+        )
+    if any(node.op_type == "DequantizeLinear" for node in graph.node):
+        raise UnsupportedModel(
+            f"the exporter has quantised the model's weights, and {precision} is made from "
+            "float32: export it without, or build with --precision fp32, which keeps it as it is"
         )

@@ -11,6 +11,7 @@ from fovea_engines.calibration.ranges import RANGES_FILE
 from fovea_engines.card import EngineCard
 from fovea_engines.engine import Engine
 from fovea_engines.plan import BuildPlan
+from fovea_engines.precision.half import to_half
 from fovea_engines.progress import Progress
 from fovea_engines.proof import MIN_QUALITY, objection
 from fovea_engines.report import FAILED_FOLDER
@@ -130,6 +131,28 @@ def test_a_model_without_such_layers_says_so(tiny_model, plan, tmp_path):
     onnx.save(half, tmp_path / "half.onnx")
     with pytest.raises(UnsupportedModel, match=r"float16 already, and int8 is made from float32"):
         build(replace(plan, source=tmp_path / "half.onnx"))
+
+
+def test_what_holds_no_float32_is_kept_as_it_is(plan, tmp_path):
+    half = to_half(onnx.load(plan.source))
+    onnx.save(half, tmp_path / "half.onnx")
+    weights = onnx.load(plan.source)
+    layer = next(node for node in weights.graph.node if node.op_type == "Conv")
+    weights.graph.node.insert(
+        0, onnx.helper.make_node("DequantizeLinear", ["integers", "scale"], [layer.input[1]])
+    )
+    [floats] = [w for w in weights.graph.initializer if w.name == layer.input[1]]
+    integers = np.ones(floats.dims, np.int8)
+    weights.graph.initializer.remove(floats)
+    weights.graph.initializer.append(constant("integers", integers))
+    weights.graph.initializer.append(constant("scale", np.float32(0.01)))
+    onnx.save(weights, tmp_path / "weights.onnx")
+    for name, reason in (("half", "is float16 already"), ("weights", "quantised the model's wei")):
+        other = replace(plan, source=tmp_path / f"{name}.onnx")
+        for precision in ("fp16", "int8"):
+            with pytest.raises(UnsupportedModel, match=f"{reason}.*{precision} is made from"):
+                build(replace(other, precision=precision))
+        assert build(replace(other, name=name, precision="fp32")).precision == "fp32"
 
 
 def test_a_refused_build_leaves_what_was_served_and_a_report(plan, tmp_path):
