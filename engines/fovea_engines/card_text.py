@@ -9,6 +9,7 @@ from fovea_engines.card import EngineCard
 from fovea_engines.figures import WorstPicture
 from fovea_engines.markdown import escape, table
 from fovea_engines.plan import BuildPlan
+from fovea_engines.plural import counted
 from fovea_engines.wording import (
     NO_FIGURE,
     accuracy_table,
@@ -102,8 +103,8 @@ def _agreement(card: EngineCard, plan: BuildPlan) -> str:
 def _accuracy(card: EngineCard) -> str:
     if not card.accuracy:
         return ""
-    images = card.accuracy[card.precision].images
-    return f"## Accuracy on {images} labelled pictures\n\n" + table(*accuracy_table(card.accuracy))
+    pictures = counted(card.accuracy[card.precision].images, "labelled picture")
+    return f"## Accuracy on {pictures}\n\n" + table(*accuracy_table(card.accuracy))
 
 
 def _classes(card: EngineCard) -> str:
@@ -147,7 +148,11 @@ def _worst(worst: Sequence[WorstPicture], picture: str | None) -> str:
     if not worst:
         return ""
     rows = [(one.name, f"{one.quality:.3f}") for one in worst]
-    text = "## Pictures that differ most\n\n" + table(("picture", "quality"), rows)
+    text = (
+        "## Pictures that differ most\n\n"
+        "What loses most comes first; the quality is of each picture by itself.\n\n"
+        + table(("picture", "quality"), rows)
+    )
     if picture is None:
         return text
     return (

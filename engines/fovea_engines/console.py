@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from fovea_engines.backends.base import TensorSpec
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from fovea_engines.inspection import Entry, ModelFile
 
 _LABELS_SHOWN = 8
-_COLUMNS = ("model", "version", "head", "input", "backend", "precision", "agreement", "mAP50-95")
+# A name that is broken cannot be copied: the other columns give way to it, up to this length.
+_NAME_WIDTH = 40
+_COLUMNS = ("version", "head\ninput", "precision\nbackend", "agreement", "mAP50-95")
 
 
 def card_table(card: EngineCard, version: int) -> Table:
@@ -50,17 +53,18 @@ def model_table(model: ModelFile, title: str) -> Table:
 
 
 def repository_table(entries: Iterable[Entry]) -> Table:
-    """Versions of a repository, one a line; below it, why some cannot be opened."""
+    """Versions of a repository, one a row; below it, why some cannot be opened."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
+    table.add_column("model", no_wrap=True)
     for column in _COLUMNS:
-        table.add_column(column, overflow="fold", min_width=len(column))
+        table.add_column(column, overflow="fold")
     failures = []
     for entry in entries:
-        cells = [entry.name, str(entry.version)]
+        cells = [fill(entry.name, _NAME_WIDTH), str(entry.version)]
         if isinstance(entry.engine, EngineCard):
             cells += _cells(entry.engine)
         else:
@@ -139,10 +143,8 @@ def _accuracy(accuracy: Mapping[str, Accuracy]) -> Table:
 def _cells(card: EngineCard) -> tuple[str, ...]:
     accuracy = card.accuracy.get(card.precision)
     return (
-        card.family or "tensors only",
-        " ".join(map(_shape, card.inputs)),
-        card.backend,
-        card.precision,
+        f"{card.family or 'tensors only'}\n{' '.join(map(_shape, card.inputs))}",
+        f"{card.precision}\n{card.backend}",
         _agreement(card),
         NO_FIGURE if accuracy is None else f"{accuracy.map50_95:.3f}",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class WorstPicture:
-    """A picture on which an engine and its source differ most.
+    """A picture on which an engine loses most of what its source finds.
 
     Attributes:
         name: its file name.
@@ -24,9 +24,10 @@ class Agreement:
 
     Attributes:
         images: sample images compared.
-        detections: detections of the source model that were compared; 0 without a known head.
-        missed: of those, how many the engine does not find.
-        extra: how many the engine finds that the source does not.
+        detections: detections of the source model that were compared, in FP32 those before
+            suppression; 0 without a known head.
+        missed: how many of the source's the engine does not find, after suppression.
+        extra: how many the engine finds that the source does not, likewise.
         mean_iou: mean overlap of those that both find; None where there are none.
         score_drift: mean of the engine's score minus the source's; None likewise.
         quality: panoptic quality of the detections, 0 to 1: overlap and findings in one; where
@@ -38,7 +39,7 @@ class Agreement:
             of equal score that swapped count in full.
         same_top: share of pictures on which a classifier's first class is the same; None for
             other models.
-        worst: the pictures that differ most, worst first; none when all agree fully.
+        worst: the pictures that cost the quality most, worst first; none when all agree fully.
     """
 
     images: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def read_folder(path: Path) -> list[Entry]:
         path: a version's folder, a model's or a repository.
 
     Raises:
-        NotFound: no model is there.
+        NotFound: no model is there; the message says when builds of one were refused, and why.
     """
     path = path.resolve()
     if any((path / file).is_file() for file in (CARD_FILE, "model.onnx", "model.xml")):
@@ -115,12 +116,28 @@ def read_folder(path: Path) -> list[Entry]:
     if any(p.name.isdecimal() for p in path.iterdir()):
         repository, names = ModelRepository(path.parent), (path.name,)
     if not names:
-        raise NotFound(f"{path} has no model: make one with `fovea build`")
+        raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
     return [
         Entry(name, version, _read(repository.folder(name, version)))
         for name in names
         for version in repository.versions(name)
     ]
+
+
+def _refusals(path: Path) -> str:
+    """Why a folder has no model, where builds of one were refused; empty where none was."""
+    # Here, because it takes OpenCV to write the report.
+    from fovea_engines.report import FAILED_FOLDER, REPORT_FILE
+
+    said = []
+    for folder in sorted([*path.glob(FAILED_FOLDER), *path.glob(f"*/{FAILED_FOLDER}")]):
+        with suppress(NotFound):
+            card = EngineCard.read(folder / CARD_FILE)
+            said.append(
+                f"{card.name} has no version, as its last build was refused: {card.refused}. "
+                f"{folder / REPORT_FILE} has the report"
+            )
+    return "; ".join(said)
 
 
 def _read(folder: Path) -> EngineCard | FoveaError:

@@ -13,6 +13,7 @@ from fovea_engines.heads.metadata import labels_from_metadata
 from fovea_engines.heads.preprocess import default_preprocess
 from fovea_engines.heads.recognise import Recognition, recognise
 from fovea_engines.plan import BuildPlan
+from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
@@ -66,9 +67,11 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         head = recognise(inputs, outputs, metadata, plan.family)
         preprocess = default_preprocess(head.family, inputs, metadata, trained=plan.preprocess)
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes)
-    if labels is not None and head.num_classes not in (None, len(labels)):
+    classes = head.num_classes
+    if labels is not None and classes is not None and classes != len(labels):
         raise InvalidOption(
-            f"classes of the model: {head.num_classes}, labels: {len(labels)}; give one for each"
+            f"{counted(len(labels), 'label')} for a model of {counted(classes, 'class')}: give one "
+            "for each"
         )
     quantised = any(node.op_type == "QuantizeLinear" for node in graph.graph.node)
     return PreparedModel(

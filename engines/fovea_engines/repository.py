@@ -77,13 +77,15 @@ class ModelRepository:
         """Folder of a version, by default the latest.
 
         Raises:
-            NotFound: the model or the version is not there.
+            NotFound: the model or the version is not there; the message lists its versions.
         """
-        version = self.latest(name) if version is None else version
-        folder = self.root / check_name(name) / str(version)
-        if version < 1 or not folder.is_dir():
-            raise NotFound(f"no version {version} of model {name!r} in {self.root}")
-        return folder
+        latest = self.latest(name)
+        if version is not None and version not in self.versions(name):
+            known = ", ".join(map(str, self.versions(name)))
+            raise NotFound(
+                f"no version {version} of model {name!r} in {self.root}; versions there: {known}"
+            )
+        return self.root / name / str(version or latest)
 
     def next_version(self, name: str) -> int:
         """The version that a build of `name` would get."""

@@ -7,6 +7,7 @@ from typing import get_args
 
 from fovea_engines.card import EngineCard, Precision
 from fovea_engines.figures import Accuracy, Agreement, Calibration
+from fovea_engines.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
 
 NO_FIGURE = "-"
@@ -19,25 +20,26 @@ def calibration_text(card: EngineCard) -> str | None:
     if found is None:
         return "scales of the model's exporter" if card.precision == "int8" else None
     reused = ", measured for an earlier build" if found.reused else ""
-    return f"{found.method} of {found.images} pictures{reused}; {_layers(found)}"
+    return f"{found.method} of {counted(found.images, 'picture')}{reused}; {_layers(found)}"
 
 
 def agreement_text(found: Agreement, precision: Precision) -> str:
     """How an engine agrees with its source, in one line."""
+    images = counted(found.images, "image")
     if precision == "fp32" and found.detections:
         return (
-            f"{found.detections} boxes on {found.images} images within {found.box_px:.1g} px, "
-            f"their scores within {found.score:.1g}"
+            f"{counted(found.detections, 'box')} before suppression, on {images}, within "
+            f"{found.box_px:.1g} px, their scores within {found.score:.1g}"
         )
     if _has_detections(found):
         return (
-            f"{found.detections} detections on {found.images} images: {found.missed} missed, "
+            f"{counted(found.detections, 'detection')} on {images}: {found.missed} missed, "
             f"{found.extra} extra, mean IoU {_figure(found.mean_iou)}, scores "
             f"{_change(found.score_drift)}; quality {found.quality:.3f} of 1"
         )
     same_top = "" if found.same_top is None else f", first class the same on {found.same_top:.1%}"
     quality = "" if precision == "fp32" else f"; quality {found.quality:.3f} of 1"
-    return f"outputs within {found.output_error:.2g} on {found.images} images{same_top}{quality}"
+    return f"outputs within {found.output_error:.2g} on {images}{same_top}{quality}"
 
 
 def agreement_rows(found: Agreement, precision: Precision) -> dict[str, str]:
@@ -45,7 +47,7 @@ def agreement_rows(found: Agreement, precision: Precision) -> dict[str, str]:
     rows = {"images": str(found.images)}
     if precision == "fp32" and found.detections:
         return rows | {
-            "boxes compared": str(found.detections),
+            "boxes compared, before suppression": str(found.detections),
             "farthest corner of a box": f"{found.box_px:.1g} px",
             "largest difference of a score": f"{found.score:.1g}",
         }
@@ -103,10 +105,10 @@ def preprocess_text(spec: PreprocessSpec) -> str:
 def _layers(found: Calibration) -> str:
     kept = found.kept_float
     if not kept:
-        return f"{found.layers} layers in INT8"
+        return f"{counted(found.layers, 'layer')} in INT8"
     more = f" and {len(kept) - _NAMES_SHOWN} more" if len(kept) > _NAMES_SHOWN else ""
     names = ", ".join(kept[:_NAMES_SHOWN]) + more
-    return f"{found.layers} layers in INT8, {len(kept)} kept in float: {names}"
+    return f"{counted(found.layers, 'layer')} in INT8, {len(kept)} kept in float: {names}"
 
 
 def _has_detections(found: Agreement) -> bool:

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.accuracy.dataset import read_class_names
 from fovea_engines.agreement.matching import match
 from fovea_engines.agreement.measure import CONF, MARGIN
 from fovea_engines.detections import Detections
@@ -32,7 +33,8 @@ def worst_picture(plan: BuildPlan, engine: Engine, name: str) -> Pixels | None:
     """One picture twice, side by side: with the source model's boxes and with the engine's.
 
     What both find is grey, as the picture is; what only one finds is in colour, framed in red.
-    The same rules pair detections as for the figures of agreement.
+    The same rules pair detections as for the figures of agreement. Classes that the model does
+    not name are called as the labels of the build call them.
 
     Args:
         plan: of the build; its pictures, or those drawn, hold `name`.
@@ -54,6 +56,9 @@ def worst_picture(plan: BuildPlan, engine: Engine, name: str) -> Pixels | None:
     want = head.decode(answer, 0, options)
     have = head.decode(engine.session.infer({engine.session.inputs[0].name: row}), 0, options)
     found = match(want, have, CONF, MARGIN)
+    labels = engine.labels
+    if labels is None and plan.data is not None:
+        labels = read_class_names(plan.data)
 
     precision = engine.card.precision.upper()
     panes = []
@@ -63,7 +68,7 @@ def worst_picture(plan: BuildPlan, engine: Engine, name: str) -> Pixels | None:
     ):
         shown = Detections(back.boxes_to_source(one.boxes), one.scores, one.class_ids)
         odd = np.setdiff1d(np.flatnonzero(one.scores >= CONF), agreed)
-        canvas = _draw(pixels, _take(shown, np.sort(agreed)), _take(shown, odd), engine.labels)
+        canvas = _draw(pixels, _take(shown, np.sort(agreed)), _take(shown, odd), labels)
         caption = f"{title}: {len(agreed) + len(odd)} found, {len(odd) or 'none'} {only}"
         panes.append(_captioned(canvas, caption))
     return np.hstack(panes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from fovea_engines.plural import counted
 from fovea_preprocess.errors import InvalidRequest, QueueFull
 
 # Weight of the newest observation in the smoothed rate: about the last twenty answers count.
@@ -44,7 +45,7 @@ class Admission:
         with self._lock:
             if self._inside + count > self.limit:
                 raise QueueFull(
-                    f"{self._inside} images are waiting and the limit is {self.limit}; "
+                    f"{counted(self._inside, 'image')} waiting and the limit is {self.limit}; "
                     "send again after the time in Retry-After",
                     retry_after_s=self._inside * self._interval_s,
                 )

@@ -14,6 +14,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from fovea_engines.options import PredictOptions
+from fovea_engines.plural import counted
 from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption, InvalidRequest
 from fovea_server.schemas import PredictRequest
 
@@ -146,7 +147,9 @@ def _from_form(
         file.file_object.seek(0)
         pictures.append(file.file_object.read())
         if len(pictures) > max_images:
-            raise InvalidRequest(f"the form has more than {max_images} pictures; split it")
+            raise InvalidRequest(
+                f"the form has more than {counted(max_images, 'picture')}; split it"
+            )
 
     def on_field(field: Field) -> None:
         name = (field.field_name or b"").decode(errors="replace")

@@ -143,6 +143,33 @@ def test_the_worst_output_speaks_for_all():
     assert agreement((want, have), head=None).quality == pytest.approx(0.5)
 
 
+def test_the_worst_output_is_one_and_the_same_on_all_pictures():
+    """Else an output that is wrong hides behind larger ones that are right."""
+
+    def outputs(a, b):
+        return {"a": np.array([[float(a)]]), "b": np.array([[float(b)]])}
+
+    figures = agreement(
+        (outputs(1, 100), outputs(2, 100)), (outputs(10, 100), outputs(10, 101)), head=None
+    )
+    assert figures.quality == pytest.approx(1 - np.sqrt(1 / 101))
+    # An output that is no number is the worst, wherever it stands.
+    for have in (outputs(np.nan, 1), outputs(1, np.nan)):
+        assert agreement((outputs(1, 1), have), head=None).quality == 0
+
+
+def test_pictures_are_ranked_by_what_they_lose():
+    """Not by their quality: one box too many where there was none is no great loss."""
+    crowd = [((60 * i, 10, 60 * i + 40, 50), 0.9, 0) for i in range(6)]
+    figures = agreement(
+        (output(), output((SQUARE, 0.3, 0))),
+        (output(*crowd), output(*crowd[:3])),
+        (output((SQUARE, 0.9, 0)), output((HALF_RIGHT, 0.9, 0))),
+    )
+    assert [one.name for one in figures.worst] == ["1", "0", "2"]
+    assert [one.quality for one in figures.worst] == [0.6667, 0, 0.6]
+
+
 def test_a_classifiers_first_class():
     def scores(*values):
         return {"logits": np.array([values], np.float32)}

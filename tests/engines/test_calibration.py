@@ -27,22 +27,10 @@ from fovea_preprocess.errors import BuildError, InvalidImage, InvalidOption, Not
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
+from .counting import Counting
 from .tiny import SIZE, constant, save, tiny_network
 
 SPEC = PreprocessSpec(height=SIZE, width=SIZE)
-
-
-class Counting(Progress):
-    """Notes what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: list[tuple[int, int]] = []
-
-    def each(self, things, total):
-        for done, thing in enumerate(things, 1):
-            self.counts.append((done, total))
-            yield thing
 
 
 def measured(model: Path, folder: Path, method="minmax", progress=None) -> Ranges:
@@ -87,6 +75,19 @@ def test_progress_counts_every_picture(network, pictures):
     progress = Counting()
     measured(network, pictures, progress=progress)
     assert progress.counts == [(done, 8) for done in range(1, 9)]
+
+
+def test_few_pictures_are_remarked_upon(network, pictures):
+    progress = Counting()
+    measured(network, pictures, progress=progress)
+    assert progress.notes == [
+        "8 pictures to calibrate on: a hundred or more show what the camera will see"
+    ]
+    eight = Pictures.of(pictures, SPEC)
+    origin = Origin("model", SPEC.digest, eight.digest, "minmax")
+    enough = Counting()
+    calibrate(onnx.load(network), replace(eight, files=eight.files * 4), origin, enough)
+    assert enough.notes == []
 
 
 def test_memory_does_not_grow_with_the_pictures(tmp_path):

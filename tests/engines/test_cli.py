@@ -109,6 +109,30 @@ def test_inspect_shows_how_good_each_precision_is(fovea, tiny_model, tmp_path):
     assert half[-3:] == ["fp16", "1.000", "-"]
 
 
+def test_inspect_shows_whole_names_in_80_columns(fovea, built_repository, tmp_path):
+    names = ("people-counter-yolov8n-640-int8", "x" * 31)
+    for name in names:
+        shutil.copytree(built_repository / "tiny", tmp_path / "r" / name)
+    (tmp_path / "r" / ("y" * 100) / "1").mkdir(parents=True)
+    out = fovea("inspect", tmp_path / "r")[1]
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for name in names:
+        assert name in (line.split()[0] for line in lines if line.strip())
+    assert sum(line.split()[0].count("y") for line in lines if line.startswith(" y")) == 100
+
+
+def test_inspect_tells_that_the_only_build_was_refused(fovea, card, tmp_path):
+    failed = tmp_path / "r" / "tiny" / "failed-build"
+    failed.mkdir(parents=True)
+    replace(card, refused="INT8 agrees 0.1").write(failed / "card.json")
+    for folder in (tmp_path / "r", tmp_path / "r" / "tiny"):
+        code, out, err = fovea("inspect", folder)
+        assert (code, out) == (1, "")
+        assert "tiny has no version, as its last build was refused: INT8 agrees 0.1." in err
+        assert str(failed / "card.md") in err
+
+
 def test_inspect_shows_figures_of_a_refused_build(fovea, card, tmp_path):
     folder = tmp_path / "tiny" / "failed-build"
     folder.mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Layers of small networks: which belong together, how far they are apart, and why."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -8,10 +9,13 @@ import pytest
 from onnx import helper
 
 from fovea_engines.backends.openvino import engine_from_onnx
-from fovea_engines.layers.describe import verdict
+from fovea_engines.layers.describe import title, verdict
 from fovea_engines.layers.diff import diff
 from fovea_engines.layers.figures import Tally
+from fovea_engines.layers.openvino_network import OpenVinoNetwork
+from fovea_preprocess.errors import UnsupportedModel
 
+from .counting import Counting
 from .tiny import constant, save
 
 IMAGE = ("images", [1, 3, 16, 16])
@@ -97,6 +101,36 @@ def test_quantisation_counts_to_the_layer_it_follows(tmp_path):
     assert found.layers[1].snr_db == float("inf")
     # Steps of .04, so noise of .04^2 / 12: 39 dB under a signal of power 1.
     assert 30 < found.layers[2].snr_db < 45
+
+
+def test_every_tensor_that_is_compared_is_counted(tmp_path):
+    progress = Counting()
+    flat = np.zeros((4, 4, 1, 1), np.float32)  # gives an output of another shape
+    found = diff(
+        two_convs(tmp_path / "a.onnx"), two_convs(tmp_path / "b.onnx", w2=flat), progress=progress
+    )
+    assert [one.figures is None for one in found.layers] == [False, False, False, True]
+    assert progress.counts == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_an_openvino_engine_gives_a_tensor_before_it_compiles_the_next(tmp_path):
+    """Each takes a while, and whoever waits is to see them counted."""
+    engine_from_onnx(two_convs(tmp_path / "a.onnx"), tmp_path)
+    feeds = [{"images": np.zeros((1, 3, 16, 16), np.float32)}] * 2
+    values = OpenVinoNetwork(tmp_path / "model.xml", feeds[0]).run(["c1", "absent"], feeds)
+    assert [array.shape for array in next(values)] == [(1, 4, 16, 16)] * 2
+    with pytest.raises(UnsupportedModel):
+        next(values)
+
+
+def test_a_layer_is_called_by_what_is_known_of_it(tmp_path):
+    path = two_convs(tmp_path / "a.onnx", [node("Relu", "c1", "a1")])
+    engine_from_onnx(path, tmp_path)
+    with_operator = diff(path, tmp_path).layers[2]
+    assert title(with_operator.a) == "a1 (Relu)"
+    assert title(with_operator.b) == f"a1 ({with_operator.b.node})"
+    assert with_operator.b.node.strip()
+    assert title(replace(with_operator.b, node="")) == "a1"
 
 
 def test_an_openvino_engine_has_the_layers_of_its_file(tmp_path):

@@ -1,5 +1,6 @@
 """The report beside a card: what it says, and the picture with both sets of boxes."""
 
+import json
 from dataclasses import replace
 
 import cv2
@@ -77,7 +78,7 @@ def test_a_build_writes_its_report(built_repository, card):
     origin, agreement = (dict(rows) for rows in tables(text))
     assert card.onnx_sha256[:12] in origin["source"]
     assert "letterboxed to 64x64" in origin["pictures are"]
-    assert agreement["boxes compared"] == str(card.agreement.detections)
+    assert agreement["boxes compared, before suppression"] == str(card.agreement.detections)
     assert headings(text) == ["What was built from what", "Agreement with the source model"]
     assert not (built_repository / "tiny" / "1" / "worst.jpg").exists()
 
@@ -147,6 +148,22 @@ def test_what_agrees_is_grey_and_what_differs_is_framed(half, tmp_path):
     other = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
     left, right = red(worst_picture(other, engine, "drawn picture 3"))
     assert min(left, right) > 500
+
+
+@pytest.mark.parametrize("data", ["classes.txt", "labels.json"])
+def test_classes_without_a_name_are_called_as_the_labels_call_them(half, tmp_path, data):
+    plan, engine = half
+    names = ["cat", "dog", "bus"]
+    (tmp_path / "classes.txt").write_text("\n".join(names))
+    categories = [{"id": 10 * i, "name": name} for i, name in enumerate(names)]
+    document = {"images": [], "annotations": [], "categories": categories[::-1]}
+    (tmp_path / "labels.json").write_text(json.dumps(document))
+    plan = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
+    named = worst_picture(plan, engine, "drawn picture 3")
+    engine.labels = None
+    assert (named != worst_picture(plan, engine, "drawn picture 3")).any()
+    plan = replace(plan, images=None, data=tmp_path if data == "classes.txt" else tmp_path / data)
+    assert (named == worst_picture(plan, engine, "drawn picture 3")).all()
 
 
 @pytest.mark.parametrize("size", [(3000, 40), (1, 1), (40, 3000)])

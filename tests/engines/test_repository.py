@@ -74,9 +74,18 @@ def test_what_is_not_there_is_not_found(repository):
     with pytest.raises(NotFound):
         repository.models()
     publish(repository, "a")
-    for name, version in (("b", None), ("a", 2), ("a", 0), ("a", -1)):
+    for name, version in (("b", None), ("b", 1), ("a", 2), ("a", 0), ("a", -1)):
         with pytest.raises(NotFound):
             repository.folder(name, version)
+
+
+def test_the_versions_there_are_are_listed(repository):
+    publish(repository, "a", "1")
+    publish(repository, "a", "2")
+    with pytest.raises(NotFound, match=r"no version 7 of model 'a' .*; versions there: 1, 2"):
+        repository.folder("a", 7)
+    with pytest.raises(NotFound, match="no model 'b'"):
+        repository.folder("b", 7)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])

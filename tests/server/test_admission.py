@@ -11,7 +11,7 @@ from fovea_server.admission import Admission
 def test_all_or_none():
     admission = Admission(4)
     admission.enter(3)
-    with pytest.raises(QueueFull, match="3 images are waiting and the limit is 4"):
+    with pytest.raises(QueueFull, match="3 images waiting and the limit is 4"):
         admission.enter(2)
     assert admission.inside == 3
     admission.enter(1)

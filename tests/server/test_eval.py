@@ -94,7 +94,7 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
     ("arguments", "says"),
     [
         (("absent", "--data", "scenes.json"), "no model 'absent' in repository"),
-        (("digits", "--data", "scenes.json", "--version", 2), "no version 2 of model 'digits'"),
+        (("digits", "--data", "scenes.json", "--version", 2), "versions there: 1"),
         (("digits", "--data", "scenes.json", "--repository", "r"), "no model 'digits' in r"),
         (("digits", "--data", "absent.json"), "absent.json is not there"),
         (("digits", "--data", "scenes.json"), "name the folder of the pictures with --images"),

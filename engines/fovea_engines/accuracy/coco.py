@@ -69,7 +69,7 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
     file = _parse(data)
     _refuse_twins(data, "images", (image.id for image in file.images))
     _refuse_twins(data, "categories", (category.id for category in file.categories))
-    categories = sorted(file.categories, key=lambda category: category.id)
+    categories = _by_id(file.categories)
     class_ids = {category.id: index for index, category in enumerate(categories)}
     by_image: dict[int, list[_Annotation]] = {image.id: [] for image in file.images}
     sizes = {image.id: (image.width, image.height) for image in file.images}
@@ -93,6 +93,15 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
             )
         pictures.append(_labelled(path, image, by_image[image.id], class_ids))
     return pictures, tuple(category.name for category in categories)
+
+
+def coco_class_names(data: Path) -> tuple[str, ...]:
+    """Names of a COCO file's categories in the order of their ids; raises as `read_coco`."""
+    return tuple(category.name for category in _by_id(_parse(data).categories))
+
+
+def _by_id(categories: Iterable[_Category]) -> list[_Category]:
+    return sorted(categories, key=lambda category: category.id)
 
 
 def _parse(data: Path) -> _File:

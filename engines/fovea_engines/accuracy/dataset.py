@@ -10,10 +10,11 @@ from typing import Self
 
 import numpy as np
 
-from fovea_engines.accuracy.coco import read_coco
+from fovea_engines.accuracy.coco import coco_class_names, read_coco
 from fovea_engines.accuracy.labelled_image import LabelledImage
-from fovea_engines.accuracy.yolo import read_yolo
+from fovea_engines.accuracy.yolo import read_yolo, yolo_class_names
 from fovea_engines.digest import file_sha256, json_sha256
+from fovea_engines.plural import counted
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 _NAMES_SHOWN = 8
@@ -128,16 +129,29 @@ def read_dataset(
             f"{data} is not there: labels are a COCO JSON file, or a folder of YOLO label files"
         )
     if not any((~picture.crowd).any() for picture in pictures):
-        raise InvalidOption(f"{data} has no object to find on its {len(pictures)} pictures")
+        seen = counted(len(pictures), "picture")
+        raise InvalidOption(f"{data} has no object to find on its {seen}")
     dataset = Dataset(data, tuple(pictures), names)
     if labels is not None:
         return dataset.for_model(labels)
     if names is not None and num_classes is not None and len(names) != num_classes:
         raise InvalidOption(
-            f"{data} has {len(names)} classes and the model {num_classes} without names, so which "
-            "is which is unknown: build the model with --labels"
+            f"{data} has {counted(len(names), 'class')} and the model {num_classes} without names, "
+            "so which is which is unknown: build the model with --labels"
         )
     return dataset
+
+
+def read_class_names(data: Path) -> tuple[str, ...] | None:
+    """Class names of labels that were read before, by class id as of a model without labels.
+
+    Args:
+        data: as of `read_dataset`.
+
+    Returns:
+        None where nothing names them.
+    """
+    return yolo_class_names(data) if data.is_dir() else coco_class_names(data)
 
 
 def _numbered_alike(names: Sequence[str], labels: Sequence[str | None]) -> bool:

@@ -49,10 +49,7 @@ def read_yolo(
     files = {p.stem: p for p in sorted(labels.glob("*.txt")) if p.name != CLASSES_FILE}
     if not files:
         raise NotFound(f"{labels} has no YOLO label file (*.txt): name the folder that has them")
-    names_file = next(
-        (p for p in (labels / CLASSES_FILE, data / CLASSES_FILE) if p.is_file()), None
-    )
-    names = None if names_file is None else read_labels(names_file)
+    names = yolo_class_names(data)
     pictures = picture_files(folder, sys.maxsize)
     if orphans := sorted(files.keys() - {picture.stem for picture in pictures}):
         raise NotFound(
@@ -61,6 +58,17 @@ def read_yolo(
         )
     known = num_classes if names is None else len(names)
     return [_labelled(picture, files.get(picture.stem), known) for picture in pictures], names
+
+
+def yolo_class_names(data: Path) -> tuple[str, ...] | None:
+    """Class names of a folder of YOLO labels; None where no classes.txt has them.
+
+    Raises:
+        InvalidOption: classes.txt is not text.
+    """
+    files = (data / "labels" / CLASSES_FILE, data / CLASSES_FILE)
+    file = next((file for file in files if file.is_file()), None)
+    return None if file is None else read_labels(file)
 
 
 def _beside(labels: Path) -> Path:

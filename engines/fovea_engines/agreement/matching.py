@@ -31,10 +31,19 @@ class Matching:
     extra: int
 
     @property
+    def total(self) -> float:
+        """Boxes that either finds; one that only one of them finds is half a box."""
+        return len(self.iou) + (self.missed + self.extra) / 2
+
+    @property
+    def lost(self) -> float:
+        """Of `total`, what the two do not share: 0 when all is the same."""
+        return self.total - float(self.iou.sum())
+
+    @property
     def quality(self) -> float:
         """Panoptic quality: 1 when all is the same, 0 when nothing is (arXiv 1801.00868, eq. 1)."""
-        total = len(self.iou) + (self.missed + self.extra) / 2
-        return float(self.iou.sum() / total) if total else 1.0
+        return 1 - self.lost / self.total if self.total else 1.0
 
 
 def match(want: Detections, have: Detections, conf: float, margin: float) -> Matching:

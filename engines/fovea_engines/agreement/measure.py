@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
         same_top=_same_top(figures),
         worst=tuple(
             WorstPicture(one.name, round(one.quality, 4))
-            for one in sorted(figures, key=lambda one: one.quality)[:_WORST]
+            for one in sorted(figures, key=lambda one: -one.lost)[:_WORST]
             if round(one.quality, 4) < 1
         ),
     )
@@ -61,7 +61,10 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Figures:
-    """Of one picture; see `Agreement`."""
+    """Of one picture; see `Agreement`.
+
+    `energies` are those of the error and of what is right, by output.
+    """
 
     name: str
     matching: Matching | None
@@ -69,15 +72,17 @@ class _Figures:
     drift: NDArray[np.float32]
     box_px: float
     output_error: float
-    energy: float
-    error_energy: float
+    energies: Mapping[str, tuple[float, float]]
     same_top: bool | None
 
     @property
     def quality(self) -> float:
-        if self.matching is not None:
-            return self.matching.quality
-        return _closeness(self.error_energy, self.energy)
+        return _closeness([self]) if self.matching is None else self.matching.quality
+
+    @property
+    def lost(self) -> float:
+        """What it takes from the quality of all pictures together."""
+        return 1 - self.quality if self.matching is None else self.matching.lost
 
 
 def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
@@ -91,9 +96,6 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
         corners = np.abs(actual.boxes[matching.have] - expected.boxes[matching.want])
         box_px = float(corners.max(initial=0))
     off = {name: _difference(array, have[name]) for name, array in want.items()}
-    errors = [(_energy(off[name]), _energy(_finite(array))) for name, array in want.items()]
-    # The worst output speaks for all.
-    error_energy, energy = max(errors, key=lambda pair: _ratio(*pair))
     return _Figures(
         name=sample.name,
         matching=matching,
@@ -101,8 +103,9 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
         drift=drift,
         box_px=box_px,
         output_error=max(_largest_error(array, off[name]) for name, array in want.items()),
-        energy=energy,
-        error_energy=error_energy,
+        energies={
+            name: (_energy(off[name]), _energy(_finite(array))) for name, array in want.items()
+        },
         same_top=_top(want) == _top(have) if _is_classifier(want) else None,
     )
 
@@ -113,16 +116,10 @@ def _detect(head: Head, outputs: Outputs) -> Detections:
 
 def _quality(figures: list[_Figures]) -> float:
     """Of all pictures together; one without detections on either side says nothing."""
-    overlap = sum(float(one.matching.iou.sum()) for one in figures if one.matching)
-    total = sum(
-        len(one.matching.iou) + (one.matching.missed + one.matching.extra) / 2
-        for one in figures
-        if one.matching
-    )
+    total = sum(one.matching.total for one in figures if one.matching)
     if total:
-        return overlap / total
-    error, energy = sum(one.error_energy for one in figures), sum(one.energy for one in figures)
-    return _closeness(error, energy)
+        return 1 - sum(one.lost for one in figures) / total
+    return _closeness(figures)
 
 
 def _same_top(figures: list[_Figures]) -> float | None:
@@ -140,17 +137,19 @@ def _top(outputs: Outputs) -> int:
     return int(scores.argmax())
 
 
-def _closeness(error: float, energy: float) -> float:
-    """1 minus the relative error; 0 where that is over 1 or no number."""
-    ratio = _ratio(error, energy)
-    return 1 - ratio if ratio < 1 else 0.0
+def _closeness(figures: Sequence[_Figures]) -> float:
+    """1 minus the relative error of the output that is furthest off on all pictures together."""
+    outputs = figures[0].energies
+    return 1 - max(_relative_error([one.energies[name] for one in figures]) for name in outputs)
 
 
-def _ratio(error: float, energy: float) -> float:
-    """Length of the error over the length of what is right."""
+def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
+    """Length of the error over the length of what is right; 1 where it is more or no number."""
+    error, energy = (sum(one) for one in zip(*energies, strict=True))
     if error == 0:
         return 0.0
-    return float(np.sqrt(error / energy)) if energy else float("inf")
+    ratio = float(np.sqrt(error / energy)) if energy else 1.0
+    return ratio if ratio < 1 else 1.0
 
 
 def _difference(want: Array, have: Array) -> Floats:

@@ -10,12 +10,15 @@ from fovea_engines.calibration.pictures import Pictures
 from fovea_engines.calibration.ranges import Method, Origin, Ranges
 from fovea_engines.graph.wiring import Wiring
 from fovea_engines.judge import Judge
+from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import BuildError
 
 if TYPE_CHECKING:
     import onnx
 
+# With fewer, a scene or two decide every range.
+_FEW = 32
 # All but one value in a million: objects are rare, and so are the activations that tell of them.
 PERCENTILE = 0.999999
 
@@ -34,7 +37,7 @@ def calibrate(
         model: normalised, float32.
         pictures: shown in their order.
         origin: what is being measured; its method chooses the ranges.
-        progress: is told of every picture.
+        progress: is told of every picture, and when there are few.
 
     Raises:
         BuildError: a tensor takes a value that is not finite.
@@ -42,6 +45,9 @@ def calibrate(
         InvalidOption: the pictures are empty scenes.
         UnsupportedModel: ONNX Runtime cannot run the model.
     """
+    if len(pictures) < _FEW:
+        few = counted(len(pictures), "picture")
+        progress.note(f"{few} to calibrate on: a hundred or more show what the camera will see")
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
     judge = Judge(_showing(model, names))

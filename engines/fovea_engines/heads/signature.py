@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fovea_engines.backends.base import TensorSpec
+from fovea_engines.plural import counted
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 """The pyramids detectors are built on: P3 to P5, and with P6 or P2."""
@@ -62,7 +63,7 @@ class Signature:
         if isinstance(count, str):
             return count
         sure, why = grid
-        return Fit(count, f"{why}; {count} classes", sure=sure)
+        return Fit(count, f"{why}; {counted(count, 'class')}", sure=sure)
 
     def _classes(self, columns: int, others: int) -> int | str:
         """Number of classes in `columns` of which `others` are not classes, or what is wrong."""
@@ -72,7 +73,7 @@ class Signature:
         if count < 1:
             return f"{columns} columns leave no class"
         if self.num_labels not in (None, count):
-            return f"{count} classes by shape, but the metadata names {self.num_labels}"
+            return f"{counted(count, 'class')} by shape, but the metadata names {self.num_labels}"
         return count
 
     def _grid(self, boxes: int, per_cell: int) -> tuple[bool, str] | None:

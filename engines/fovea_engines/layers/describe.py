@@ -9,6 +9,7 @@ from fovea_engines.layers.diff import Diff
 from fovea_engines.layers.network import Layer
 from fovea_engines.layers.slices import SmallSlices
 from fovea_engines.layers.verdict import Comparison
+from fovea_engines.plural import counted
 
 _COSTLIEST = 3
 _MOST_INDICES = 6
@@ -22,7 +23,7 @@ def verdict(diff: Diff) -> str:
     if picks is not None:
         said += (
             f" {title(picks.a)} picks other elements, as close scores do under rounding; what "
-            f"differs behind it ({unjudged} tensors) was not judged."
+            f"differs behind it ({counted(unjudged, 'tensor')}) was not judged."
         )
     return said
 
@@ -90,7 +91,9 @@ def _indices(positions: tuple[int, ...]) -> str:
 
 def title(layer: Layer) -> str:
     """A layer as a reader of the model's graph finds it."""
-    return f"{layer.name} ({layer.op} {layer.node})".replace(" )", ")")
+    # OpenVINO says no operator, and ONNX often no name of it.
+    made_by = " ".join(word for word in (layer.op, layer.node) if word)
+    return f"{layer.name} ({made_by})" if made_by else layer.name
 
 
 def shape(layer: Layer) -> str:

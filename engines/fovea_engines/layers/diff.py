@@ -18,8 +18,8 @@ from fovea_engines.layers.verdict import Comparison, default_threshold, judge
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import InvalidOption
 
-# Of tensors that are kept from one run of either model.
-_CHUNK_BYTES = 128 << 20
+# Of tensors that are kept from the runs of either model.
+_CHUNK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def diff(
         path_b: the one that is judged, likewise.
         images: folder of pictures, of which at most 4 are taken; None draws some.
         threshold_db: SNR under which a tensor diverges, decibel; None goes by their precisions.
-        progress: is told each phase.
+        progress: is told each phase, and counts the tensors that are compared.
 
     Raises:
         NotFound: a model is not there.
@@ -105,8 +105,9 @@ def diff(
             f"no layer of {path_a} is like one of {path_b}, by name or by operator and shape: "
             "give two models of the same network"
         )
+    alike = [pair for pair in pairs if a.layers[pair.a].shape == b.layers[pair.b].shape]
     with progress.phase("compare"):
-        figures = dict(progress.each(_measure(a, b, pairs, feeds), len(pairs)))
+        figures = dict(progress.each(_measure(a, b, alike, feeds), len(alike)))
     if threshold_db is None:
         threshold_db = default_threshold(a.precision, b.precision)
     layers = judge(
@@ -139,28 +140,26 @@ def diff(
 def _measure(
     a: Network, b: Network, pairs: Sequence[Pair], feeds: Feeds
 ) -> Iterator[tuple[Pair, Figures]]:
-    """Figures of each pair whose shapes are the same."""
-    alike = [pair for pair in pairs if a.layers[pair.a].shape == b.layers[pair.b].shape]
-    for chunk in _chunks(a.layers, alike):
-        layers = (a.layers[pair.a] for pair in chunk)
-        tallies = [Tally(channels=one.is_output and one.is_float) for one in layers]
-        runs_a = a.run([a.layers[pair.a].tensor for pair in chunk], feeds.a)
-        runs_b = b.run([b.layers[pair.b].tensor for pair in chunk], feeds.b)
-        for values_a, values_b in zip(runs_a, runs_b, strict=True):
-            for tally, one, other in zip(tallies, values_a, values_b, strict=True):
+    """Figures of pairs whose shapes are the same."""
+    for chunk in _chunks(a.layers, pairs, _CHUNK_BYTES // len(feeds.names)):
+        tensors_a = a.run([a.layers[pair.a].tensor for pair in chunk], feeds.a)
+        tensors_b = b.run([b.layers[pair.b].tensor for pair in chunk], feeds.b)
+        for pair, values_a, values_b in zip(chunk, tensors_a, tensors_b, strict=True):
+            layer = a.layers[pair.a]
+            tally = Tally(channels=layer.is_output and layer.is_float)
+            for one, other in zip(values_a, values_b, strict=True):
                 tally.add(one, other)
-        for pair, tally in zip(chunk, tallies, strict=True):
             yield pair, tally.figures()
 
 
-def _chunks(layers: Sequence[Layer], pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+def _chunks(layers: Sequence[Layer], pairs: Sequence[Pair], nbytes: int) -> Iterator[list[Pair]]:
     chunk: list[Pair] = []
-    room = _CHUNK_BYTES
+    room = nbytes
     for pair in pairs:
         room -= layers[pair.a].nbytes
         if chunk and room < 0:
             yield chunk
-            chunk, room = [], _CHUNK_BYTES - layers[pair.a].nbytes
+            chunk, room = [], nbytes - layers[pair.a].nbytes
         chunk.append(pair)
     if chunk:
         yield chunk

@@ -13,6 +13,7 @@ from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.heads.metadata import image_size
 from fovea_engines.heads.preprocess import default_preprocess
 from fovea_engines.layers.model import DiffModel
+from fovea_engines.plural import counted
 from fovea_engines.samples import Pixels, sample_images
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.preprocessor import Preprocessor
@@ -77,8 +78,8 @@ def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
 def _pair_inputs(a: DiffModel, b: DiffModel) -> list[tuple[TensorSpec, TensorSpec]]:
     if len(a.inputs) != len(b.inputs):
         raise InvalidOption(
-            f"{a.path} takes {len(a.inputs)} inputs and {b.path} {len(b.inputs)}: give two files "
-            "of the same network"
+            f"{a.path} takes {counted(len(a.inputs), 'input')} and {b.path} {len(b.inputs)}: give "
+            "two files of the same network"
         )
     named = {spec.name: spec for spec in b.inputs}
     if all(spec.name in named for spec in a.inputs):
@@ -145,7 +146,7 @@ def _prepare(
 def _random(one: TensorSpec, other: TensorSpec, count: int) -> list[Array]:
     if len(one.shape) != len(other.shape):
         raise InvalidOption(
-            f"input {one.name} has {len(one.shape)} dimensions in the first model and "
+            f"input {one.name} has {counted(len(one.shape), 'dimension')} in the first model and "
             f"{len(other.shape)} in the second: export both alike"
         )
     batch, *row = (_common(lengths, -1) for lengths in zip(one.shape, other.shape, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
@@ -84,9 +84,9 @@ class Network(Protocol):
     precision: Precision
 
     def run(
-        self, tensors: Sequence[str], feeds: Iterable[Mapping[str, Array]]
+        self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """The values of some tensors for each feed.
+        """Each of some tensors, one after the other: its values for every feed.
 
         Raises:
             UnsupportedModel: the runtime cannot run the model.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -40,14 +40,13 @@ class OnnxNetwork:
         self.precision = self._precision(set(dtypes.values()))
 
     def run(
-        self, tensors: Sequence[str], feeds: Iterable[Mapping[str, Array]]
+        self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """See `Network.run`."""
+        """See `Network.run`. Keeps the values of all tensors: one run gives them together."""
         session = self._open(tensors)
-        for feed in feeds:
-            with _refusals():
-                values: list[Array] = session.run(None, dict(feed))
-            yield values
+        with _refusals():
+            rows = [session.run(None, dict(feed)) for feed in feeds]
+        yield from map(list, zip(*rows, strict=True))
 
     def operator(self, layer: Layer) -> Operator | None:
         """See `Network.operator`."""
@@ -58,7 +57,7 @@ class OnnxNetwork:
             return None
         given = {a.name: get_attribute_value(a) for a in nodes[0].attribute}
         names = [n for node in nodes for n in reads(node) if n not in self._graph.varying]
-        [values] = self.run(names, [self._feed]) if names else [[]]
+        values = [value for [value] in self.run(names, [self._feed])] if names else []
         return Operator(
             attributes=self._defaults(nodes[0]) | given,
             given=frozenset(given),

@@ -48,13 +48,13 @@ class OpenVinoNetwork:
         self.precision = self._precision()
 
     def run(
-        self, tensors: Sequence[str], feeds: Iterable[Mapping[str, Array]]
+        self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """See `Network.run`. Keeps the values of all feeds: each tensor is its own program."""
-        feeds = list(feeds)
-        with _refusals():
-            columns = [self._values(tensor, feeds) for tensor in tensors]
-        yield from map(list, zip(*columns, strict=True))
+        """See `Network.run`."""
+        for tensor in tensors:
+            with _refusals():
+                values = self._values(tensor, feeds)
+            yield values
 
     def operator(self, layer: Layer) -> Operator | None:
         """None: what OpenVINO makes of an operator cannot be seen."""

@@ -48,7 +48,7 @@ def diff_table(diff: Diff, *, everything: bool = False, values: bool = False) ->
 
     table = Table(box=SIMPLE_HEAD)
     table.add_column("#", justify="right")
-    table.add_column("tensor", overflow="fold")
+    table.add_column("tensor of A\n~ of B, if other", overflow="fold")
     table.add_column("range of A\nand of B", justify="right", no_wrap=True)
     table.add_column("cosine", justify="right")
     table.add_column("SNR dB", justify="right")
@@ -81,10 +81,10 @@ def _chosen(diff: Diff) -> list[int]:
 
 def _title(one: Comparison) -> str:
     name = one.a.name if one.by == "name" else f"{one.a.name}\n~ {one.b.name}"
-    op = one.a.op if one.b.op in ("", one.a.op) else f"{one.a.op} ~ {one.b.op}"
+    op = " ~ ".join(dict.fromkeys(op for op in (one.a.op, one.b.op) if op))
     marks: list[str] = [one.state] if one.state != "agrees" else []
     marks += ["output"] if one.a.is_output else []
-    return f"{name}\n{', '.join([f'{op} {shape(one.a)}', *marks])}"
+    return f"{name}\n{', '.join([f'{op} {shape(one.a)}'.lstrip(), *marks])}"
 
 
 def _figures(one: Comparison) -> tuple[str, str, str, str]:

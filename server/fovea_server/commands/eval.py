@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -126,7 +125,7 @@ def _through(url: str, model: str, version: int | None, data: Path, images: Path
     from fovea_engines.progress import ConsoleProgress
     from fovea_server.commands.remote_detector import RemoteDetector
 
-    with closing(RemoteDetector(url, model, version)) as detector:
+    with RemoteDetector(url, model, version) as detector:
         dataset = read_dataset(data, images)
         found = detect_all(detector, dataset, ConsoleProgress())
     labels = detector.labels_for(dataset)
@@ -139,9 +138,12 @@ def _show(report: Report) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from fovea_engines.plural import counted
+
     console, accuracy = Console(), report.accuracy
     engine = f", {report.backend} {report.precision}" if report.backend else ""
-    title = f"{report.model} version {report.version}{engine}: {accuracy.images} pictures"
+    pictures = counted(accuracy.images, "picture")
+    title = f"{report.model} version {report.version}{engine}: {pictures}"
     console.print(Text(title, style="bold"))
     totals = Table(show_header=False)
     totals.add_row("mAP50-95", f"{accuracy.map50_95:.3f}")
@@ -156,4 +158,6 @@ def _show(report: Report) -> None:
         classes.add_row(Text(name), f"{value:.3f}")
     console.print(classes)
     if (better := len(worst_first) - _CLASSES_SHOWN) > 0:
-        console.print(f"and {better} better classes: --json has them all", highlight=False)
+        console.print(
+            f"and {counted(better, 'better class')}: --json has them all", highlight=False
+        )

@@ -1,4 +1,4 @@
-"""Where `fovea predict` gets its answers: a server, or an engine opened right here."""
+"""Where commands get their answers: a server, or an engine opened right here."""
 
 from __future__ import annotations
 
@@ -36,13 +36,19 @@ class Predictor(AbstractContextManager["Predictor"], Protocol):
 class RemotePredictor:
     """Asks a server; options that were not given are the server's to decide.
 
+    Args:
+        url: of the server.
+        model: its name.
+        options: keywords of `Client.predict`.
+        retries: as of `Client`.
+
     Raises:
         InvalidOption: `url` is not an address.
     """
 
-    def __init__(self, url: str, model: str, options: dict[str, Any]) -> None:
+    def __init__(self, url: str, model: str, options: dict[str, Any], *, retries: int = 0) -> None:
         try:
-            self._client = Client(url)
+            self._client = Client(url, retries=retries)
         except ValueError as error:
             raise InvalidOption(str(error)) from error
         self._model = model

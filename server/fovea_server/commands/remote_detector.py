@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from fovea_client import Client, ServerError
+from fovea_client import ServerError
 from fovea_engines.accuracy.dataset import Dataset
 from fovea_engines.accuracy.evaluate import EVALUATION
 from fovea_engines.accuracy.labelled_image import LabelledImage
 from fovea_engines.detections import Detections
-from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedModel
+from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
+from fovea_server.commands.predictors import RemotePredictor
 
 # A server that others use as well may be full for a moment.
 _RETRIES = 3
 
 
-class RemoteDetector:
+class RemoteDetector(RemotePredictor):
     """Asks a server, and learns from its answers what it does not tell otherwise.
 
     Attributes:
@@ -28,12 +29,13 @@ class RemoteDetector:
     """
 
     def __init__(self, url: str, model: str, version: int | None) -> None:
-        try:
-            self._client = Client(url, retries=_RETRIES)
-        except ValueError as error:
-            raise InvalidOption(str(error)) from error
-        self._model = model
-        self._asked = version
+        options = {
+            "version": version,
+            "conf": EVALUATION.conf,
+            "iou": EVALUATION.iou,
+            "max_det": EVALUATION.max_det,
+        }
+        super().__init__(url, model, options, retries=_RETRIES)
         self.version: str | None = None
         self.labels: dict[int, str] = {}
 
@@ -46,14 +48,7 @@ class RemoteDetector:
             FoveaClientError: it did not answer, or is not able to.
         """
         try:
-            prediction = self._client.predict(
-                self._model,
-                image.data(),
-                version=self._asked,
-                conf=EVALUATION.conf,
-                iou=EVALUATION.iou,
-                max_det=EVALUATION.max_det,
-            )
+            prediction = self.predict(image.data())
         except ServerError as error:
             if error.code not in {"invalid_image", "image_too_large", "body_too_large"}:
                 raise
@@ -86,7 +81,3 @@ class RemoteDetector:
             return None
         count = max(len(dataset.class_names or ()), *(number + 1 for number in self.labels))
         return [self.labels.get(class_id) for class_id in range(count)]
-
-    def close(self) -> None:
-        """Give the connection back."""
-        self._client.close()
