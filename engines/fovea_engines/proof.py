@@ -15,6 +15,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.figures import Accuracy, Agreement
 from fovea_engines.ground_truth import GroundTruth
 from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.plural import counted
 from fovea_preprocess.spec import PreprocessSpec
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
         return None
     if card.precision == "int8" and card.family is not None and not found.detections:
         return (
-            f"the source model itself finds nothing on the {found.images} pictures that INT8 is "
-            "judged on (--images, or those of --calibration): they show nothing that it knows, or "
+            f"the source model itself finds nothing on the {counted(found.images, 'picture')} that "
+            "INT8 is judged on (--images, or those of --calibration): they show nothing that it knows, or "
             "it was trained with another preprocessing"
         )
     least = MIN_QUALITY.get(card.precision, 0.0)
@@ -117,9 +118,8 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
         return None
     changed = "its outputs differ"
     if found.detections:
-        changed = (
-            f"of {found.detections} detections it misses {found.missed}, and adds {found.extra}"
-        )
+        whole = counted(found.detections, "detection")
+        changed = f"of {whole} it misses {found.missed}, and adds {found.extra}"
     return (
         f"{what} agrees {found.quality:.3f} with the source model where {least:g} is asked for "
         f"({changed})"
