@@ -28,7 +28,7 @@ import numpy as np
 import psutil
 
 from fovea_engines.backends.base import Session
-from fovea_engines.backends.registry import DISTRIBUTIONS, available_backends, open_session
+from fovea_engines.backends.registry import CPU_BACKENDS, available_backends, open_session
 from fovea_engines.device import processor_name
 
 MODEL = Path(__file__).resolve().parents[2] / "shared" / "models" / "yolov8n.onnx"
@@ -139,14 +139,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--probe", choices=list(DISTRIBUTIONS), help=argparse.SUPPRESS)
+    parser.add_argument("--probe", choices=list(CPU_BACKENDS), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.probe:
         print(json.dumps(probe(args.probe, args.model)))
         return
     with tempfile.TemporaryDirectory() as scratch:
         engines = {}
-        for backend in DISTRIBUTIONS:
+        for backend in CPU_BACKENDS:
             folder = Path(scratch, backend)
             folder.mkdir()
             module = import_module(f"fovea_engines.backends.{backend}")

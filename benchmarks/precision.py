@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fovea_engines.backends.cores import usable_cores
-from fovea_engines.backends.registry import DISTRIBUTIONS
+from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build import build
 from fovea_engines.card import EngineCard
 from fovea_engines.device import processor_name
@@ -42,7 +42,7 @@ def plans(model: Path, folder: Path) -> dict[str, BuildPlan]:
     measured = {"data": COCO / "val.json", "images": COCO / "val", "max_drop": 1.0}
     found = {
         f"fp32 {backend}": BuildPlan(model, model.stem, folder / backend, backend)
-        for backend in DISTRIBUTIONS
+        for backend in CPU_BACKENDS
     }
     return found | {
         "fp16": BuildPlan(model, model.stem, folder / "fp16", precision="fp16", **measured),
@@ -85,7 +85,7 @@ def report(model: Path, rounds: int, seconds: float) -> dict[str, object]:
             rounds,
             seconds,
         )
-    best = [max(row) for row in zip(*(found[f"fp32 {b}"] for b in DISTRIBUTIONS), strict=True)]
+    best = [max(row) for row in zip(*(found[f"fp32 {b}"] for b in CPU_BACKENDS), strict=True)]
     ratios = {
         name: [round(one / top, 2) for one, top in zip(rates, best, strict=True)]
         for name, rates in found.items()

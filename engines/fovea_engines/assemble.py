@@ -6,18 +6,22 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from fovea_engines.backends.registry import open_session
+from fovea_engines.backends.base import Session
+from fovea_engines.backends.registry import JUDGE, backend_module, open_session
 from fovea_engines.card import CARD_FORMAT, EngineCard, Precision
 from fovea_engines.device import processor_name
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
 from fovea_engines.plan import BuildPlan
+from fovea_engines.precision.rounding import rounded
 from fovea_engines.prepare import PreparedModel
+from fovea_engines.progress import Progress
+from fovea_engines.tensorrt.engine_file import write_engine
+from fovea_preprocess.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     import onnx
@@ -29,15 +33,29 @@ def assemble(
     graph: onnx.ModelProto,
     precision: Precision,
     folder: Path,
+    progress: Progress | None = None,
 ) -> Engine:
     """Compile a graph for the plan's backend into an empty folder, and open it.
 
+    A TensorRT engine that cannot run here is stood in for by ONNX Runtime, which computes its graph
+    and rounds as float16 does; the card says so.
+
     Raises:
         InvalidModel: the backend does not take it.
+        BuildError: likewise.
     """
-    runtime = import_module(f"fovea_engines.backends.{plan.backend}")
-    file: Path = runtime.engine_from_onnx(graph.SerializeToString(), folder)
-    session = open_session(plan.backend, file, max_batch=plan.max_batch)
+    progress, model, judge = progress or Progress(), graph.SerializeToString(), None
+    if plan.building is None:
+        file: Path = backend_module(plan.backend).engine_from_onnx(model, folder)
+    else:
+        file = write_engine(plan.backend, model, plan.building, folder, progress)
+    try:
+        session = open_session(plan.backend, file, max_batch=plan.max_batch)
+    except BackendUnavailable as error:
+        if plan.building is None:
+            raise
+        progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
+        judge, session = JUDGE, _stand_in(plan, graph)
     # The engine file first: it is the one that is opened; model.bin belongs to model.xml.
     others = sorted(path for path in folder.iterdir() if path != file)
     card = EngineCard(
@@ -62,8 +80,17 @@ def assemble(
         agreement=None,
         build_seconds={},
         metadata=prepared.metadata,
+        judge=judge,
+        builder=plan.building,
     )
     return Engine(card, session)
+
+
+def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:
+    runtime = backend_module(JUDGE)
+    with TemporaryDirectory(prefix="fovea-stand-in-") as folder:
+        file = runtime.engine_from_onnx(rounded(graph).SerializeToString(), Path(folder))
+        return open_session(JUDGE, file, max_batch=plan.max_batch)
 
 
 @contextmanager
@@ -82,4 +109,5 @@ def reference(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
 ) -> AbstractContextManager[Engine]:
     """A trial on ONNX Runtime, which computes every graph as it is written."""
-    return trial(replace(plan, backend="onnxruntime", max_batch=1), prepared, graph, precision)
+    judged = replace(plan, backend=JUDGE, max_batch=1, builder=None)
+    return trial(judged, prepared, graph, precision)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from fovea_engines.accuracy.dataset import Dataset, read_dataset
-from fovea_engines.assemble import assemble, reference
+from fovea_engines.assemble import assemble, reference, trial
 from fovea_engines.calibration.pictures import Pictures
 from fovea_engines.calibration.ranges import RANGES_FILE
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
+from fovea_engines.finish import check_finish, finish
 from fovea_engines.graphs import Graphs, make_graphs, save
 from fovea_engines.ground_truth import GroundTruth
 from fovea_engines.labels import LABELS_FILE, labels_text
@@ -79,8 +81,9 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
     with repository.publish(plan.name) as folder:
         truth = None if dataset is None else GroundTruth(plan, prepared, dataset, progress)
         graphs = make_graphs(plan, prepared, truth, progress)
+        finished = finish(plan, prepared, graphs.served)
         with progress.phase("compile"):
-            engine = assemble(plan, prepared, graphs.served, graphs.precision, folder)
+            engine = assemble(plan, finished, finished.graph, graphs.precision, folder, progress)
         with engine:
             card = _prove(plan, prepared, graphs, engine, truth, progress)
             card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
@@ -88,13 +91,13 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
             if reason := objection(card, plan.max_drop):
                 card = replace(card, refused=reason)
                 failed = repository.empty_folder(plan.name, FAILED_FOLDER)
-                write_report(failed, card, plan, engine, ranking)
+                write_report(failed, card, plan, prepared, engine, ranking)
                 card.write(failed / CARD_FILE)
                 raise Disagreement(
                     f"{reason}: {_advice(plan, card)}. Nothing was published; {failed} has the "
                     "report"
                 )
-            write_report(folder, card, plan, engine, ranking)
+            write_report(folder, card, plan, prepared, engine, ranking)
             if plan.tensorrt is not None and graphs.tensorrt is not None:
                 save(graphs.tensorrt, plan.tensorrt)
         if graphs.quantisation is not None:
@@ -144,9 +147,12 @@ def _prove(
     if prepared.head.family is None and plan.preprocess is None:
         progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
     with progress.phase("agreement"):
-        if graphs.precision == "fp16":
+        if graphs.precision == "fp16" or (graphs.precision == "int8" and plan.for_tensorrt):
             check_overflow(graphs.served, prepared.preprocess, plan.pictures)
-        agreement = check_agreement(engine, plan.source, plan.pictures)
+        with _unfinished(plan, prepared, graphs, engine) as core:
+            agreement = check_agreement(core, plan.source, plan.pictures)
+            if core is not engine:
+                check_finish(core, engine, plan.pictures)
     card = replace(engine.card, agreement=agreement)
     if graphs.quantisation is not None:
         card = replace(card, calibration=graphs.quantisation.card_entry)
@@ -164,6 +170,22 @@ def _prove(
     if graphs.tensorrt is not None:
         beside[for_tensorrt(graphs.precision)] = rounded(graphs.tensorrt)
     return replace(card, accuracy=check_accuracy(truth, beside, engine))
+
+
+@contextmanager
+def _unfinished(
+    plan: BuildPlan, prepared: PreparedModel, graphs: Graphs, engine: Engine
+) -> Iterator[Engine]:
+    """An engine that gives what the source gives: the one that was built, unless it does more."""
+    if engine.card.inputs == prepared.inputs and engine.card.outputs == prepared.outputs:
+        yield engine
+    elif plan.for_tensorrt:
+        graph = rounded(graphs.served)
+        with reference(plan, prepared, graph, graphs.precision) as core:
+            yield core
+    else:
+        with trial(plan, prepared, graphs.served, graphs.precision) as core:
+            yield core
 
 
 def _advice(plan: BuildPlan, card: EngineCard) -> str:

@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.figures import Accuracy, Agreement, Calibration
+from fovea_engines.tensorrt.builder import BuilderOptions
 from fovea_preprocess.errors import InvalidModel, NotFound
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -31,7 +32,7 @@ class EngineCard:
         name: model name in the repository.
         created: when it was built, UTC; None where no build was (a plain Triton repository).
         content_key: what went in, as one sha256; equal keys build equal engines.
-        backend: "onnxruntime" or "openvino".
+        backend: "openvino", "onnxruntime", "tensorrt" or "tensorrt-rtx".
         backend_version: version of the runtime that compiled and checked the engine.
         device: the processor it was checked on.
         precision: element type of the arithmetic.
@@ -52,6 +53,9 @@ class EngineCard:
             build was given none.
         tensorrt: agreement of the file that was prepared for TensorRT, as ONNX Runtime computes
             it; None when none was asked for.
+        judge: backend that computed the figures in the engine's place, where it could not run; None
+            where it ran.
+        builder: how a TensorRT engine was built; None for others.
         refused: why it was not published; None in every card of a repository's versions.
         build_seconds: seconds by phase of the build.
         metadata: the source model's `metadata_props`.
@@ -81,6 +85,8 @@ class EngineCard:
     calibration: Calibration | None = None
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     tensorrt: Agreement | None = None
+    judge: str | None = None
+    builder: BuilderOptions | None = None
     refused: str | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The commands `fovea build` and `fovea inspect`."""
+"""The command `fovea build`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from fovea_engines.card import EngineCard
 from fovea_engines.cli_options import (
     AsJson,
     Backend,
@@ -23,14 +22,21 @@ from fovea_engines.cli_options import (
     SizeOption,
     parse_size,
 )
-from fovea_engines.console import card_table, model_table, repository_table
+from fovea_engines.console import card_table
 from fovea_engines.heads.preprocess import read_preprocess
-from fovea_engines.inspection import Entry, read_folder, read_model_file
 from fovea_engines.labels import read_labels
 from fovea_engines.plan import AUTO, BuildPlan
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import FoveaError, InvalidOption
+from fovea_engines.tensorrt.cli_options import (
+    CapabilityOption,
+    LevelOption,
+    PluginOption,
+    ProfileOption,
+    WorkspaceOption,
+    builder_options,
+)
+from fovea_preprocess.errors import InvalidOption
 
 
 class Precision(StrEnum):
@@ -52,13 +58,14 @@ def build(
     backend: BackendOption = Backend.AUTO,
     size: SizeOption = None,
     max_batch: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="N",
             help="Most pictures in one call. 1 is best on a CPU: there, a core a picture is "
-            "faster than batches.",
+            "faster than batches. On a GPU try 8 or 16.",
+            show_default="1, or that of --profile",
         ),
-    ] = 1,
+    ] = None,
     labels: Annotated[
         Path | None,
         typer.Option(
@@ -107,6 +114,27 @@ def build(
             "judge it.",
         ),
     ] = None,
+    image_front: Annotated[
+        bool | None,
+        typer.Option(
+            "--image-front/--no-image-front",
+            help="Take uint8 pictures, and normalise them in the graph.",
+            show_default="for TensorRT",
+        ),
+    ] = None,
+    nms_tail: Annotated[
+        bool | None,
+        typer.Option(
+            "--nms-tail/--no-nms-tail",
+            help="Suppress duplicates in the graph. --iou of requests then has no effect.",
+            show_default="for TensorRT",
+        ),
+    ] = None,
+    profile: ProfileOption = None,
+    workspace: WorkspaceOption = None,
+    builder_level: LevelOption = 3,
+    compute_capability: CapabilityOption = None,
+    plugin: PluginOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Build an ONNX model into a checked engine.
@@ -120,18 +148,24 @@ def build(
     Example: fovea build yolov8n.onnx --name people
 
     Example: fovea build yolov8n.onnx --precision int8 --calibration pictures/
+
+    Example: fovea build yolov8n.onnx --backend tensorrt-rtx --precision fp16
+    --compute-capability 80,89
     """
     from rich.console import Console
 
     from fovea_engines.build import build as build_engine
 
+    builder = builder_options(
+        profile, max_batch, workspace, builder_level, compute_capability, plugin
+    )
     plan = BuildPlan(
         source=model,
         name=model.stem if name is None else name,
         repository=repository,
         backend=backend.runtime,
         size=parse_size(size),
-        max_batch=max_batch,
+        max_batch=max_batch or (1 if builder is None else builder.max_batch),
         labels=None if labels is None else read_labels(labels),
         family=head,
         images=images,
@@ -143,6 +177,9 @@ def build(
         max_drop=max_drop,
         preprocess=None if preprocess is None else read_preprocess(preprocess),
         tensorrt=tensorrt,
+        image_front=image_front,
+        nms_tail=nms_tail,
+        builder=builder,
     )
     card = build_engine(plan, ConsoleProgress())
     version = ModelRepository(repository).find(card.name, card.content_key) or 0
@@ -152,44 +189,6 @@ def build(
     console = Console()
     console.print(card_table(card, version))
     console.print(f"Serve it: fovea serve {repository}", markup=False, soft_wrap=True)
-
-
-def inspect(
-    path: Annotated[
-        Path,
-        typer.Argument(help="An .onnx file, a version's folder, a model's, or a repository."),
-    ],
-    head: Annotated[
-        str | None, typer.Option("--head", "--family", metavar="FAMILY", help="Try this family.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what a model is, and why.
-
-    Its tensors, its head and why that one, its labels, and how well the engine agrees.
-
-    Example: fovea inspect yolov8n.onnx
-    """
-    from rich.console import Console
-
-    console = Console()
-    if path.is_dir():
-        entries = read_folder(path)
-        document: object = [entry.to_json() for entry in entries]
-        match entries:
-            case [Entry(engine=EngineCard() as card, version=version)]:
-                table = card_table(card, version)
-            case [Entry(engine=FoveaError() as error)]:
-                raise error
-            case _:
-                table = repository_table(entries)
-    else:
-        model = read_model_file(path, head)
-        document, table = model.to_json(), model_table(model, path.name)
-    if as_json:
-        typer.echo(json.dumps(document, indent=2))
-    else:
-        console.print(table)
 
 
 def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ class Backend(StrEnum):
     AUTO = "auto"
     ONNXRUNTIME = "onnxruntime"
     OPENVINO = "openvino"
+    TENSORRT = "tensorrt"
+    TENSORRT_RTX = "tensorrt-rtx"
 
     @property
     def runtime(self) -> str:
@@ -37,7 +39,8 @@ class Calibrator(StrEnum):
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The exported model.")]
 BackendOption = Annotated[
-    Backend, typer.Option(help=f"Runtime; auto is the fastest here: {DEFAULT_CPU_BACKEND}.")
+    Backend,
+    typer.Option(help=f"Runtime; auto is the fastest on a CPU: {DEFAULT_CPU_BACKEND}."),
 ]
 SizeOption = Annotated[
     str | None,

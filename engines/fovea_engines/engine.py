@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.base import Session
+from fovea_engines.backends.base import Array, Session
 from fovea_engines.backends.registry import open_session
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.detections import Detections
@@ -18,6 +18,7 @@ from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.options import PredictOptions
 from fovea_engines.plain import open_plain
 from fovea_preprocess.errors import InvalidModel, UnsupportedModel
+from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import Preprocessor
 
 _DEFAULTS = PredictOptions()
@@ -49,7 +50,7 @@ class Engine:
         """Open a version folder (repository/name/version).
 
         Args:
-            folder: with card.json, or a plain Triton one with model.onnx or model.xml.
+            folder: with card.json, or a plain Triton one with an engine file alone.
             threads: most threads for one call; None is every core.
 
         Raises:
@@ -86,12 +87,29 @@ class Engine:
         """
         if self.head is None or self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")
-        spec = self.preprocessor.spec
-        batch = np.empty((1, *spec.row_shape), spec.dtype)
-        back = self.preprocessor(pixels, batch[0])
-        outputs = self.session.infer({self.card.inputs[0].name: batch})
+        outputs, back = self._run(self.preprocessor, pixels)
         found = self.head.decode(outputs, 0, options)
         return Detections(back.boxes_to_source(found.boxes), found.scores, found.class_ids)
+
+    def outputs_of(self, pixels: NDArray[np.uint8]) -> dict[str, Array]:
+        """The raw outputs for one picture, [1, ...].
+
+        Args:
+            pixels: uint8 [height, width, 3], RGB, upright.
+
+        Raises:
+            UnsupportedModel: the model takes no pictures.
+        """
+        if self.preprocessor is None:
+            raise UnsupportedModel(f"{self.card.name} takes no pictures; use session.infer")
+        return self._run(self.preprocessor, pixels)[0]
+
+    def _run(
+        self, preprocessor: Preprocessor, pixels: NDArray[np.uint8]
+    ) -> tuple[dict[str, Array], LetterboxMap]:
+        batch = np.empty((1, *preprocessor.spec.row_shape), preprocessor.spec.dtype)
+        back = preprocessor(pixels, batch[0])
+        return self.session.infer({self.card.inputs[0].name: batch}), back
 
     def close(self) -> None:
         """Give the session's memory back. Calling it again does nothing."""

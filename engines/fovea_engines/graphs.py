@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +30,9 @@ class Graphs:
 
     Attributes:
         precision: of both.
-        served: for the CPU backends.
-        tensorrt: for TensorRT: INT8 is signed, and what is not INT8 is FP16; None unless asked
-            for.
+        served: for the plan's backend.
+        tensorrt: for TensorRT, where INT8 is signed and what is not INT8 is FP16: None unless a
+            file of it was asked for.
         quantisation: how it came to INT8; None when it did not, or came so.
     """
 
@@ -67,12 +68,7 @@ def make_graphs(
         return Graphs("fp16", half, None if plan.tensorrt is None else half)
     quantisation = plan_quantisation(plan, prepared, truth, progress)
     ranges, kept = quantisation.ranges, quantisation.kept_float
-    unsigned = int8_graph(graph, ranges, Encoding.UNSIGNED, kept)
-    if plan.tensorrt is None:
-        return Graphs("int8", unsigned, None, quantisation)
-    signed = int8_graph(graph, ranges, Encoding.SIGNED, kept)
-    validate(signed)
-    return Graphs("int8", unsigned, signed, quantisation)
+    return _int8(plan, lambda encoding: int8_graph(graph, ranges, encoding, kept), quantisation)
 
 
 def _as_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -> Graphs:
@@ -87,12 +83,26 @@ def _as_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) ->
         f"quantised by its exporter and built as it is: {done} of {layers} layers are INT8"
         + ("" if done == layers else ", the others stay float")
     )
-    unsigned = recode(graph, Encoding.UNSIGNED)
-    if plan.tensorrt is None:
-        return Graphs("int8", unsigned, None)
-    signed = to_half(recode(graph, Encoding.SIGNED))
-    validate(signed)
-    return Graphs("int8", unsigned, signed)
+
+    def encode(encoding: Encoding) -> onnx.ModelProto:
+        recoded = recode(graph, encoding)
+        return to_half(recoded) if encoding is Encoding.SIGNED else recoded
+
+    return _int8(plan, encode)
+
+
+def _int8(
+    plan: BuildPlan,
+    encode: Callable[[Encoding], onnx.ModelProto],
+    quantisation: Quantisation | None = None,
+) -> Graphs:
+    """The encodings that a plan has a use for."""
+    made = {encoding: encode(encoding) for encoding in plan.encodings}
+    if Encoding.SIGNED in made:
+        validate(made[Encoding.SIGNED])
+    served = made[plan.encodings[0]]
+    tensorrt = None if plan.tensorrt is None else made[Encoding.SIGNED]
+    return Graphs("int8", served, tensorrt, quantisation)
 
 
 def save(graph: onnx.ModelProto, path: Path) -> None:

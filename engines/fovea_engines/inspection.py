@@ -9,9 +9,10 @@ from typing import Any
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.card import CARD_FILE, EngineCard
-from fovea_engines.plain import open_plain
+from fovea_engines.plain import ENGINE_FILES, open_plain
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import FoveaError, NotFound
+from fovea_engines.tensorrt.layers import LAYERS_FILE, PlanLayers
+from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def read_folder(path: Path) -> list[Entry]:
         NotFound: no model is there; the message says when builds of one were refused, and why.
     """
     path = path.resolve()
-    if any((path / file).is_file() for file in (CARD_FILE, "model.onnx", "model.xml")):
+    if any((path / file).is_file() for file in (CARD_FILE, *ENGINE_FILES)):
         version = int(path.name) if path.name.isdecimal() else 0
         return [Entry(path.parent.name, version, _read(path))]
     repository = ModelRepository(path)
@@ -122,6 +123,28 @@ def read_folder(path: Path) -> list[Entry]:
         for name in names
         for version in repository.versions(name)
     ]
+
+
+def read_layers(path: Path) -> PlanLayers:
+    """The layers of a TensorRT engine.
+
+    Args:
+        path: a version's folder, or a model's: then of its newest version.
+
+    Raises:
+        NotFound: there is no such engine.
+        InvalidModel: the list is damaged.
+    """
+    path = path.resolve()
+    if path.is_dir() and not (path / LAYERS_FILE).is_file():
+        with suppress(NotFound, InvalidOption):
+            path = ModelRepository(path.parent).folder(path.name)
+    if not (path / LAYERS_FILE).is_file():
+        raise NotFound(
+            f"{path} has no list of layers, which engines of --backend tensorrt and tensorrt-rtx "
+            "have: give such a version's folder"
+        )
+    return PlanLayers.read(path / LAYERS_FILE)
 
 
 def _refusals(path: Path) -> str:

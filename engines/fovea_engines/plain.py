@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fovea_engines.backends.base import Session, TensorSpec
-from fovea_engines.backends.registry import open_session
+from fovea_engines.backends.registry import DISTRIBUTIONS, open_session
 from fovea_engines.card import CARD_FILE, CARD_FORMAT, EngineCard
 from fovea_engines.device import processor_name
 from fovea_engines.digest import file_sha256
@@ -16,30 +16,44 @@ from fovea_engines.heads.preprocess import default_preprocess
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.labels import LABELS_FILE, read_labels
 from fovea_engines.model_config import CONFIG_FILE, read_max_batch
+from fovea_engines.tensorrt.foreign import read_plan_file
 from fovea_preprocess.errors import NotFound, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 
-# The first file that is there is opened by its runtime.
-_BACKENDS = {"model.onnx": "onnxruntime", "model.xml": "openvino"}
+ENGINE_FILES = ("model.onnx", "model.xml", "model.plan", "model.engine")
+"""The first that is there is opened. Plans may have the header that Ultralytics writes."""
+
+_CPU_BACKENDS = {"model.onnx": "onnxruntime", "model.xml": "openvino"}
 
 
 def open_plain(folder: Path, *, threads: int | None = None) -> tuple[EngineCard, Session]:
     """Open a version folder that has no card, and write one in memory.
 
     Raises:
-        NotFound: there is neither model.onnx nor model.xml.
+        NotFound: there is none of the known engine files.
         InvalidModel: the runtime cannot read it.
+        BackendUnavailable: its runtime cannot be used here, or another one made it.
     """
-    file = next((name for name in _BACKENDS if (folder / name).is_file()), None)
+    file = next((name for name in ENGINE_FILES if (folder / name).is_file()), None)
     if file is None:
-        raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(_BACKENDS)}")
-    metadata = read_metadata(folder / file) if file.endswith(".onnx") else {}
+        raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(ENGINE_FILES)}")
+    backend, metadata = _origin(folder / file)
     max_batch = read_max_batch(folder.parent / CONFIG_FILE)
-    session = open_session(_BACKENDS[file], folder / file, max_batch=max_batch, threads=threads)
-    return _card(folder, file, session, metadata), session
+    session = open_session(backend, folder / file, max_batch=max_batch, threads=threads)
+    return _card(folder, file, backend, session, metadata), session
 
 
-def _card(folder: Path, file: str, session: Session, metadata: dict[str, str]) -> EngineCard:
+def _origin(file: Path) -> tuple[str, dict[str, str]]:
+    """The backend that runs a file, and what its exporter says of it."""
+    if (backend := _CPU_BACKENDS.get(file.name)) is not None:
+        return backend, read_metadata(file) if file.suffix == ".onnx" else {}
+    plan = read_plan_file(file)
+    return plan.backend, plan.metadata
+
+
+def _card(
+    folder: Path, file: str, backend: str, session: Session, metadata: dict[str, str]
+) -> EngineCard:
     recognition = recognise(session.inputs, session.outputs, metadata)
     labels = labels_from_metadata(metadata, recognition.num_classes)
     if labels is None and (folder.parent / LABELS_FILE).is_file():
@@ -50,8 +64,8 @@ def _card(folder: Path, file: str, session: Session, metadata: dict[str, str]) -
         name=folder.resolve().parent.name,
         created=None,
         content_key="",
-        backend=_BACKENDS[file],
-        backend_version=version(_BACKENDS[file]),
+        backend=backend,
+        backend_version=version(DISTRIBUTIONS[backend]),
         device=processor_name(),
         precision="fp32",
         onnx_sha256=digest if file.endswith(".onnx") else "",

@@ -11,13 +11,17 @@ from typing import Any
 from fovea_engines.backends.registry import (
     DEFAULT_CPU_BACKEND,
     DISTRIBUTIONS,
+    TENSORRT_BACKENDS,
     BackendInfo,
     available_backends,
 )
 from fovea_engines.calibration.ranges import Method
 from fovea_engines.card import Precision
 from fovea_engines.digest import json_sha256
+from fovea_engines.precision.encoding import Encoding
 from fovea_engines.repository import check_name
+from fovea_engines.tensorrt.builder import BuilderOptions
+from fovea_engines.tensorrt.profiles import Profile
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -38,7 +42,7 @@ class BuildPlan:
         source: the ONNX file.
         name: of the model in the repository.
         repository: its root folder; made when it is not there.
-        backend: "openvino" or "onnxruntime".
+        backend: "openvino", "onnxruntime", "tensorrt" or "tensorrt-rtx".
         size: (height, width) of the input, pixels; None takes the model's own.
         max_batch: most rows one call may carry, 1 to 1024.
         labels: class names by id; None takes the model's own.
@@ -57,6 +61,11 @@ class BuildPlan:
         preprocess: what departs from RGB, 0 to 1, letterboxed around the centre: fields of
             `PreprocessSpec`; None takes what the family was trained with.
         tensorrt: also write the graph as TensorRT takes it to this file, and judge it.
+        image_front: take uint8 pictures, as they are decoded, and normalise them in the graph;
+            None does so for TensorRT, where a quarter of the bytes goes to the GPU.
+        nms_tail: suppress duplicates in the graph; None does so for TensorRT, where 6 numbers a
+            box come back instead of all candidates.
+        builder: how a TensorRT engine is built; None takes one profile of up to `max_batch`.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
@@ -80,6 +89,9 @@ class BuildPlan:
     max_drop: float = 0.01
     preprocess: Mapping[str, Any] | None = None
     tensorrt: Path | None = None
+    image_front: bool | None = None
+    nms_tail: bool | None = None
+    builder: BuilderOptions | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -100,10 +112,24 @@ class BuildPlan:
                 f"{self.calibration} is no folder of pictures: give one, or, where it holds the "
                 "ranges of another build, --images to judge the engine on"
             )
+        if self.builder is not None:
+            self._check_builder(self.builder)
         if self.tensorrt is not None:
             self._check_tensorrt(self.tensorrt.resolve())
         if not 0 <= self.max_drop <= 1:
             raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
+
+    def _check_builder(self, builder: BuilderOptions) -> None:
+        if not self.for_tensorrt:
+            raise InvalidOption(
+                "--profile, --workspace, --builder-level, --compute-capability and --plugin are "
+                f"for --backend {' and '.join(TENSORRT_BACKENDS)}"
+            )
+        if builder.max_batch != self.max_batch:
+            raise InvalidOption(
+                f"the profiles take up to {builder.max_batch} rows, and max_batch is "
+                f"{self.max_batch}: leave --max-batch out"
+            )
 
     def _check_tensorrt(self, path: Path) -> None:
         if path == self.source.resolve():
@@ -112,6 +138,25 @@ class BuildPlan:
             raise InvalidOption(f"--tensorrt {path} is in the repository: give a file outside")
         if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
             raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
+
+    @property
+    def for_tensorrt(self) -> bool:
+        """Whether an engine of TensorRT or TensorRT for RTX is built."""
+        return self.backend in TENSORRT_BACKENDS
+
+    @property
+    def building(self) -> BuilderOptions | None:
+        """How a TensorRT engine is built; None for other backends."""
+        if not self.for_tensorrt:
+            return None
+        return self.builder or BuilderOptions((Profile(1, self.max_batch, self.max_batch),))
+
+    @property
+    def encodings(self) -> tuple[Encoding, ...]:
+        """Those of INT8 that are made; what is served comes first."""
+        if self.for_tensorrt:
+            return (Encoding.SIGNED,)
+        return (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (self.tensorrt is not None)]
 
     @property
     def pictures(self) -> Path | None:
@@ -147,6 +192,8 @@ class BuildPlan:
                 "preprocess": preprocess.digest,
                 "precision": [self.precision, self.calibrator, self.keep_float],
                 "tensorrt": self.tensorrt is not None,
+                "within": [self.image_front, self.nms_tail],
+                "builder": self.building and str(self.building),
                 "measured_on": measured_on,
             }
         )

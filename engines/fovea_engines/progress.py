@@ -38,6 +38,9 @@ class Progress:
         """Pass things on, and show how many of the phase's `total` are done."""
         yield from things
 
+    def now(self, text: str) -> None:
+        """Say what of the phase is under way; from any thread."""
+
     def note(self, text: str) -> None:
         """Say something that is not a phase."""
 
@@ -63,8 +66,12 @@ class ConsoleProgress(Progress):
         """Pass things on, counting beside the clock."""
         for done, thing in enumerate(things, 1):
             yield thing
-            if self._bar is not None:
-                self._bar.update(self._bar.task_ids[-1], count=f"{done}/{total}")
+            self.now(f"{done}/{total}")
+
+    def now(self, text: str) -> None:
+        """Show it beside the clock, in place of what was there."""
+        if (bar := self._bar) is not None:
+            bar.update(bar.task_ids[-1], now=text)
 
     def note(self, text: str) -> None:
         """Print one line."""
@@ -78,11 +85,11 @@ class ConsoleProgress(Progress):
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            TextColumn("{task.fields[count]}"),
+            TextColumn("{task.fields[now]}", markup=False),
             TimeElapsedColumn(),
         )
         off = not self._console.is_terminal
         with Bar(*columns, console=self._console, transient=True, disable=off) as self._bar:
-            self._bar.add_task(name, total=None, count="")
+            self._bar.add_task(name, total=None, now="")
             yield
         self._bar = None

@@ -104,8 +104,8 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
     if card.precision == "int8" and card.family is not None and not found.detections:
         return (
             f"the source model itself finds nothing on the {counted(found.images, 'picture')} that "
-            "INT8 is judged on (--images, or those of --calibration): they show nothing that it knows, or "
-            "it was trained with another preprocessing"
+            "INT8 is judged on (--images, or those of --calibration): they show nothing that it "
+            "knows, or it was trained with another preprocessing"
         )
     least = MIN_QUALITY.get(card.precision, 0.0)
     # A class more or less on drawn pictures, which FP16 may be judged on, says nothing.

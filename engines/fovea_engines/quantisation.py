@@ -73,8 +73,8 @@ def plan_quantisation(
         return Quantisation(ranges, reused, layers, select(plan.keep_float, layers), ())
     kept: tuple[str, ...] = ()
     ranking: tuple[Sensitivity, ...] = ()
-    # The layers that stay float are the same in both files: what is seen of one holds for both.
-    for encoding in (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (plan.tensorrt is not None)]:
+    # The layers that stay float are the same in both files: what one needs, the other has.
+    for encoding in plan.encodings:
         trials = Trials(plan, prepared, ranges, truth, encoding)
         found = _search(trials, layers, kept, encoding, progress)
         if found is not None:

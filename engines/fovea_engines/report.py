@@ -12,6 +12,7 @@ from fovea_engines.card_text import card_text
 from fovea_engines.draw import encode
 from fovea_engines.engine import Engine
 from fovea_engines.plan import BuildPlan
+from fovea_engines.prepare import PreparedModel
 from fovea_engines.worst import worst_picture
 
 FAILED_FOLDER: Final = "failed-build"
@@ -25,6 +26,7 @@ def write_report(
     folder: Path,
     card: EngineCard,
     plan: BuildPlan,
+    prepared: PreparedModel,
     engine: Engine,
     ranking: Sequence[Sensitivity],
 ) -> None:
@@ -34,11 +36,12 @@ def write_report(
         folder: where to.
         card: with all its figures.
         plan: of the build.
+        prepared: its source.
         engine: the one that was measured, open.
         ranking: what the search for sensitive blocks found, most gain first; may be empty.
     """
     worst = card.agreement.worst if card.agreement else ()
-    picture = worst_picture(plan, engine, worst[0].name) if worst else None
+    picture = worst_picture(plan, prepared, engine, worst[0].name) if worst else None
     if picture is not None:
         (folder / PICTURE_FILE).write_bytes(encode(picture, "image/jpeg"))
     text = card_text(card, plan, ranking, None if picture is None else PICTURE_FILE)

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from fovea_engines.accuracy.dataset import read_class_names
 from fovea_engines.agreement.matching import match
 from fovea_engines.agreement.measure import CONF, MARGIN
+from fovea_engines.assemble import reference
 from fovea_engines.detections import Detections
 from fovea_engines.draw import FONT, draw
 from fovea_engines.engine import Engine
-from fovea_engines.judge import Judge
 from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
+from fovea_engines.prepare import PreparedModel
 from fovea_engines.samples import Pixels, read_picture, sample_images
 
 # Longer side of each of the two pictures, pixels.
@@ -29,7 +30,9 @@ _RED = (235, 30, 40)
 _WHITE = (255, 255, 255)
 
 
-def worst_picture(plan: BuildPlan, engine: Engine, name: str) -> Pixels | None:
+def worst_picture(
+    plan: BuildPlan, prepared: PreparedModel, engine: Engine, name: str
+) -> Pixels | None:
     """One picture twice, side by side: with the source model's boxes and with the engine's.
 
     What both find is grey, as the picture is; what only one finds is in colour, framed in red.
@@ -38,23 +41,19 @@ def worst_picture(plan: BuildPlan, engine: Engine, name: str) -> Pixels | None:
 
     Args:
         plan: of the build; its pictures, or those drawn, hold `name`.
+        prepared: its source.
         engine: as it will be served.
         name: of the picture.
 
     Returns:
         uint8 RGB [h, w, 3]; None when the engine has no head, and so no boxes.
     """
-    head, preprocessor = engine.head, engine.preprocessor
-    if head is None or preprocessor is None:
+    if engine.head is None:
         return None
     pixels = _pixels(plan.pictures, name)
-    row = np.empty((1, *preprocessor.spec.row_shape), preprocessor.spec.dtype)
-    back = preprocessor(pixels, row[0])
     options = PredictOptions(conf=CONF - MARGIN)
-    names = [output.name for output in engine.card.outputs]
-    answer = dict(zip(names, Judge(plan.source).run(names, row), strict=True))
-    want = head.decode(answer, 0, options)
-    have = head.decode(engine.session.infer({engine.session.inputs[0].name: row}), 0, options)
+    with reference(plan, prepared, prepared.graph, "fp32") as source:
+        want, have = source.detect(pixels, options), engine.detect(pixels, options)
     found = match(want, have, CONF, MARGIN)
     labels = engine.labels
     if labels is None and plan.data is not None:
@@ -66,9 +65,8 @@ def worst_picture(plan: BuildPlan, engine: Engine, name: str) -> Pixels | None:
         (want, found.want, "source model", f"missed by {precision}"),
         (have, found.have, f"{precision} on {engine.card.backend}", "extra"),
     ):
-        shown = Detections(back.boxes_to_source(one.boxes), one.scores, one.class_ids)
         odd = np.setdiff1d(np.flatnonzero(one.scores >= CONF), agreed)
-        canvas = _draw(pixels, _take(shown, np.sort(agreed)), _take(shown, odd), labels)
+        canvas = _draw(pixels, _take(one, np.sort(agreed)), _take(one, odd), labels)
         caption = f"{title}: {len(agreed) + len(odd)} found, {len(odd) or 'none'} {only}"
         panes.append(_captioned(canvas, caption))
     return np.hstack(panes)

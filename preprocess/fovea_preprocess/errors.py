@@ -20,6 +20,7 @@
     │   └── Disagreement        the built engine does not compute what its source does
     └── BackendError            the runtime underneath
         ├── BackendUnavailable  not installed, or not usable on this machine
+        ├── OutOfMemory         the device has not the memory that an engine needs
         └── InferenceFailed     it refused or broke on this input
 
 Every error carries a stable `code` word, for programs, and a message that says what to do next,
@@ -157,6 +158,12 @@ class BackendUnavailable(BackendError):
     """A backend that is not installed, or not usable on this machine."""
 
     code = "backend_unavailable"
+
+
+class OutOfMemory(BackendError):
+    """The device has not the memory that was asked for."""
+
+    code = "out_of_memory"
 
 
 class InferenceFailed(BackendError):

@@ -11,32 +11,27 @@ from dataclasses import dataclass
 import onnx
 import pytest
 
+from fovea_engines.tensorrt.builder import BuilderOptions, Plan, build_plan
+from fovea_engines.tensorrt.capabilities import parse_capabilities
+from fovea_engines.tensorrt.compat import RTX, load_runtime
+from fovea_engines.tensorrt.profiles import Profile
+from fovea_preprocess.errors import BuildError
+
 trt = pytest.importorskip(
     "tensorrt_rtx_bindings", reason="TensorRT for RTX is not installed: pip install '.[rtx]'"
 )
-
-
-class _Log(trt.ILogger):
-    """Keeps warnings and errors; TensorRT takes one logger for the life of a process."""
-
-    def __init__(self):
-        super().__init__()
-        self.messages = []
-
-    def log(self, severity, message):
-        if severity <= trt.ILogger.WARNING:
-            self.messages.append(message.strip())
-
-
-_LOG = _Log()
 
 
 @dataclass(frozen=True)
 class Compiled:
     """What TensorRT makes of a graph: None where it refuses it, and what it says."""
 
-    engine: bytes | None
+    plan: Plan | None
     messages: list[str]
+
+    @property
+    def engine(self) -> bytes | None:
+        return None if self.plan is None else self.plan.data
 
     @property
     def convolutions(self) -> Counter:
@@ -52,29 +47,19 @@ class Compiled:
         return Counter(types[name] for name in weights)
 
 
-def compile_graph(model: onnx.ModelProto, capability: str, rows: int = 4) -> Compiled:
-    """Parse and build, strongly typed: every tensor has the type that the graph gives it.
+def compile_graph(model: onnx.ModelProto, capabilities: str, rows: int = 4) -> Compiled:
+    """Build an engine as Fovea does.
 
     Args:
         model: with precision written into it.
-        capability: of the GPU, as in "SM89".
+        capabilities: of the GPUs, as in "SM80,SM89".
         rows: most of a dynamic batch.
     """
-    _LOG.messages.clear()
-    builder = trt.Builder(_LOG)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, _LOG)
-    if not parser.parse(model.SerializeToString()):
-        errors = [parser.get_error(i).desc() for i in range(parser.num_errors)]
-        return Compiled(None, [*errors, *_LOG.messages])
-    config = builder.create_builder_config()
-    config.num_compute_capabilities = 1
-    config.set_compute_capability(getattr(trt.ComputeCapability, capability), 0)
-    image = network.get_input(0)
-    if image.shape[0] == -1:
-        profile = builder.create_optimization_profile()
-        row = tuple(image.shape[1:])
-        profile.set_shape(image.name, (1, *row), (1, *row), (rows, *row))
-        config.add_optimization_profile(profile)
-    plan = builder.build_serialized_network(network, config)
-    return Compiled(None if plan is None else bytes(memoryview(plan)), list(_LOG.messages))
+    fixed = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    profile = Profile(fixed, fixed, fixed) if fixed else Profile(1, 1, rows)
+    options = BuilderOptions((profile,), capabilities=parse_capabilities(capabilities))
+    try:
+        plan = build_plan(model.SerializeToString(), options, load_runtime(RTX))
+    except BuildError as error:
+        return Compiled(None, [str(error)])
+    return Compiled(plan, list(plan.warnings))

@@ -18,14 +18,14 @@ import pytest
 from fovea_engines.backends import cores, openvino
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.backends.registry import (
+    CPU_BACKENDS,
     DEFAULT_CPU_BACKEND,
-    DISTRIBUTIONS,
     available_backends,
     open_session,
 )
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 
-BACKENDS = sorted(DISTRIBUTIONS)
+BACKENDS = sorted(CPU_BACKENDS)
 Engine = Callable[[str, str], Path]
 
 

@@ -16,6 +16,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.figures import Accuracy, Calibration, WorstPicture
 from fovea_engines.markdown import table
 from fovea_engines.plan import BuildPlan
+from fovea_engines.prepare import prepare
+from fovea_engines.progress import Progress
 from fovea_engines.report import FAILED_FOLDER, write_report
 from fovea_engines.repository import ModelRepository
 from fovea_engines.worst import worst_picture
@@ -106,7 +108,7 @@ def test_every_figure_has_its_place(half, tmp_path):
         Sensitivity("late", ("late_1", "late_2"), 0.9, 0.1),
         Sensitivity("early", ("early_1",), 0.79, -0.01),
     ]
-    write_report(tmp_path, card, plan, engine, ranking)
+    write_report(tmp_path, card, plan, prepare(plan, Progress()), engine, ranking)
     text = (tmp_path / "card.md").read_text()
     assert "**Published**: mAP50-95 0.667, and 0.800 in FP32." in text
     origin, agreement, figures, classes, blocks, pictures = tables(text)
@@ -142,11 +144,11 @@ def red(picture):
 
 def test_what_agrees_is_grey_and_what_differs_is_framed(half, tmp_path):
     plan, engine = half
-    same = worst_picture(plan, engine, "drawn picture 3")
+    same = worst_picture(plan, prepare(plan, Progress()), engine, "drawn picture 3")
     assert red(same) == (0, 0)
     assert (same == same[..., :1]).all()
     other = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
-    left, right = red(worst_picture(other, engine, "drawn picture 3"))
+    left, right = red(worst_picture(other, prepare(other, Progress()), engine, "drawn picture 3"))
     assert min(left, right) > 500
 
 
@@ -159,18 +161,24 @@ def test_classes_without_a_name_are_called_as_the_labels_call_them(half, tmp_pat
     document = {"images": [], "annotations": [], "categories": categories[::-1]}
     (tmp_path / "labels.json").write_text(json.dumps(document))
     plan = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
-    named = worst_picture(plan, engine, "drawn picture 3")
+    prepared = prepare(plan, Progress())
+    named = worst_picture(plan, prepared, engine, "drawn picture 3")
     engine.labels = None
-    assert (named != worst_picture(plan, engine, "drawn picture 3")).any()
+    assert (
+        named != worst_picture(plan, prepare(plan, Progress()), engine, "drawn picture 3")
+    ).any()
     plan = replace(plan, images=None, data=tmp_path if data == "classes.txt" else tmp_path / data)
-    assert (named == worst_picture(plan, engine, "drawn picture 3")).all()
+    assert (
+        named == worst_picture(plan, prepare(plan, Progress()), engine, "drawn picture 3")
+    ).all()
 
 
 @pytest.mark.parametrize("size", [(3000, 40), (1, 1), (40, 3000)])
 def test_pictures_of_any_shape_fit(half, tmp_path, size):
     plan, engine = half
     cv2.imwrite(str(tmp_path / "x.png"), np.full((*size, 3), 90, np.uint8))
-    shown = worst_picture(replace(plan, images=tmp_path), engine, "x.png")
+    plan = replace(plan, images=tmp_path)
+    shown = worst_picture(plan, prepare(plan, Progress()), engine, "x.png")
     assert shown.shape[0] <= 1000
     assert 600 < shown.shape[1] <= 2000
 

@@ -1,15 +1,14 @@
-"""Ranges in TensorRT 10's own cache, and the calibrator that hands it over."""
+"""Ranges in TensorRT 10's own cache; the calibrator is in api_surface/test_calibrator.py."""
 
 import struct
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from fovea_engines.calibration.ranges import Origin, Ranges
-from fovea_engines.calibration.tensorrt10 import cache_bytes, entropy_calibrator, read_cache
+from fovea_engines.calibration.tensorrt10 import cache_bytes, read_cache
 from fovea_engines.precision.encoding import Encoding, Steps
-from fovea_preprocess.errors import BackendUnavailable, InvalidOption
+from fovea_preprocess.errors import InvalidOption
 
 VERSION = "10.16.1.11"
 
@@ -76,41 +75,3 @@ def test_what_is_no_cache_is_refused(cache, says):
 def test_a_cache_is_for_tensorrt_10(version):
     with pytest.raises(InvalidOption, match="TensorRT 10"):
         cache_bytes(ranges(images=(0.0, 1.0)), version)
-
-
-class StandInForIInt8EntropyCalibrator2:
-    """Stands in for TensorRT 10's class: its libraries cannot be installed without NVIDIA's index.
-
-    As in pybind11, a subclass whose constructor does not call this one cannot be used.
-    """
-
-    def __init__(self) -> None:
-        self.made = True
-
-
-def stand_in_for_tensorrt(version: str, **members: object) -> ModuleType:
-    module = ModuleType("stand_in_for_tensorrt")
-    module.__version__ = version
-    for name, member in members.items():
-        setattr(module, name, member)
-    return module
-
-
-def test_the_calibrator_gives_the_cache_and_no_pictures():
-    trt = stand_in_for_tensorrt(VERSION, IInt8EntropyCalibrator2=StandInForIInt8EntropyCalibrator2)
-    cache = cache_bytes(ranges(images=(0.0, 1.0)), trt.__version__)
-    calibrator = entropy_calibrator(trt, cache)
-    assert isinstance(calibrator, StandInForIInt8EntropyCalibrator2)
-    assert calibrator.made
-    assert calibrator.read_calibration_cache() == cache
-    assert calibrator.get_batch_size() == 1
-    assert calibrator.get_batch(["images"]) is None
-    assert calibrator.write_calibration_cache(b"other") is None
-    assert calibrator.read_calibration_cache() == cache
-
-
-def test_tensorrt_11_has_no_calibrators_and_needs_none():
-    with pytest.raises(
-        BackendUnavailable, match=r"TensorRT 11\.4\.0 has no calib.*--tensorrt FILE"
-    ):
-        entropy_calibrator(stand_in_for_tensorrt("11.4.0"), b"")

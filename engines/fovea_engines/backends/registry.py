@@ -5,15 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
 from fovea_engines.backends.base import Session
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel
 
+CPU_BACKENDS = ("onnxruntime", "openvino")
+DEFAULT_CPU_BACKEND = "openvino"
+JUDGE = "onnxruntime"
+"""The backend that computes every graph as it is written."""
+TENSORRT_BACKENDS = ("tensorrt", "tensorrt-rtx")
+
 # Backend -> the distribution that brings its runtime. Each has a module of its name here, with
 # `ENGINE_FILE`, `open_session` and `engine_from_onnx`, imported only when it is asked for.
-DISTRIBUTIONS = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
-
-DEFAULT_CPU_BACKEND = "openvino"
+DISTRIBUTIONS = {
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "tensorrt": "tensorrt",
+    "tensorrt-rtx": "tensorrt-rtx-cu13-bindings",
+}
+_EXTRAS = {"tensorrt": "'fovea-serve[tensorrt]'", "tensorrt-rtx": "'fovea-serve[rtx]'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +63,20 @@ def open_session(
         )
     if not path.is_file():
         raise InvalidModel(f"there is no engine at {path}")
-    module = import_module(f"fovea_engines.backends.{backend}")
     try:
-        session: Session = module.open_session(path, max_batch=max_batch, threads=threads)
+        session: Session = backend_module(backend).open_session(
+            path, max_batch=max_batch, threads=threads
+        )
     except ImportError as error:
         raise BackendUnavailable(
-            f"backend {backend!r} cannot be used ({error}): pip install {DISTRIBUTIONS[backend]}"
+            f"backend {backend!r} cannot be used ({error}): pip install {_package(backend)}"
         ) from error
     return session
+
+
+def backend_module(backend: str) -> Any:
+    """The module of a backend, without its runtime."""
+    return import_module(f"fovea_engines.backends.{backend.replace('-', '_')}")
 
 
 def available_backends() -> tuple[BackendInfo, ...]:
@@ -71,4 +88,8 @@ def _info(name: str, distribution: str) -> BackendInfo:
     try:
         return BackendInfo(name, metadata.version(distribution), None)
     except metadata.PackageNotFoundError:
-        return BackendInfo(name, None, f"not installed: pip install {distribution}")
+        return BackendInfo(name, None, f"not installed: pip install {_package(name)}")
+
+
+def _package(backend: str) -> str:
+    return _EXTRAS.get(backend, DISTRIBUTIONS[backend])

@@ -63,15 +63,20 @@ class YoloX:
         found = np.flatnonzero(rows[:, 4] >= options.conf)
         few = rows[found].astype(np.float32, copy=False)
         scores = few[:, 4] * few[:, 5:].max(axis=1)
-        origin, stride = self._grid(found, len(rows))
+        origin, stride = self.grid(found, len(rows))
         centre = few[:, :2] * stride + origin
         boxes = corners(np.concatenate([centre, np.exp(few[:, 2:4]) * stride], axis=1))
         return detections(boxes, scores, few[:, 5:].argmax(axis=1), options)
 
-    def _grid(
-        self, found: NDArray[np.intp], boxes: int
+    def grid(
+        self, found: NDArray[np.integer], boxes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Top-left corner [n, 2] and stride [n, 1], in pixels, of the cells numbered `found`."""
+        """Top-left corner [n, 2] and stride [n, 1], in pixels, of the cells numbered `found`.
+
+        Args:
+            found: int [n].
+            boxes: how many cells there are.
+        """
         strides = next(s for s in STRIDES if cells(self.size, s) == boxes)
         widths = np.array([-(-self.size[1] // stride) for stride in strides])
         starts = np.cumsum([0, *(cells(self.size, (stride,)) for stride in strides)])

@@ -1,0 +1,88 @@
+"""What is left of preprocessing once a picture has its size, inside the graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fovea_engines.graph.tensors import graph_inputs
+from fovea_engines.graph.wiring import rebuild
+from fovea_engines.graph.writer import Writer
+from fovea_preprocess.spec import PreprocessSpec
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
+    """Let a model take pictures as they are decoded: uint8 [batch, height, width, 3], RGB.
+
+    A quarter of the bytes go to the device, and the host only resizes and pads.
+
+    Args:
+        model: of one image input, with its precision written into it; changed in place. The input
+            keeps its name.
+        spec: what the input takes so far.
+
+    Returns:
+        What it takes now: the same geometry and padding, and values as they are.
+    """
+    from onnx import TensorProto
+
+    name = graph_inputs(model)[0].name
+    write = Writer(name)
+    row = _write_row(write, name, spec)
+    for node in model.graph.node:
+        node.input[:] = [row if taken == name else taken for taken in node.input]
+    model.graph.initializer.extend(write.constants)
+    rebuild(model, iter([*write.nodes, *model.graph.node]))
+
+    [value] = (v for v in model.graph.input if v.name == name)
+    value.type.tensor_type.elem_type = TensorProto.UINT8
+    sides = value.type.tensor_type.shape.dim[1:]
+    for dim, length in zip(sides, (spec.height, spec.width, 3), strict=True):
+        dim.dim_value = length
+    usual = PreprocessSpec(spec.height, spec.width)
+    return replace(
+        spec,
+        channels="RGB",
+        scale=1.0,
+        mean=usual.mean,
+        std=usual.std,
+        layout="NHWC",
+        dtype="uint8",
+    )
+
+
+def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
+    """The tensor that the model took, made of uint8 [batch, height, width, 3]."""
+    row, channels = name, 3
+    if spec.dtype != "uint8":
+        # TensorRT does nothing else with uint8. Float16 holds 0 to 255, but not what comes of them.
+        row = write.cast(row, "float32")
+    if spec.layout == "NCHW":
+        row, channels = write("Transpose", row, perm=[0, 3, 1, 2]), 1
+    if spec.channels == "BGR":
+        row = write("Gather", row, np.array([2, 1, 0]), axis=channels)
+    if spec.dtype != "uint8":
+        row = _write_values(write, row, spec)
+    if spec.dtype == "float16":
+        row = write.cast(row, "float16")
+    return row
+
+
+def _write_values(write: Writer, row: str, spec: PreprocessSpec) -> str:
+    """(v * scale - mean) / std as (v - mean / scale) / (std / scale).
+
+    255 is a float32, and 1 / 255 is not: most values are those of the host to the last bit.
+    """
+    shape = (3, 1, 1) if spec.layout == "NCHW" else (3,)
+    mean = (np.array(spec.mean) / spec.scale).astype(np.float32).reshape(shape)
+    std = (np.array(spec.std) / spec.scale).astype(np.float32).reshape(shape)
+    if mean.any():
+        row = write("Sub", row, mean)
+    if (std != 1).any():
+        row = write("Div", row, std)
+    return row

@@ -1,0 +1,63 @@
+"""Non-maximum suppression out of plain operators, of a fixed shape.
+
+Cluster NMS (arXiv 2005.03572): "alive unless an alive better one is over me", from all alive on. A
+round settles at least one more box of each chain of boxes that lie over each other, so after as
+many rounds as the longest chain has links it is the greedy answer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fovea_engines.graph.candidates import Candidates
+from fovea_engines.graph.writer import Writer
+
+ROUNDS = 8
+"""Measured on 64 COCO pictures at an IoU of .7: boxes of .25 and more take 3 at most; the best
+512 of any score take 6 of YOLOv8n and YOLOX-nano, and 10 of YOLOv5n (of 62 pictures 8). Where they
+are too few, an even number leaves duplicates, and an odd one would lose boxes."""
+
+
+def write_survivors(write: Writer, found: Candidates, iou: float) -> str:
+    """Which candidates survive: float32 [batch, 1, count], 1 or 0.
+
+    Args:
+        write: of the graph.
+        found: best first.
+        iou: a box is dropped when it overlaps a surviving better one of its class by more.
+    """
+    over = _write_over(write, found, iou)
+    one = np.array(1, np.float32)
+    alive = write("Sub", one, write("ReduceMax", over, np.array([1]), keepdims=1))
+    for _ in range(ROUNDS - 1):
+        alive = write("Sub", one, write("Min", write("MatMul", alive, over), one))
+    return alive
+
+
+def _write_over(write: Writer, found: Candidates, iou: float) -> str:
+    """Whether a box, by row, is better than another, by column, and over it: [batch, n, n].
+
+    In float32, and step by step as `fovea_engines.nms` has it.
+    """
+    boxes, classes = (
+        write("Transpose", tensor, perm=[0, 2, 1]) for tensor in (found.boxes, found.classes)
+    )
+    a, b = write.split(boxes, [1] * 4, 2), write.split(found.boxes, [1] * 4, 1)
+    common = write("Mul", _write_shared(write, a, b, 0), _write_shared(write, a, b, 1))
+    areas = write("Add", _write_area(write, a), _write_area(write, b))
+    union = write("Max", write("Sub", areas, common), np.array(np.finfo(np.float32).tiny))
+    over = write("Greater", write("Div", common, union), np.array(iou, np.float32))
+    over = write("And", over, write("Equal", classes, found.classes))
+    rank = np.arange(found.count, dtype=np.float32)
+    over = write("And", over, write("Less", rank[:, None], rank))
+    return write.cast(over, "float32")
+
+
+def _write_shared(write: Writer, a: list[str], b: list[str], axis: int) -> str:
+    """Length that boxes have in common."""
+    last = write("Min", a[axis + 2], b[axis + 2])
+    return write("Relu", write("Sub", last, write("Max", a[axis], b[axis])))
+
+
+def _write_area(write: Writer, box: list[str]) -> str:
+    return write("Mul", write("Sub", box[2], box[0]), write("Sub", box[3], box[1]))

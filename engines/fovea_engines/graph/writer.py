@@ -1,0 +1,77 @@
+"""Nodes that are added to an ONNX graph, written as calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import onnx
+
+Operand = str | NDArray[Any]
+
+
+class Writer:
+    """Makes nodes whose tensors are all called STEM/OPERATOR_NUMBER.
+
+    Called with an operator and what it takes, tensors by name or constants as arrays, it gives the
+    name of what the node makes.
+
+    Args:
+        stem: a tensor of the graph, whose name no other writer begins with.
+
+    Attributes:
+        nodes: in the order of the calls.
+        constants: what they take beside tensors.
+    """
+
+    def __init__(self, stem: str) -> None:
+        self._stem = stem
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def __call__(self, operator: str, *operands: Operand, **attributes: Any) -> str:
+        """A node of one output; to see is only the first where the operator has more."""
+        return self._add(operator, operands, 1, attributes)[0]
+
+    def split(self, tensor: str, sizes: Sequence[int], axis: int) -> list[str]:
+        """Parts of the given sizes."""
+        return self._add("Split", (tensor, np.array(sizes)), len(sizes), {"axis": axis})
+
+    def top(self, tensor: str, count: int) -> tuple[str, str]:
+        """The largest values of the last axis, best first and of equals the first, and where."""
+        values, indices = self._add("TopK", (tensor, np.array([count])), 2, {"axis": -1})
+        return values, indices
+
+    def cast(self, tensor: str, dtype: str) -> str:
+        """In another element type, by numpy's name."""
+        from onnx.helper import np_dtype_to_tensor_dtype
+
+        return self("Cast", tensor, to=np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def name(self, tensor: str) -> None:
+        """Give what was made last this name."""
+        self.nodes[-1].output[0] = tensor
+
+    def _add(
+        self, operator: str, operands: Sequence[Operand], outputs: int, attributes: dict[str, Any]
+    ) -> list[str]:
+        from onnx.helper import make_node
+
+        name = f"{self._stem}/{operator}_{len(self.nodes)}"
+        inputs = [self._tensor(operand) for operand in operands]
+        made = [name, *(f"{name}.{i}" for i in range(1, outputs))]
+        self.nodes.append(make_node(operator, inputs, made, name, **attributes))
+        return made
+
+    def _tensor(self, operand: Operand) -> str:
+        from onnx.numpy_helper import from_array
+
+        if isinstance(operand, str):
+            return operand
+        name = f"{self._stem}/constant_{len(self.constants)}"
+        self.constants.append(from_array(operand, name))
+        return name

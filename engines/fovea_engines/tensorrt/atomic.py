@@ -1,0 +1,26 @@
+"""Files that other processes may read and write at the same time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all; makes its folder.
+
+    Raises:
+        OSError: it cannot be written; what was there is as before.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
+        new = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            new.replace(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise

@@ -1,0 +1,83 @@
+"""A TensorRT engine in a version folder: the plan, its layers, and the ONNX it was built from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fovea_engines.progress import Progress
+from fovea_engines.tensorrt.builder import BuilderOptions, build_plan
+from fovea_engines.tensorrt.compat import load_runtime
+from fovea_engines.tensorrt.foreign import read_plan_file
+from fovea_engines.tensorrt.layers import LAYERS_FILE
+from fovea_engines.tensorrt.plugins import Plugin, load_plugins
+from fovea_engines.tensorrt.session import TensorRTSession
+from fovea_preprocess.errors import BackendUnavailable
+
+ENGINE_FILE = "model.plan"
+KEPT_FILE = "prepared.onnx"
+"""What the plan was built from: another TensorRT or another GPU builds its own of it."""
+
+
+def write_engine(
+    backend: str, model: bytes, options: BuilderOptions, folder: Path, progress: Progress
+) -> Path:
+    """Build a plan into a folder, and keep what it was built from.
+
+    Args:
+        backend: "tensorrt" or "tensorrt-rtx".
+        model: ONNX, finished.
+        options: how.
+        folder: an existing one.
+        progress: is told what TensorRT is at.
+
+    Returns:
+        Path of the plan.
+
+    Raises:
+        BuildError: no plan came out; see `build_plan` for this and others.
+    """
+    plan = build_plan(model, options, load_runtime(backend), progress)
+    (folder / ENGINE_FILE).write_bytes(plan.data)
+    (folder / KEPT_FILE).write_bytes(model)
+    plan.layers.write(folder / LAYERS_FILE)
+    return folder / ENGINE_FILE
+
+
+def open_engine(
+    backend: str, path: Path, *, max_batch: int, plugins: tuple[Plugin, ...] = ()
+) -> TensorRTSession:
+    """Load a plan, or what Ultralytics makes of one.
+
+    Args:
+        backend: "tensorrt" or "tensorrt-rtx".
+        path: the file.
+        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
+        plugins: libraries that it needs.
+
+    Raises:
+        InvalidModel: the file is no plan.
+        BackendUnavailable: another TensorRT made it, or for another GPU; or there is no GPU.
+        OutOfMemory: the GPU has not the memory.
+    """
+    from fovea_engines.cuda.driver import open_device
+
+    runtime = load_runtime(backend)
+    file = read_plan_file(path)
+    if (reason := file.objection(backend, runtime.version)) is not None:
+        raise BackendUnavailable(reason)
+    device = open_device()
+    try:
+        load_plugins(runtime, plugins)
+        with device.current(), file.plan() as data, runtime.log.collect() as messages:
+            if (reason := runtime.objection(bytes(data))) is not None:
+                raise BackendUnavailable(f"{path} was not built for {device.name}: {reason}")
+            engine = runtime.trt.Runtime(runtime.logger).deserialize_cuda_engine(data)
+        if engine is None:
+            raise BackendUnavailable(
+                f"TensorRT {runtime.version} cannot load {path} on {device.name} "
+                f"({' '.join(messages) or 'it does not say why'}): build it here"
+            )
+        return TensorRTSession(engine, device, runtime.trt, max_batch=max_batch)
+    except BaseException:
+        device.close()
+        raise

@@ -1,0 +1,158 @@
+"""A TensorRT engine, loaded: batches in, arrays out, several of them side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from fovea_engines.backends.base import Array
+from fovea_engines.backends.feeds import check_feeds
+from fovea_engines.cuda.base import Device
+from fovea_engines.tensorrt.buckets import Bucket, choose_buckets, read_profiles
+from fovea_engines.tensorrt.contexts import Contexts
+from fovea_engines.tensorrt.lane import Recorder
+from fovea_engines.tensorrt.memory import SlotSize, check_memory
+from fovea_engines.tensorrt.slot import Slot
+from fovea_engines.tensorrt.tensors import Tensor, read_inputs, read_outputs
+from fovea_preprocess.errors import InferenceFailed
+
+# One copies while the other computes; more only wait for the same GPU.
+DEFAULT_SLOTS = 2
+
+
+class TensorRTSession:
+    """A `Session` over a pool of slots, each of which holds one batch at a time.
+
+    A batch is padded up to the nearest bucket, and split where it is larger than the largest.
+    All memory is taken here; calls take none on the GPU.
+
+    Args:
+        engine: an `ICudaEngine`; let go of with the session.
+        device: the GPU that it was deserialised on; closed with the session.
+        trt: the module of the engine.
+        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
+        slots: batches side by side.
+        runtime_config: an `IRuntimeConfig` of the engine; None makes one with its defaults.
+        graphs: record a CUDA graph per bucket. Not together with a `runtime_config` by which
+            TensorRT-RTX records graphs itself.
+
+    Raises:
+        OutOfMemory: the GPU has not the memory; nothing is taken.
+        UnsupportedModel: the engine has inputs or outputs that cannot be served.
+        InferenceFailed: the engine does not run.
+
+    Attributes:
+        inputs: in the engine's order.
+        outputs: in the engine's order.
+        max_batch: most rows one call may carry; 0 when the model has no batch dimension.
+        concurrency: the number of slots.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        device: Device,
+        trt: Any,
+        *,
+        max_batch: int,
+        slots: int = DEFAULT_SLOTS,
+        runtime_config: Any = None,
+        graphs: bool = True,
+    ) -> None:
+        self.max_batch = max_batch
+        self.concurrency = slots
+        self._device = device
+        self._free: SimpleQueue[Slot | None] = SimpleQueue()
+        self._closed = False
+        self._closing = threading.Lock()
+        inputs = read_inputs(engine, batched=max_batch > 0)
+        buckets = choose_buckets(read_profiles(engine, inputs), max(1, max_batch))
+        self._largest = buckets[-1].rows
+        with device.current(), ExitStack() as made:
+            contexts = Contexts(engine, inputs, trt, runtime_config)
+            outputs = _outputs(engine, device, contexts, buckets[-1], batched=max_batch > 0)
+            size = SlotSize.of(engine, (*inputs, *outputs), self._largest)
+            check_memory(device, size, slots)
+            recorder = Recorder(device, wanted=graphs)
+            for _ in range(slots):
+                slot = Slot(device, contexts, inputs, outputs, buckets, size.activations, recorder)
+                self._free.put(made.enter_context(closing(slot)))
+            self._made = made.pop_all()
+        self._outputs = outputs
+        self.inputs = tuple(tensor.spec for tensor in inputs)
+        self.outputs = tuple(tensor.spec for tensor in outputs)
+
+    def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
+        """Run one batch; see `Session.infer`. A GPU does the same whether it is alone or not."""
+        if self._closed:
+            raise _closed()
+        check_feeds(self.inputs, self.max_batch, feeds)
+        slot = self._free.get()
+        try:
+            if slot is None:
+                raise _closed()
+            with self._device.current():
+                return self._run(slot, feeds)
+        finally:
+            self._free.put(slot)
+
+    def _run(self, slot: Slot, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        if not self.max_batch:
+            outputs = self._run_rows(slot, {name: array[None] for name, array in feeds.items()})
+            return {name: array.reshape(array.shape[1:]) for name, array in outputs.items()}
+        return self._run_rows(slot, feeds)
+
+    def _run_rows(self, slot: Slot, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        rows = len(next(iter(feeds.values())))
+        outputs = {t.name: np.empty((rows, *t.row), t.dtype) for t in self._outputs}
+        for start in range(0, rows, self._largest):
+            part = slice(start, start + self._largest)
+            slot.run(
+                {name: array[part] for name, array in feeds.items()},
+                {name: array[part] for name, array in outputs.items()},
+            )
+        return outputs
+
+    def close(self) -> None:
+        """Give everything back once the calls in progress are done; again does nothing."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            for _ in range(self.concurrency):
+                self._free.get()
+            # Whoever still waits for a slot finds this one, and puts it back for the next.
+            self._free.put(None)
+            with closing(self._device), self._device.current():
+                self._made.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _outputs(
+    engine: Any, device: Device, contexts: Contexts, bucket: Bucket, *, batched: bool
+) -> tuple[Tensor, ...]:
+    """The outputs: their shapes are known to a context alone, once it has those of the inputs."""
+    with closing(device.stream()) as stream:
+        context = contexts.make(bucket, stream)
+        stream.synchronize()
+        return read_outputs(engine, context, bucket.rows, batched=batched)
+
+
+def _closed() -> InferenceFailed:
+    return InferenceFailed("the session is closed; open the engine again")

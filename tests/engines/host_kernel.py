@@ -1,0 +1,72 @@
+"""A stand-in for a GPU whose kernels run: CUDA C++, compiled for the CPU."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .fake_device import FakeDevice, Owned
+from .fake_stream import FakeStream
+from .shared_library import compile_library
+
+# Of CUDA C++, what letterbox.cu uses.
+CUDA = """
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#define __device__
+#define __global__
+using std::max;
+using std::min;
+static thread_local struct { int x, y, z; } blockIdx, blockDim, threadIdx;
+static unsigned short half_bits(float value) {
+    const _Float16 half = value;
+    unsigned short bits;
+    std::memcpy(&bits, &half, 2);
+    return bits;
+}
+"""
+LAUNCH = """
+extern "C" void launch(const int *grid, const int *block, const unsigned char *a, ELEMENT *b) {
+    blockDim = {block[0], block[1], block[2]};
+    for (int z = 0; z < grid[2]; ++z) for (int y = 0; y < grid[1]; ++y)
+    for (int x = 0; x < grid[0]; ++x) for (int k = 0; k < block[2]; ++k)
+    for (int j = 0; j < block[1]; ++j) for (int i = 0; i < block[0]; ++i) {
+        blockIdx = {x, y, z};
+        threadIdx = {i, j, k};
+        letterbox(a, b);
+    }
+}
+"""
+
+
+def compile_for_host(source: str, definitions: list[str], path: Path) -> bytes:
+    """letterbox.cu as an image that a `HostDevice` loads: the path of a shared library."""
+    compile_library(path, CUDA + source + LAUNCH, "-O2", *definitions)
+    return str(path).encode()
+
+
+class HostKernel(Owned):
+    def __init__(self, device: "HostDevice", image: bytes, name: str) -> None:
+        super().__init__(device, "kernel")
+        assert name == "letterbox"
+        self._launch = ctypes.CDLL(image.decode()).launch
+
+    def __call__(
+        self,
+        stream: FakeStream,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        *args: Any,
+    ) -> None:
+        assert all(isinstance(address, np.uint64) for address in args)
+        memories = [self.device.at(int(address), 0) for address in args]
+        triple = ctypes.c_int * 3
+        places = [ctypes.c_void_p(memory.bytes.ctypes.data) for memory in memories]
+        stream.enqueue("kernel", lambda: self._launch(triple(*grid), triple(*block), *places))
+
+
+class HostDevice(FakeDevice):
+    def kernel(self, image: bytes, name: str) -> HostKernel:
+        return HostKernel(self, image, name)

@@ -1,0 +1,49 @@
+"""A graph, opened on a backend, with what makes its input of pictures and boxes of its output."""
+
+from importlib import import_module
+
+import numpy as np
+
+from fovea_engines.backends.registry import open_session
+from fovea_engines.detections import Detections
+from fovea_engines.graph.tensors import graph_inputs
+from fovea_engines.heads.recognise import open_head
+from fovea_engines.options import PredictOptions
+from fovea_preprocess.preprocessor import Preprocessor
+
+
+class Opened:
+    """A context manager; boxes are in pixels of the input."""
+
+    def __init__(self, graph, recognition, spec, backend, folder, rows=1):
+        runtime = import_module(f"fovea_engines.backends.{backend}")
+        folder.mkdir()
+        file = runtime.engine_from_onnx(graph.SerializeToString(), folder)
+        self.session = open_session(backend, file, max_batch=rows)
+        self.head = open_head(recognition, self.session.inputs, self.session.outputs)
+        self.preprocessor = Preprocessor(spec)
+        self.input = graph_inputs(graph)[0].name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.session.close()
+
+    def infer(self, *pictures):
+        spec = self.preprocessor.spec
+        batch = np.empty((len(pictures), *spec.row_shape), spec.dtype)
+        for pixels, row in zip(pictures, batch, strict=True):
+            self.preprocessor(pixels, row)
+        return self.session.infer({self.input: batch})
+
+    def detect(self, *pictures, **options) -> list[Detections]:
+        outputs = self.infer(*pictures)
+        asked = PredictOptions(**options)
+        return [self.head.decode(outputs, row, asked) for row in range(len(pictures))]
+
+
+def assert_identical(have: Detections, want: Detections, pixels: float = 1e-3) -> None:
+    assert have.class_ids.tolist() == want.class_ids.tolist()
+    np.testing.assert_allclose(have.boxes, want.boxes, rtol=0, atol=pixels)
+    np.testing.assert_allclose(have.scores, want.scores, rtol=0, atol=1e-5)

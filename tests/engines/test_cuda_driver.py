@@ -1,0 +1,47 @@
+"""What can be said of the device layer where there is no GPU."""
+
+import ast
+from importlib import import_module, resources
+
+import pytest
+
+from fovea_engines.cuda.capture import Recording
+from fovea_engines.cuda.driver import open_device
+from fovea_preprocess.errors import BackendUnavailable
+
+
+def test_without_a_gpu_the_reason_says_what_to_do():
+    try:
+        open_device().close()
+    except BackendUnavailable as error:
+        reason = str(error)
+    else:
+        pytest.skip("there is a GPU")
+    assert any(advice in reason for advice in ("pip install", "driver", "nvidia-smi"))
+
+
+def test_a_graph_is_there_when_its_block_has_ended():
+    with pytest.raises(RuntimeError, match="before the block"):
+        Recording().graph()
+
+
+@pytest.mark.parametrize("file", ["capture.py", "driver.py"])
+def test_every_function_of_the_driver_has_its_name_and_as_many_arguments(file):
+    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    text = (resources.files("fovea_engines.cuda") / file).read_text(encoding="utf-8")
+    calls = [
+        node.args
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "driver_call"
+    ]
+    assert calls
+    for name, *arguments in calls:
+        signature = getattr(driver, ast.literal_eval(name)).__doc__.partition(")")[0]
+        wanted = [part for part in signature.partition("(")[2].split(",") if part.strip()]
+        assert len(arguments) == len(wanted), signature
+
+
+def test_streams_can_be_captured_by_one_thread_alone():
+    pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    modes = import_module("cuda.bindings.driver").CUstreamCaptureMode
+    assert modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL.value == 1
