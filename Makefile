@@ -25,6 +25,15 @@ $(VENV)/dev: $(VENV)/base
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,rtx]'
 	touch $@
 
+# The Python bindings of TensorRT 10 and 11, a megabyte each, in folders of their own: both are
+# called tensorrt, and without its libraries neither works but for looking into.
+$(VENV)/tensorrt-10: BINDINGS := tensorrt_cu12_bindings
+$(VENV)/tensorrt-11: BINDINGS := tensorrt_cu13_bindings
+$(VENV)/tensorrt-10 $(VENV)/tensorrt-11: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    --no-deps --upgrade --target $@ "$(BINDINGS); sys_platform == 'linux'"
+	touch $@
+
 run: $(VENV)/base
 	$(BIN)/fovea demo --port $(PORT)
 
@@ -34,7 +43,7 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11
 	$(BIN)/python -m pytest
 
 clean:

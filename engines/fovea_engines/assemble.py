@@ -48,7 +48,15 @@ def assemble(
     if plan.building is None:
         file: Path = backend_module(plan.backend).engine_from_onnx(model, folder)
     else:
-        file = write_engine(plan.backend, model, plan.building, folder, progress)
+        file = write_engine(
+            plan.backend,
+            model,
+            plan.building,
+            folder,
+            progress,
+            source=prepared.sha256,
+            precision=precision,
+        )
     try:
         session = open_session(plan.backend, file, max_batch=plan.max_batch)
     except BackendUnavailable as error:

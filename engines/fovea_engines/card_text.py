@@ -15,7 +15,9 @@ from fovea_engines.wording import (
     accuracy_table,
     agreement_rows,
     agreement_text,
+    backend_text,
     calibration_text,
+    checked_text,
     preprocess_text,
 )
 
@@ -71,8 +73,8 @@ def _origin(card: EngineCard, plan: BuildPlan) -> str:
         seconds = sum(card.build_seconds.values())
         rows.append(("built", f"{card.created:%Y-%m-%d %H:%M} UTC in {seconds:.1f} s"))
     rows += [
-        ("runtime", f"{card.backend} {card.backend_version}"),
-        ("checked on", card.device),
+        ("runtime", backend_text(card)),
+        ("checked on", checked_text(card)),
         ("head", f"{card.family or 'not recognised'} ({card.reason})"),
         ("batch", f"1 to {card.max_batch}"),
     ]

@@ -13,7 +13,9 @@ from fovea_engines.wording import (
     NO_FIGURE,
     accuracy_table,
     agreement_text,
+    backend_text,
     calibration_text,
+    checked_text,
     preprocess_text,
 )
 
@@ -34,12 +36,12 @@ def card_table(card: EngineCard, version: int) -> Table:
     rows: list[tuple[str, str | Table]] = [
         *_head_rows(card),
         ("preprocess", preprocess_text(card.preprocess) if card.preprocess else NO_FIGURE),
-        ("backend", f"{card.backend} {card.backend_version}"),
+        ("backend", backend_text(card)),
         ("precision", card.precision),
         ("max batch", str(card.max_batch)),
         *_figure_rows(card),
         *([("REFUSED", card.refused)] if card.refused else []),
-        ("checked on", card.device if card.agreement else NO_FIGURE),
+        ("checked on", checked_text(card)),
     ]
     if card.created is not None:
         seconds = sum(card.build_seconds.values())

@@ -37,14 +37,13 @@ def inspect(
 
     Example: fovea inspect repository/yolov8n --layers
     """
-    from rich.console import Console
+    from rich.console import Console, Group, RenderableType
 
     console = Console()
     if layers:
         found = read_layers(path)
         document: object = found.to_json()
-        table = layer_table(found)
-        table.title = layers_summary(found)
+        table: RenderableType = Group(layers_summary(found), layer_table(found))
     elif path.is_dir():
         entries = read_folder(path)
         document = [entry.to_json() for entry in entries]

@@ -8,10 +8,29 @@ from typing import get_args
 from fovea_engines.card import EngineCard, Precision
 from fovea_engines.figures import Accuracy, Agreement, Calibration
 from fovea_engines.plural import counted
+from fovea_engines.tensorrt.builder import target
 from fovea_preprocess.spec import PreprocessSpec
 
 NO_FIGURE = "-"
 _NAMES_SHOWN = 8
+
+
+def backend_text(card: EngineCard) -> str:
+    """What runs an engine, and of a TensorRT engine what it was built for."""
+    text = f"{card.backend} {card.backend_version}"
+    if card.builder is None:
+        return text
+    profiles = " and ".join(str(profile) for profile in card.builder.profiles)
+    return f"{text}, for {target(card.builder)}, batches (least, best, most) {profiles}"
+
+
+def checked_text(card: EngineCard) -> str:
+    """Where an engine's figures were measured."""
+    if card.agreement is None:
+        return NO_FIGURE
+    if card.judge is None:
+        return card.device
+    return f"{card.device}, by {card.judge} in the engine's place: it has not run yet"
 
 
 def calibration_text(card: EngineCard) -> str | None:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fovea_engines.cli import build, inspect
+from fovea_engines.cli import build
+from fovea_engines.inspect_cli import inspect
 from fovea_engines.layers.cli import diff
 from fovea_engines.sensitivity_cli import sensitivity
 from fovea_preprocess.errors import FoveaError

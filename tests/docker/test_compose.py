@@ -30,26 +30,40 @@ def test_docker_itself_accepts_it(root: Path) -> None:
     version = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
     if version.returncode != 0:
         pytest.skip("docker has no compose plugin")
-    command = ["docker", "compose", "--profile", "cpu", "config", "--quiet"]
+    command = ["docker", "compose", "--profile", "cpu", "--profile", "gpu", "config", "--quiet"]
     checked = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
 
 
-def test_the_service_can_do_no_more_than_it_must(compose: dict[str, Any], root: Path) -> None:
-    service = compose["services"]["cpu"]
-    assert service["profiles"] == ["cpu"]
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_a_service_can_do_no_more_than_it_must(
+    name: str, compose: dict[str, Any], root: Path
+) -> None:
+    service = compose["services"][name]
+    assert service["profiles"] == [name]
+    assert service["image"] == f"fovea-serve:{name}"
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert "no-new-privileges:true" in service["security_opt"]
     assert not service.get("privileged")
     assert "/tmp" in service["tmpfs"]
+    assert service["build"]["dockerfile"] == f"docker/{name}.Dockerfile"
     assert (root / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
 
 
-def test_the_repository_is_the_only_volume_and_is_declared(compose: dict[str, Any]) -> None:
-    [mount] = compose["services"]["cpu"]["volumes"]
-    name, _, target = mount.partition(":")
-    assert name in compose["volumes"]
+def test_only_the_gpus_service_reserves_one(compose: dict[str, Any]) -> None:
+    reserved = compose["services"]["gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert reserved == [{"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}]
+    assert "deploy" not in compose["services"]["cpu"]
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_the_repository_is_the_only_volume_and_is_declared(
+    name: str, compose: dict[str, Any]
+) -> None:
+    [mount] = compose["services"][name]["volumes"]
+    volume, _, target = mount.partition(":")
+    assert volume in compose["volumes"]
     assert target == "/repository"
 
 

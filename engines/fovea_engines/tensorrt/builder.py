@@ -64,6 +64,12 @@ class BuilderOptions:
         return max(profile.max for profile in self.profiles)
 
 
+def target(options: BuilderOptions) -> str:
+    """The GPUs that a plan is built for, in words."""
+    named = [f"SM{capability}" for capability in options.capabilities]
+    return ", ".join(named) or "the GPU here"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A serialized engine, and what is known of it without loading it.
@@ -140,6 +146,9 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
     config = builder.create_builder_config()
     config.builder_optimization_level = options.level
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    # Else float32 would be multiplied as TF32, of 10 bits: FP32 is what the source computes.
+    config.clear_flag(trt.BuilderFlag.TF32)
+    runtime.allow_capture(config)
     if options.workspace is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
     runtime.set_target(config, options.capabilities)

@@ -122,6 +122,17 @@ class Runtime:
         for position, name in enumerate(names):
             config.set_compute_capability(getattr(kinds, name), position)
 
+    def allow_capture(self, config: Any) -> None:
+        """Let an engine allocate nothing as it runs, so that its work fits into a CUDA graph.
+
+        Args:
+            config: `IBuilderConfig`.
+        """
+        trt = self.trt
+        flag = getattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", None)
+        if flag is not None:
+            config.set_flag(flag)
+
     def objection(self, plan: bytes) -> str | None:
         """Why a plan cannot be loaded here, in TensorRT's words, where it can tell beforehand."""
         trt = self.trt

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import perf_counter
 
 from fovea_engines.progress import Progress
-from fovea_engines.tensorrt.builder import BuilderOptions, build_plan
+from fovea_engines.tensorrt.builder import BuilderOptions, build_plan, target
 from fovea_engines.tensorrt.compat import load_runtime
 from fovea_engines.tensorrt.foreign import read_plan_file
 from fovea_engines.tensorrt.layers import LAYERS_FILE
+from fovea_engines.tensorrt.ledger import BuildKey, Ledger, duration
 from fovea_engines.tensorrt.plugins import Plugin, load_plugins
 from fovea_engines.tensorrt.session import TensorRTSession
+from fovea_engines.tensorrt.timing_cache import timing_cache_file
 from fovea_preprocess.errors import BackendUnavailable
 
 ENGINE_FILE = "model.plan"
@@ -18,8 +21,19 @@ KEPT_FILE = "prepared.onnx"
 """What the plan was built from: another TensorRT or another GPU builds its own of it."""
 
 
+# Of the user, not of a repository: what it tells holds for all of them.
+_CACHE = Path("~/.cache/fovea/tensorrt").expanduser()
+
+
 def write_engine(
-    backend: str, model: bytes, options: BuilderOptions, folder: Path, progress: Progress
+    backend: str,
+    model: bytes,
+    options: BuilderOptions,
+    folder: Path,
+    progress: Progress,
+    *,
+    source: str,
+    precision: str,
 ) -> Path:
     """Build a plan into a folder, and keep what it was built from.
 
@@ -28,7 +42,9 @@ def write_engine(
         model: ONNX, finished.
         options: how.
         folder: an existing one.
-        progress: is told what TensorRT is at.
+        progress: is told what TensorRT is at, and how long it took the last time.
+        source: sha256 of the model's source, by which the last time is known.
+        precision: likewise.
 
     Returns:
         Path of the plan.
@@ -36,7 +52,15 @@ def write_engine(
     Raises:
         BuildError: no plan came out; see `build_plan` for this and others.
     """
-    plan = build_plan(model, options, load_runtime(backend), progress)
+    runtime, device = load_runtime(backend), target(options)
+    key = BuildKey(source, precision, device, f"{backend} {runtime.version}")
+    ledger = Ledger(_CACHE / "builds.json")
+    if (seconds := ledger.seconds(key)) is not None:
+        progress.note(f"the last time this took {duration(seconds)} for {device}")
+    began = perf_counter()
+    timings = timing_cache_file(_CACHE, runtime, device)
+    plan = build_plan(model, options, runtime, progress, timings)
+    ledger.record(key, perf_counter() - began)
     (folder / ENGINE_FILE).write_bytes(plan.data)
     (folder / KEPT_FILE).write_bytes(model)
     plan.layers.write(folder / LAYERS_FILE)

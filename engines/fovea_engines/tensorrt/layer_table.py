@@ -11,6 +11,8 @@ from fovea_engines.tensorrt.layers import PlanLayers
 if TYPE_CHECKING:
     from rich.table import Table
 
+_NAME_WIDTH = 32
+_KINDS = 6
 _SOURCES = {
     "engine": "as they run on the GPU, fused",
     "network": "as they were built, before a GPU fuses them at load",
@@ -21,8 +23,11 @@ def layers_summary(layers: PlanLayers) -> str:
     """How many layers there are, and in which precision those of a type compute."""
     counted = Counter((layer.type, layer.precision) for layer in layers.layers)
     kinds = [
-        f"{count} {kind} {precision}".rstrip() for (kind, precision), count in counted.most_common()
+        f"{count} {kind} {precision}".rstrip()
+        for (kind, precision), count in counted.most_common(_KINDS)
     ]
+    if more := len(layers.layers) - sum(count for _, count in counted.most_common(_KINDS)):
+        kinds.append(f"{more} others")
     return f"{len(layers.layers)} layers, {_SOURCES[layers.source]}: {', '.join(kinds)}"
 
 
@@ -32,15 +37,15 @@ def layer_table(layers: PlanLayers) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("#", justify="right")
-    table.add_column("layer", overflow="fold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    # A name that is broken cannot be looked for: the shapes give way to it.
+    table.add_column("layer", overflow="fold", min_width=_NAME_WIDTH)
     table.add_column("type", no_wrap=True)
     table.add_column("precision", no_wrap=True)
     table.add_column("takes", overflow="fold")
     table.add_column("gives", overflow="fold")
-    for number, layer in enumerate(layers.layers):
-        cells = (str(number), layer.name, layer.type, layer.precision)
+    for layer in layers.layers:
+        cells = (layer.name, layer.type, layer.precision)
         table.add_row(*map(Text, (*cells, _shapes(layer.inputs), _shapes(layer.outputs))))
     return table
 

@@ -1,0 +1,62 @@
+# syntax=docker/dockerfile:1
+# Fovea on an NVIDIA GPU. Build from the repository root: docker build -f docker/gpu.Dockerfile .
+# The host needs NVIDIA's driver and container toolkit. TensorRT comes as wheels, pinned in
+# constraints.txt, onto the image that the CPU's is built on: nvcr.io/nvidia/tensorrt would bring a
+# whole toolkit with compilers, and a Python and versions of its own choice.
+
+# pycuda comes as source alone, and is compiled against the headers of CUDA. Ubuntu 24.04 has the
+# Python of the other stages.
+FROM nvidia/cuda:13.0.1-devel-ubuntu24.04 AS pycuda
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends python3-dev python3-venv \
+    && rm --recursive --force /var/lib/apt/lists/*
+WORKDIR /src
+COPY constraints.txt ./
+RUN python3 -m venv /opt/build
+# Without cuRAND, which nothing here uses, the wheel needs the driver alone.
+RUN echo 'CUDA_ENABLE_CURAND = False' > ~/.aksetup-defaults.py
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/build/bin/python -m pip wheel --no-deps --constraint /src/constraints.txt \
+    --wheel-dir /src/wheels pycuda
+
+FROM python:3.12-slim-trixie AS builder
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY preprocess ./preprocess
+COPY engines ./engines
+COPY server ./server
+COPY client ./client
+COPY --from=pycuda /src/wheels ./wheels
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m pip wheel --no-deps --wheel-dir /src/wheels .
+# A virtual environment moves to the next stage as one folder, without pip's caches or headers.
+RUN python -m venv /opt/fovea
+# What is downloaded as tensorrt's libraries fetches them from NVIDIA as it is installed.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/fovea/bin/python -m pip install --constraint /src/constraints.txt \
+    --find-links /src/wheels \
+    "$(echo /src/wheels/fovea_serve-*.whl)[tensorrt]"
+
+FROM python:3.12-slim-trixie
+# A fixed, numeric user: Kubernetes' runAsNonRoot needs the number, volumes need it to stay.
+RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fovea \
+    && install --directory --owner=10001 --group=10001 /repository
+COPY --from=builder /opt/fovea /opt/fovea
+COPY --chmod=755 docker/entrypoint.sh /usr/local/bin/fovea-entrypoint
+# The root may be mounted read-only: nothing is written outside /repository and /tmp.
+# NVIDIA's container toolkit reads what of the driver to bring in: CUDA, and nvidia-smi.
+ENV PATH=/opt/fovea/bin:$PATH \
+    HOME=/tmp \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+USER 10001:10001
+WORKDIR /tmp
+VOLUME /repository
+EXPOSE 8000
+# Loading an engine for the first time may take minutes. The slim image has no curl; urlopen
+# raises on any status but 2xx, which is exit code 1.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=180s --retries=3 \
+    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
+ENTRYPOINT ["fovea-entrypoint"]

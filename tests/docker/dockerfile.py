@@ -1,0 +1,86 @@
+"""Dockerfiles, read and carried out without Docker."""
+
+import fnmatch
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction; `stage` counts the FROM lines before it, from 0."""
+
+    stage: int
+    word: str
+    text: str
+
+    @property
+    def arguments(self) -> list[str]:
+        return [word for word in shlex.split(self.text) if not word.startswith("--")]
+
+    def option(self, name: str) -> str | None:
+        found = re.search(rf"--{name}=(\S+)", self.text)
+        return found and found[1]
+
+
+def read_dockerfile(path: Path) -> list[Instruction]:
+    text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    stage, found = -1, []
+    for line in filter(str.strip, text.splitlines()):
+        word, _, rest = line.partition(" ")
+        stage += word == "FROM"
+        found.append(Instruction(stage, word, " ".join(rest.split())))
+    return found
+
+
+def all_of(dockerfile: list[Instruction], word: str) -> list[Instruction]:
+    return [instruction for instruction in dockerfile if instruction.word == word]
+
+
+def in_context(root: Path, path: str) -> bool:
+    """Whether .dockerignore lets a path through: the last rule that matches decides."""
+    kept = True
+    for line in (root / ".dockerignore").read_text().splitlines():
+        rule = line.removeprefix("!")
+        parts = [path, *map(str, Path(path).parents)]
+        if line and not line.startswith("#") and any(fnmatch.fnmatch(p, rule) for p in parts):
+            kept = line.startswith("!")
+    return kept
+
+
+def moved(text: str, place: Path) -> str:
+    """A command or a path with the image's absolute paths laid under a folder."""
+    return re.sub(r"(?<![\w./])/(?=(src|opt|usr/local)/)", f"{place}/", text)
+
+
+def command_of(run: Instruction) -> str:
+    """What a RUN runs, without its mounts."""
+    return re.sub(r"--mount=\S+ ", "", run.text)
+
+
+def carry_out(command: str, working: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=working,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"RUN {command}\n{done.stdout}{done.stderr}"
+
+
+def copy(sources: list[Path], target: Path) -> None:
+    """What COPY does."""
+    for source in sources:
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, target, ignore=ignored)
+        elif target.is_dir():
+            shutil.copy(source, target)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)

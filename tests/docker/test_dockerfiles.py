@@ -1,0 +1,84 @@
+"""The Dockerfiles as they are written: what they copy exists, and the images are closed."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .dockerfile import Instruction, all_of, in_context, read_dockerfile
+
+
+@pytest.fixture(scope="module", params=["cpu", "gpu"])
+def dockerfile(request, root: Path) -> list[Instruction]:
+    return read_dockerfile(root / f"docker/{request.param}.Dockerfile")
+
+
+def test_every_source_that_is_copied_is_there(dockerfile: list[Instruction], root: Path) -> None:
+    stages = [instruction.arguments[-1] for instruction in all_of(dockerfile, "FROM")]
+    copies = all_of(dockerfile, "COPY")
+    assert copies
+    for copy in copies:
+        *sources, _ = copy.arguments
+        if (stage := copy.option("from")) is not None:
+            maker = stages[: copy.stage].index(stage)
+            made = " ".join(i.text for i in all_of(dockerfile, "RUN") if i.stage == maker)
+            assert all(source in made for source in sources)
+            continue
+        for source in sources:
+            assert (root / source).exists(), f"COPY {source}: there is no such file"
+            assert in_context(root, source), f"COPY {source}: .dockerignore keeps it out"
+
+
+def test_the_context_carries_nothing_else(root: Path) -> None:
+    for path in (
+        ".git/config",
+        "tests/conftest.py",
+        ".venv/bin/python",
+        "repository/m/1/model.xml",
+    ):
+        assert not in_context(root, path)
+
+
+def test_the_final_stage_builds_nothing(dockerfile: list[Instruction]) -> None:
+    last = max(instruction.stage for instruction in dockerfile)
+    commands = " ".join(i.text for i in all_of(dockerfile, "RUN") if i.stage == last)
+    assert last > 0
+    assert not re.search(r"\b(apt|apt-get|apk|pip|gcc|make|curl|wget)\b", commands)
+    assert re.fullmatch(r"python:3\.\d+-slim(-\w+)?", all_of(dockerfile, "FROM")[-1].text)
+
+
+def test_the_environment_moves_between_equal_pythons(dockerfile: list[Instruction]) -> None:
+    [moving] = [copy for copy in all_of(dockerfile, "COPY") if copy.arguments[0] == "/opt/fovea"]
+    bases = {i.arguments[-1]: i.arguments[0] for i in all_of(dockerfile, "FROM")}
+    assert bases[moving.option("from")] == all_of(dockerfile, "FROM")[-1].text
+    assert moving.arguments == ["/opt/fovea", "/opt/fovea"]
+
+
+def test_it_does_not_run_as_root(dockerfile: list[Instruction]) -> None:
+    last = max(instruction.stage for instruction in dockerfile)
+    user = [i for i in all_of(dockerfile, "USER") if i.stage == last][-1]
+    number = user.text.partition(":")[0]
+    assert number.isdigit()
+    assert int(number) > 0
+    assert f"--uid {number}" in " ".join(i.text for i in all_of(dockerfile, "RUN"))
+    assert dockerfile.index(user) < dockerfile.index(all_of(dockerfile, "ENTRYPOINT")[-1])
+
+
+def test_the_entrypoint_takes_options_and_subcommands(root: Path, tmp_path: Path) -> None:
+    echo = tmp_path / "fovea"
+    echo.write_text('#!/bin/sh\necho fovea "$@"\n')
+    echo.chmod(0o755)
+
+    def run(*arguments: str) -> str:
+        command = [str(root / "docker/entrypoint.sh"), *arguments]
+        environment = {"PATH": f"{tmp_path}:{os.defpath}"}
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    assert run() == "fovea serve /repository --host 0.0.0.0"
+    assert run("--threads", "4") == "fovea serve /repository --host 0.0.0.0 --threads 4"
+    assert run("doctor", "--json") == "fovea doctor --json"
+    assert run("build", "a b.onnx") == "fovea build a b.onnx"
