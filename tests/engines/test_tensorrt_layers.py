@@ -78,8 +78,7 @@ def test_the_table_is_for_people(plan):
     lines = [line for line in text.splitlines() if " convolution " in line]
     assert len(lines) == 64
     assert sum(" int8 " in line for line in lines) == 57
-    assert "?x3x640x640" in lines[0]
-    assert "2 of ?x16x320x320" in text
+    assert "?x16x320x320" in lines[0]
     summary = layers_summary(plan.layers)
     assert summary.startswith(f"{len(plan.layers.layers)} layers, as they were built")
     assert "57 convolution int8" in summary

@@ -11,7 +11,6 @@ from fovea_engines.tensorrt.layers import PlanLayers
 if TYPE_CHECKING:
     from rich.table import Table
 
-_NAME_WIDTH = 32
 _KINDS = 6
 _SOURCES = {
     "engine": "as they run on the GPU, fused",
@@ -38,15 +37,13 @@ def layer_table(layers: PlanLayers) -> Table:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    # A name that is broken cannot be looked for: the shapes give way to it.
-    table.add_column("layer", overflow="fold", min_width=_NAME_WIDTH)
+    table.add_column("layer", overflow="fold")
     table.add_column("type", no_wrap=True)
     table.add_column("precision", no_wrap=True)
-    table.add_column("takes", overflow="fold")
     table.add_column("gives", overflow="fold")
     for layer in layers.layers:
         cells = (layer.name, layer.type, layer.precision)
-        table.add_row(*map(Text, (*cells, _shapes(layer.inputs), _shapes(layer.outputs))))
+        table.add_row(*map(Text, (*cells, _shapes(layer.outputs))))
     return table
 
 

@@ -1,0 +1,61 @@
+"""Image front and NMS tail through `fovea build`, on the CPU: the same boxes as without."""
+
+import numpy as np
+import pytest
+
+from fovea_engines import finish
+from fovea_engines.build import build
+from fovea_engines.engine import Engine
+from fovea_engines.plan import BuildPlan
+from fovea_engines.samples import draw, picture_files, read_picture
+from fovea_preprocess.errors import Disagreement, UnsupportedModel
+
+BACKENDS = pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+
+
+@BACKENDS
+def test_a_real_detector_finds_the_same(shared, tmp_path, backend):
+    source = shared / "models" / "yolox_nano.onnx"
+    plain = BuildPlan(source, "plain", tmp_path, backend)
+    whole = BuildPlan(source, "whole", tmp_path, backend, image_front=True, nms_tail=True)
+    cards = [build(plan) for plan in (plain, whole)]
+    assert cards[1].inputs[0].dtype == "uint8"
+    assert cards[1].preprocess.anchor == "top-left"
+    assert cards[1].agreement == cards[0].agreement
+    assert cards[0].content_key != cards[1].content_key
+    with Engine.open(tmp_path / "plain/1") as host, Engine.open(tmp_path / "whole/1") as graph:
+        for file in picture_files(shared / "data" / "coco64" / "val", 4):
+            want, have = (engine.detect(read_picture(file)) for engine in (host, graph))
+            assert len(want)
+            np.testing.assert_array_equal(have.class_ids, want.class_ids)
+            np.testing.assert_allclose(have.scores, want.scores, atol=1e-4)
+            np.testing.assert_allclose(have.boxes, want.boxes, atol=0.01)
+
+
+def test_a_front_alone_serves_what_is_no_detector(network, tmp_path):
+    plan = BuildPlan(network, "n", tmp_path, "onnxruntime", image_front=True)
+    card = build(plan)
+    assert (card.inputs[0].dtype, card.inputs[0].shape) == ("uint8", (-1, 64, 64, 3))
+    build(BuildPlan(network, "plain", tmp_path, "onnxruntime"))
+    with Engine.open(tmp_path / "n/1") as engine, Engine.open(tmp_path / "plain/1") as plain:
+        pixels = draw(80, 60, 1)
+        want, have = plain.outputs_of(pixels)["out"], engine.outputs_of(pixels)["out"]
+    np.testing.assert_allclose(have, want, atol=1e-5)
+
+
+def test_a_tail_for_what_has_no_boxes_is_refused(network, tmp_path):
+    with pytest.raises(UnsupportedModel, match="for detectors of yolov5"):
+        build(BuildPlan(network, "n", tmp_path, "onnxruntime", nms_tail=True))
+
+
+@BACKENDS
+def test_a_tail_that_finds_something_else_is_refused(
+    deep_detector, pictures, tmp_path, monkeypatch, backend
+):
+    """As one that suppresses at another overlap would."""
+    right = finish.add_nms_tail
+    monkeypatch.setattr(finish, "add_nms_tail", lambda graph, head: right(graph, head, iou=0.1))
+    plan = BuildPlan(deep_detector, "d", tmp_path, backend, images=pictures, nms_tail=True)
+    with pytest.raises(Disagreement, match=r"NMS tail in the graph \d.*--no-nms-tail"):
+        build(plan)
+    assert not (tmp_path / "d" / "1").exists()

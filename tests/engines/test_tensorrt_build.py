@@ -1,0 +1,107 @@
+"""`fovea build --backend tensorrt-rtx` as it is typed, on a machine without a GPU."""
+
+import json
+import re
+
+import onnx
+import pytest
+
+from fovea_engines.card import EngineCard
+from fovea_engines.engine import Engine
+from fovea_engines.tensorrt.engine_file import ENGINE_FILE, KEPT_FILE
+from fovea_engines.tensorrt.foreign import read_plan_file
+from fovea_engines.tensorrt.layers import LAYERS_FILE
+from fovea_preprocess.errors import BackendUnavailable
+
+pytest.importorskip(
+    "tensorrt_rtx_bindings", reason="TensorRT for RTX is not installed: pip install '.[rtx]'"
+)
+RTX = ("--backend", "tensorrt-rtx", "--compute-capability", "80,8.9")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Build times of another folder than the user's."""
+    monkeypatch.setattr("fovea_engines.tensorrt.engine_file._CACHE", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_plan_a_card_and_layers(fovea, deep_detector, tmp_path, precision):
+    build = ("build", deep_detector, "--name", "d", *RTX, "--precision", precision)
+    code, out, err = fovea(*build, "--profile", "1,2,4")
+    assert code == 0, err
+    assert "for SM80, SM89" in out
+    assert "it has not run" in " ".join(out.split())
+    assert "the last time" not in err
+    folder = tmp_path / "repository" / "d" / "1"
+    card = EngineCard.read(folder / "card.json")
+    assert next(iter(card.files)) == ENGINE_FILE
+    assert set(card.files) == {ENGINE_FILE, KEPT_FILE, LAYERS_FILE}
+    assert (card.backend, card.precision, card.max_batch) == ("tensorrt-rtx", precision, 4)
+    assert card.judge == "onnxruntime"
+    assert card.agreement.quality > 0.95
+    assert card.builder.capabilities == ("80", "89")
+    assert (card.inputs[0].dtype, card.inputs[0].shape) == ("uint8", (-1, 64, 64, 3))
+    assert card.outputs[0].shape[2] == 6
+    assert read_plan_file(folder / ENGINE_FILE).backend == "tensorrt-rtx"
+    kept = {value.name for value in onnx.load(folder / KEPT_FILE).graph.input}
+    assert kept == {card.inputs[0].name}
+    code, out, err = fovea("inspect", folder.parent, "--layers", "--json")
+    assert code == 0, err
+    found = json.loads(out)["layers"]
+    wanted = {"fp32": "float32", "fp16": "float16"}[precision]
+    kinds = [layer["precision"] for layer in found if layer["type"] == "convolution"]
+    assert kinds.count(wanted) >= 4
+    code, out, _ = fovea("inspect", folder.parent, "--layers")
+    assert "convolution" in out
+
+
+def test_int8_is_signed_and_judged_as_it_is_built(fovea, deep_detector, pictures, tmp_path):
+    build = ("build", deep_detector, "--name", "d", *RTX, "--precision", "int8")
+    code, _, err = fovea(*build, "--calibration", pictures)
+    assert code == 0, err
+    assert "for TensorRT" in err  # the search, of this encoding alone
+    folder = tmp_path / "repository" / "d" / "1"
+    card = EngineCard.read(folder / "card.json")
+    assert card.agreement.quality > 0.8
+    kept = onnx.load(folder / KEPT_FILE).graph
+    zeros = {w.data_type for w in kept.initializer if "zero_point" in w.name}
+    assert zeros == {onnx.TensorProto.INT8}
+    code, out, _ = fovea("inspect", folder.parent, "--layers", "--json")
+    layers = json.loads(out)["layers"]
+    assert "int8" in {one["precision"] for one in layers if one["type"] == "convolution"}
+
+
+def test_the_next_build_is_told_how_long_it_takes(fovea, tiny_model):
+    assert fovea("build", tiny_model, *RTX)[0] == 0
+    code, _, err = fovea("build", tiny_model, "--name", "other", *RTX)
+    assert code == 0
+    assert "the last time this took" in err
+    assert "for SM80, SM89" in err
+
+
+def test_without_a_gpu_it_does_not_open(fovea, tiny_model, tmp_path):
+    assert fovea("build", tiny_model, "--name", "t", *RTX)[0] == 0
+    with pytest.raises(BackendUnavailable, match="GPU"):
+        Engine.open(tmp_path / "repository" / "t" / "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--backend", "tensorrt-rtx"), "no GPU here to build for"),
+        ((*RTX[:3], "90"), r"does not build for compute capability '90'"),
+        (("--backend", "openvino", "--profile", "1,2,4"), "--profile.* are for --backend tensorr"),
+        ((*RTX, "--profile", "4,2,1"), "must ascend"),
+        ((*RTX, "--profile", "1,2,4", "--max-batch", "8"), "profiles take up to 4 rows"),
+        ((*RTX, "--builder-level", "9"), "must be 0 to 5"),
+        ((*RTX, "--plugin", "nowhere.so"), "is not there"),
+        (("--backend", "tensorrt"), "pip install 'fovea-serve"),
+    ],
+)
+def test_what_cannot_be_says_what_to_do(fovea, tiny_model, tmp_path, options, reason):
+    code, _, err = fovea("build", tiny_model, *options)
+    assert code in (1, 2)
+    assert err.splitlines()[-1].startswith("error: ")
+    assert re.search(reason, err), err
+    assert not list(tmp_path.glob("repository/*/1"))
