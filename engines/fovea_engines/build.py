@@ -27,6 +27,7 @@ from fovea_engines.progress import Progress
 from fovea_engines.proof import check_accuracy, check_agreement, for_tensorrt, objection
 from fovea_engines.report import FAILED_FOLDER, write_report
 from fovea_engines.repository import ModelRepository
+from fovea_engines.tensorrt.engine_file import check_target
 from fovea_preprocess.errors import (
     BuildError,
     Disagreement,
@@ -66,6 +67,9 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
 
 
 def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
+    if plan.building is not None:
+        # Now, and not after a calibration of minutes.
+        check_target(plan.backend, plan.building)
     prepared = prepare(plan, progress)
     dataset = _dataset(plan, prepared)
     key = plan.content_key(prepared.sha256, prepared.preprocess, _seen(plan, prepared, dataset))

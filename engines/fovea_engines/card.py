@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.figures import Accuracy, Agreement, Calibration
-from fovea_engines.tensorrt.builder import BuilderOptions
+from fovea_engines.tensorrt.options import BuilderOptions
 from fovea_preprocess.errors import InvalidModel, NotFound
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -12,7 +12,6 @@ from fovea_engines.card import EngineCard
 from fovea_engines.cli_options import AsJson
 from fovea_engines.console import card_table, model_table, repository_table
 from fovea_engines.inspection import Entry, read_folder, read_layers, read_model_file
-from fovea_engines.tensorrt.layer_table import layer_table, layers_summary
 from fovea_preprocess.errors import FoveaError
 
 
@@ -38,6 +37,8 @@ def inspect(
     Example: fovea inspect repository/yolov8n --layers
     """
     from rich.console import Console, Group, RenderableType
+
+    from fovea_engines.tensorrt.layer_table import layer_table, layers_summary
 
     console = Console()
     if layers:

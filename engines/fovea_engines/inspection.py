@@ -5,14 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.plain import ENGINE_FILES, open_plain
 from fovea_engines.repository import ModelRepository
-from fovea_engines.tensorrt.layers import LAYERS_FILE, PlanLayers
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
+
+if TYPE_CHECKING:
+    from fovea_engines.tensorrt.layers import PlanLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,9 @@ def read_layers(path: Path) -> PlanLayers:
         NotFound: there is no such engine.
         InvalidModel: the list is damaged.
     """
+    # Here, because its checks take time to set up, and serving needs none.
+    from fovea_engines.tensorrt.layers import LAYERS_FILE, PlanLayers
+
     path = path.resolve()
     if path.is_dir() and not (path / LAYERS_FILE).is_file():
         with suppress(NotFound, InvalidOption):

@@ -20,7 +20,7 @@ from fovea_engines.card import Precision
 from fovea_engines.digest import json_sha256
 from fovea_engines.precision.encoding import Encoding
 from fovea_engines.repository import check_name
-from fovea_engines.tensorrt.builder import BuilderOptions
+from fovea_engines.tensorrt.options import BuilderOptions
 from fovea_engines.tensorrt.profiles import Profile
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec

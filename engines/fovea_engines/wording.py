@@ -8,7 +8,7 @@ from typing import get_args
 from fovea_engines.card import EngineCard, Precision
 from fovea_engines.figures import Accuracy, Agreement, Calibration
 from fovea_engines.plural import counted
-from fovea_engines.tensorrt.builder import target
+from fovea_engines.tensorrt.options import target
 from fovea_preprocess.spec import PreprocessSpec
 
 NO_FIGURE = "-"

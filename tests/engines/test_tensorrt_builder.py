@@ -11,8 +11,9 @@ from onnx import TensorProto, helper
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.progress import Progress
-from fovea_engines.tensorrt.builder import BuilderOptions, build_plan
+from fovea_engines.tensorrt.builder import build_plan
 from fovea_engines.tensorrt.compat import RTX, TENSORRT, load_runtime
+from fovea_engines.tensorrt.options import BuilderOptions
 from fovea_engines.tensorrt.profiles import Profile
 from fovea_preprocess.errors import (
     BackendUnavailable,

@@ -1,14 +1,14 @@
 """For which GPUs an engine is built."""
 
-from pathlib import Path
-
 import pytest
 
+from fovea_engines.cuda.gpu import Gpu
 from fovea_engines.tensorrt import capabilities
-from fovea_engines.tensorrt.builder import BuilderOptions, build_plan
+from fovea_engines.tensorrt.builder import build_plan
 from fovea_engines.tensorrt.capabilities import check_capabilities, parse_capabilities
 from fovea_engines.tensorrt.compat import RTX, TENSORRT, Runtime, load_runtime
 from fovea_engines.tensorrt.log import Log
+from fovea_engines.tensorrt.options import BuilderOptions
 from fovea_preprocess.errors import InvalidOption
 
 from .rtx import trt
@@ -55,17 +55,13 @@ def test_others_are_refused_with_a_list(runtime, text):
 
 
 def test_without_a_gpu_one_must_be_given(runtime, monkeypatch):
-    monkeypatch.setattr(capabilities, "_gpu_is_here", lambda: False)
+    monkeypatch.setattr(capabilities, "gpu_here", lambda: None)
     with pytest.raises(InvalidOption, match=r"no GPU here.*--compute-capability.*80,89"):
         build_plan(b"", BuilderOptions(), runtime)
 
 
-def test_a_gpu_is_seen():
-    assert capabilities._gpu_is_here() == Path("/dev/nvidiactl").exists()
-
-
 def test_with_a_gpu_it_is_the_one_that_is_here(runtime, monkeypatch):
-    monkeypatch.setattr(capabilities, "_gpu_is_here", lambda: True)
+    monkeypatch.setattr(capabilities, "gpu_here", lambda: Gpu("NVIDIA L4", "89"))
     check_capabilities((), runtime)
     config = runtime.builder().create_builder_config()
     runtime.set_target(config, ())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
+from fovea_engines.cuda.gpu import gpu_here
 from fovea_engines.tensorrt.compat import Runtime
 from fovea_preprocess.errors import InvalidOption
 
@@ -29,7 +29,7 @@ def check_capabilities(capabilities: Sequence[str], runtime: Runtime) -> None:
                 "--compute-capability out, or build with --backend tensorrt-rtx"
             )
         return
-    if not capabilities and not _gpu_is_here():
+    if not capabilities and gpu_here() is None:
         raise InvalidOption(
             "there is no GPU here to build for: say for which with --compute-capability, of "
             f"{', '.join(known)}, e.g. 80,89"
@@ -41,14 +41,3 @@ def check_capabilities(capabilities: Sequence[str], runtime: Runtime) -> None:
                 f"{capability!r}: it does for {', '.join(known)}. Others, such as 90 (H100, H200), "
                 "take --backend tensorrt on a machine that has one"
             )
-
-
-def _gpu_is_here() -> bool:
-    """Asked of the driver itself, which is there wherever a GPU can be used."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    count = ctypes.c_int(0)
-    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    return not failed and count.value > 0

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fovea_engines.tensorrt.builder import BuilderOptions
 from fovea_engines.tensorrt.capabilities import parse_capabilities
+from fovea_engines.tensorrt.options import BuilderOptions
 from fovea_engines.tensorrt.plugins import Plugin
 from fovea_engines.tensorrt.profiles import Profile
 

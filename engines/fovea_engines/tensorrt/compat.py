@@ -133,7 +133,7 @@ class Runtime:
         if flag is not None:
             config.set_flag(flag)
 
-    def objection(self, plan: bytes) -> str | None:
+    def objection(self, plan: bytes | memoryview) -> str | None:
         """Why a plan cannot be loaded here, in TensorRT's words, where it can tell beforehand."""
         trt = self.trt
         runtime = trt.Runtime(self.logger)

@@ -6,11 +6,14 @@ from pathlib import Path
 from time import perf_counter
 
 from fovea_engines.progress import Progress
-from fovea_engines.tensorrt.builder import BuilderOptions, build_plan, target
+from fovea_engines.tensorrt.builder import build_plan
+from fovea_engines.tensorrt.capabilities import check_capabilities
 from fovea_engines.tensorrt.compat import load_runtime
 from fovea_engines.tensorrt.foreign import read_plan_file
+from fovea_engines.tensorrt.kernel_cache import keep_kernels, known_kernels
 from fovea_engines.tensorrt.layers import LAYERS_FILE
 from fovea_engines.tensorrt.ledger import BuildKey, Ledger, duration
+from fovea_engines.tensorrt.options import BuilderOptions, target
 from fovea_engines.tensorrt.plugins import Plugin, load_plugins
 from fovea_engines.tensorrt.session import TensorRTSession
 from fovea_engines.tensorrt.timing_cache import timing_cache_file
@@ -23,6 +26,16 @@ KEPT_FILE = "prepared.onnx"
 
 # Of the user, not of a repository: what it tells holds for all of them.
 _CACHE = Path("~/.cache/fovea/tensorrt").expanduser()
+
+
+def check_target(backend: str, options: BuilderOptions) -> None:
+    """See that a plan can be built here for what it is wanted for.
+
+    Raises:
+        BackendUnavailable: the backend is not installed.
+        InvalidOption: it does not build for that GPU.
+    """
+    check_capabilities(options.capabilities, load_runtime(backend))
 
 
 def write_engine(
@@ -93,7 +106,7 @@ def open_engine(
     try:
         load_plugins(runtime, plugins)
         with device.current(), file.plan() as data, runtime.log.collect() as messages:
-            if (reason := runtime.objection(bytes(data))) is not None:
+            if (reason := runtime.objection(data)) is not None:
                 raise BackendUnavailable(f"{path} was not built for {device.name}: {reason}")
             engine = runtime.trt.Runtime(runtime.logger).deserialize_cuda_engine(data)
         if engine is None:
@@ -101,7 +114,15 @@ def open_engine(
                 f"TensorRT {runtime.version} cannot load {path} on {device.name} "
                 f"({' '.join(messages) or 'it does not say why'}): build it here"
             )
-        return TensorRTSession(engine, device, runtime.trt, max_batch=max_batch)
+        known = known_kernels(path)
+        runtime_config, runtime_cache = runtime.runtime_config(engine, known)
+        session = TensorRTSession(
+            engine, device, runtime.trt, max_batch=max_batch, runtime_config=runtime_config
+        )
     except BaseException:
         device.close()
         raise
+    # Each of its batch sizes has run once by now.
+    if runtime_cache is not None:
+        keep_kernels(runtime_cache, path, known)
+    return session
