@@ -68,6 +68,13 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(help="Cores to use.", show_default="all it may use")
     ] = None,
+    rebuild: Annotated[
+        bool | None,
+        typer.Option(
+            "--rebuild",
+            help="Build TensorRT engines again that another TensorRT made, or for another GPU.",
+        ),
+    ] = None,
     max_queue: Annotated[
         int | None, typer.Option(help="Most images waiting per model.", show_default="256")
     ] = None,

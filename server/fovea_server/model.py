@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 
+from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
 from fovea_engines.plan import MAX_BATCH
+from fovea_engines.progress import Progress
+from fovea_engines.tensorrt.mismatch import mismatch
 from fovea_preprocess.errors import FoveaError, InvalidModel, ModelNotReady
 from fovea_preprocess.image import ImageLimits
 from fovea_server.config import ModelConfig
@@ -50,6 +55,7 @@ class ServedModel:
         self._settings = settings
         self._config = config
         self._pipeline: Pipeline | None = None
+        self._rebuilding = Progress()
 
     @property
     def state(self) -> State:
@@ -71,12 +77,50 @@ class ServedModel:
         return self._pipeline
 
     def load(self) -> None:
-        """Open the engine, warm it up, start the stages. Never raises: see `state`."""
+        """Open the engine, warm it up, start the stages. Never raises: see `state`.
+
+        One that must be built again, and may be, stays LOADING until `rebuild`.
+        """
         if self._state is not State.LOADING:
             return
-        started = time.monotonic()
+        with self._told():
+            if self._settings.rebuild and (reason := self._mismatch()) is not None:
+                self.reason = f"it is being rebuilt: {reason}"
+            else:
+                self._serve()
+
+    def rebuild(self) -> None:
+        """Build the engine again and load it, where `load` has left that to do. Never raises."""
+        if self._state is not State.LOADING:
+            return
+        # Here, because a build brings a lot that serving does not need.
+        from fovea_engines.rebuild import rebuild
+
+        with self._told():
+            last = sum(EngineCard.read(self._folder / CARD_FILE).build_seconds.values())
+            log.warning(
+                "model %s version %d: %s; its first build took %.0f s",
+                self.name,
+                self.version,
+                self.reason,
+                last,
+            )
+            rebuild(self._folder, self._rebuilding)
+            self._serve()
+
+    def cancel(self) -> None:
+        """Let a rebuild stop, now or as soon as it has begun."""
+        self._rebuilding.cancelled = True
+
+    def _mismatch(self) -> str | None:
+        card = self._folder / CARD_FILE
+        return mismatch(EngineCard.read(card)) if card.exists() else None
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Whatever goes wrong becomes the reason why it is not ready."""
         try:
-            self._pipeline = self._start()
+            yield
         except FoveaError as error:
             self.fail(str(error))
         except OSError as error:
@@ -84,18 +128,21 @@ class ServedModel:
         except Exception:  # one model must not keep the others from loading
             log.exception("model %s version %d", self.name, self.version)
             self.fail("an internal error; the server's log has the details")
-        else:
-            self.reason, self._state = "", State.READY
-            card = self._pipeline.engine.card
-            log.info(
-                "model %s version %d is ready: %s %s, head %s, %.2f s",
-                self.name,
-                self.version,
-                card.backend,
-                card.precision,
-                card.family or "not recognised (serves tensors)",
-                time.monotonic() - started,
-            )
+
+    def _serve(self) -> None:
+        started = time.monotonic()
+        self._pipeline = self._start()
+        self.reason, self._state = "", State.READY
+        card = self._pipeline.engine.card
+        log.info(
+            "model %s version %d is ready: %s %s, head %s, %.2f s",
+            self.name,
+            self.version,
+            card.backend,
+            card.precision,
+            card.family or "not recognised (serves tensors)",
+            time.monotonic() - started,
+        )
 
     def _start(self) -> Pipeline:
         settings, delay_s = self._settings, self._config.max_queue_delay_s

@@ -54,6 +54,10 @@ class Registry:
         with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
             for _ in pool.map(self._load, self):
                 pass
+        # Last, and one by one: it may take minutes, and what others can serve waits for none.
+        for model in self:
+            if not self._closing:
+                model.rebuild()
         # What lives as long as the process need not be looked at by every later collection, and
         # what loading has freed need not stay in the allocator.
         gc.collect()
@@ -122,6 +126,8 @@ class Registry:
     def close(self) -> None:
         """Drain and unload everything; what is not loaded yet never will be."""
         self._closing = True
+        for model in self:
+            model.cancel()
         if self._loader.ident is not None:
             self._loader.join()
         with ThreadPoolExecutor(8) as pool:

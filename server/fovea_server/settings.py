@@ -32,6 +32,9 @@ class Settings(BaseSettings):
         le=10_000,
         description="how long a batch that is not full waits for more (models with max_batch > 1)",
     )
+    rebuild: bool = Field(
+        False, description="build TensorRT engines again that do not fit the GPU or TensorRT here"
+    )
     threads: int | None = Field(None, ge=1, description="cores to use; default all it may use")
     exit_timeout_s: float = Field(30.0, ge=0, description="time to finish what was accepted")
 

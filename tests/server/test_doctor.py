@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fovea_engines.backends.registry import BackendInfo
+from fovea_engines.backends.registry import CPU_BACKENDS, DISTRIBUTIONS, BackendInfo
 from fovea_server.commands.diagnosis import diagnose
 from fovea_server.commands.doctor import doctor
 from fovea_server.commands.machine import (
@@ -103,6 +103,20 @@ def test_a_healthy_machine_has_nothing_to_mend() -> None:
 
 
 GPU = (Gpu("NVIDIA L4", 23034),)
+WITH_TENSORRT = (*HEALTHY.backends, BackendInfo("tensorrt", "11.4.0.106", None))
+
+
+def test_a_machine_with_all_that_a_gpu_takes_has_nothing_to_mend() -> None:
+    packages = {"tensorrt": "11.4.0.106", "pycuda": "2026.1", "cuda-bindings": "13.5.0"}
+    assert diagnose(replace(HEALTHY, gpus=GPU, backends=WITH_TENSORRT, gpu_packages=packages)) == ()
+
+
+def test_tensorrt_for_rtx_is_of_use_without_a_gpu() -> None:
+    rtx = BackendInfo("tensorrt-rtx", "1.7.1.116", None)
+    absent = BackendInfo("tensorrt", None, "not installed: pip install 'fovea-serve[tensorrt]'")
+    packages = {"tensorrt-rtx-cu13-bindings": "1.7.1.116", "cuda-bindings": "13.5.0"}
+    backends = (*HEALTHY.backends, rtx, absent)
+    assert diagnose(replace(HEALTHY, backends=backends, gpu_packages=packages)) == ()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +127,8 @@ GPU = (Gpu("NVIDIA L4", 23034),)
         (replace(HEALTHY, memory=Memory(GIB, GIB // 4, GIB)), "256 MiB"),
         (replace(HEALTHY, memory=Memory(GIB, GIB, 64 * 2**20)), "--shm-size"),
         (replace(HEALTHY, driver="570.86.10"), "--gpus all"),
-        (replace(HEALTHY, driver="570.86.10", gpus=GPU), "NVIDIA L4"),
+        (replace(HEALTHY, driver="570.86.10", gpus=GPU), "NVIDIA L4 stays idle"),
+        (replace(HEALTHY, gpus=GPU, backends=WITH_TENSORRT), "cuda-bindings and pycuda"),
         (replace(HEALTHY, gpu_packages={"tensorrt": "10.13"}), "tensorrt"),
         (
             replace(
@@ -148,7 +163,7 @@ def test_this_machine_can_serve() -> None:
     machine = look()
     assert 1 <= machine.cpu.usable <= machine.cpu.cores
     assert 0 < machine.memory.available <= machine.memory.total
-    assert all(backend.version for backend in machine.backends)
+    assert all(one.version for one in machine.backends if one.name in CPU_BACKENDS)
 
 
 def test_the_command_prints_for_people_and_for_programs() -> None:
@@ -159,5 +174,5 @@ def test_the_command_prints_for_people_and_for_programs() -> None:
     assert "onnxruntime" in shown.output
     document = json.loads(CliRunner().invoke(app, ["--json"]).output)
     assert document["cpu"]["usable"] == look().cpu.usable
-    assert [backend["name"] for backend in document["backends"]] == ["onnxruntime", "openvino"]
+    assert [backend["name"] for backend in document["backends"]] == list(DISTRIBUTIONS)
     assert all(set(finding) == {"fatal", "text"} for finding in document["findings"])

@@ -17,7 +17,8 @@ JUDGE = "onnxruntime"
 TENSORRT_BACKENDS = ("tensorrt", "tensorrt-rtx")
 
 # Backend -> the distribution that brings its runtime. Each has a module of its name here, with
-# `ENGINE_FILE`, `open_session` and `engine_from_onnx`, imported only when it is asked for.
+# `ENGINE_FILE`, `open_session` and, but for TensorRT, whose builds take options (`write_engine`),
+# `engine_from_onnx`. It is imported only when it is asked for.
 DISTRIBUTIONS = {
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",

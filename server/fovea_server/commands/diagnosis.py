@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fovea_engines.backends.registry import CPU_BACKENDS, TENSORRT_BACKENDS
 from fovea_server.commands.machine import Machine
+
+# What running a TensorRT engine takes beside TensorRT; and what is of no use without a GPU, as
+# cuda-bindings and TensorRT for RTX are, which compile for others.
+_TO_RUN = {"pycuda", "cuda-bindings"}
+_IDLE = {"pycuda", "tensorrt"}
 
 LEAST_MEMORY = 512 * 2**20
 LEAST_SHARED_MEMORY = 256 * 2**20
@@ -31,12 +37,12 @@ def diagnose(machine: Machine) -> tuple[Finding, ...]:
 
 
 def _backends(machine: Machine) -> Iterator[Finding]:
-    usable = [backend for backend in machine.backends if backend.problem is None]
-    if not usable:
-        names = " ".join(backend.name for backend in machine.backends)
+    backends = [backend for backend in machine.backends if backend.name in CPU_BACKENDS]
+    if all(backend.problem is not None for backend in backends):
+        names = " ".join(backend.name for backend in backends)
         yield Finding(True, f"No engine can run, as no backend is installed: pip install {names}.")
         return
-    for backend in machine.backends:
+    for backend in backends:
         if backend.problem is not None:
             yield Finding(
                 False, f"Engines built for {backend.name} cannot be served: {backend.problem}."
@@ -82,15 +88,22 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
             f"NVIDIA driver {machine.driver} is loaded but no GPU answers: check nvidia-smi, and "
             "in a container start it with --gpus all.",
         )
-    if machine.gpus and "tensorrt" not in {backend.name for backend in machine.backends}:
+    installed = {backend.name for backend in machine.backends if backend.version}
+    if machine.gpus and not installed.intersection(TENSORRT_BACKENDS):
         yield Finding(
             False,
-            f"{machine.gpus[0].name} stays idle, as this version of Fovea has no GPU backend: "
-            "models run on the CPU.",
+            f"{machine.gpus[0].name} stays idle, as no TensorRT is installed: "
+            "pip install 'fovea-serve[tensorrt]'.",
         )
-    if machine.gpu_packages and not machine.gpus:
+    elif machine.gpus and (missing := _TO_RUN - machine.gpu_packages.keys()):
         yield Finding(
             False,
-            f"{', '.join(machine.gpu_packages)} are installed but there is no GPU to use them: "
-            "models run on the CPU.",
+            f"TensorRT engines do not run without {' and '.join(sorted(missing))}: "
+            "pip install 'fovea-serve[tensorrt]'.",
+        )
+    if not machine.gpus and (idle := _IDLE & machine.gpu_packages.keys()):
+        yield Finding(
+            False,
+            f"{', '.join(sorted(idle))} are installed but there is no GPU to use them: models run "
+            "on the CPU.",
         )

@@ -34,17 +34,18 @@ def doctor(
 def _show(machine: Machine, findings: tuple[Finding, ...]) -> None:
     # Imported late: the commands share one program, and `fovea serve` need not wait for it.
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console()
     table = Table(show_header=False, box=None)
     for name, value in _rows(machine):
-        table.add_row(f"[bold]{name}[/bold]", value)
+        table.add_row(f"[bold]{name}[/bold]", escape(value))
     console.print(table)
     console.print()
     for finding in findings:
         mark = "[red]✗[/red]" if finding.fatal else "[yellow]![/yellow]"
-        console.print(f"{mark} {finding.text}", soft_wrap=True, highlight=False)
+        console.print(f"{mark} {escape(finding.text)}", soft_wrap=True, highlight=False)
     if not findings:
         console.print("[green]✓[/green] Nothing to mend.")
 
