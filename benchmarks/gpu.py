@@ -24,6 +24,7 @@ from fovea_engines.cuda.letterbox import LetterboxKernel, compile_letterbox, pac
 from fovea_engines.cuda.nvrtc import compile_cuda
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_preprocess.letterbox import LetterboxMap, fit
+from fovea_preprocess.placed import PlacedPicture
 from fovea_preprocess.spec import PreprocessSpec
 
 SPECS = {
@@ -47,16 +48,17 @@ class Slot:
     """A stream with all that one batch needs on its way through the letterbox."""
 
     def __init__(self, device: Device, image: bytes, spec: PreprocessSpec, rows: int) -> None:
-        pictures = [np.random.default_rng(0).integers(0, 256, PICTURE, np.uint8)] * rows
+        pixels = np.random.default_rng(0).integers(0, 256, PICTURE, np.uint8)
+        picture = PlacedPicture(pixels, fit(spec, PICTURE[1], PICTURE[0]))
         self.device, self.rows = device, rows
         self.stream, self.kernel = device.stream(), LetterboxKernel(device, image, spec)
-        self.staging = device.pinned(packed_size(pictures, rows))
+        self.staging = device.pinned(packed_size(rows, rows * pixels.nbytes))
         self.staged = device.alloc(self.staging.array.size)
         self.batch = device.alloc(
             rows * int(np.prod(spec.row_shape)) * np.dtype(spec.dtype).itemsize
         )
         self.result = device.pinned(self.batch.size)
-        self.kernel.pack(pictures, rows, self.staging)
+        self.kernel.pack([picture] * rows, rows, self.staging)
         self.copy_in()
 
     def copy_in(self) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 from fovea_engines.cuda.base import Device
 from fovea_engines.cuda.letterbox import LetterboxKernel, packed_size
 from fovea_preprocess.image import decode_image
+from fovea_preprocess.letterbox import fit
+from fovea_preprocess.placed import PlacedPicture
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -44,6 +46,11 @@ def noise() -> list[np.ndarray]:
     return [random.integers(0, 256, (high, wide, 3), np.uint8) for wide, high in SIZES]
 
 
+def placed(spec: PreprocessSpec, pictures: Sequence[np.ndarray]) -> list[PlacedPicture]:
+    """Pictures as they are, of whatever size."""
+    return [PlacedPicture(p, fit(spec, p.shape[1], p.shape[0])) for p in pictures]
+
+
 def letterboxed(
     device: Device, image: bytes, spec: PreprocessSpec, pictures: Sequence[np.ndarray], rows: int
 ) -> np.ndarray:
@@ -51,12 +58,11 @@ def letterboxed(
     batch = np.empty((rows, *spec.row_shape), spec.dtype)
     with device.current():
         stream, kernel = device.stream(), LetterboxKernel(device, image, spec)
-        staging = device.pinned(packed_size(pictures, rows))
+        staging = device.pinned(packed_size(rows, sum(p.nbytes for p in pictures)))
         staged, made = device.alloc(staging.array.size), device.alloc(batch.nbytes)
         result = device.pinned(batch.nbytes)
         try:
-            size, boxes = kernel.pack(pictures, rows, staging)
-            assert [box.source_width for box in boxes] == [p.shape[1] for p in pictures]
+            size = kernel.pack(placed(spec, pictures), rows, staging)
             device.copy_in(staged, staging, size, stream)
             kernel(stream, staged, rows, made)
             device.copy_out(result, made, batch.nbytes, stream)

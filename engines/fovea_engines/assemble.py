@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fovea_engines.backends.base import Session
 from fovea_engines.backends.registry import JUDGE, backend_module, open_session
 from fovea_engines.card import CARD_FORMAT, EngineCard, Precision
+from fovea_engines.cuda.gpu import gpu_here
 from fovea_engines.device import processor_name
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
@@ -21,7 +22,7 @@ from fovea_engines.precision.rounding import rounded
 from fovea_engines.prepare import PreparedModel
 from fovea_engines.progress import Progress
 from fovea_engines.tensorrt.engine_file import write_engine
-from fovea_preprocess.errors import BackendUnavailable
+from fovea_preprocess.errors import BackendUnavailable, BuildError
 
 if TYPE_CHECKING:
     import onnx
@@ -56,16 +57,22 @@ def assemble(
             progress,
             source=prepared.sha256,
             precision=precision,
+            preprocess=prepared.preprocess,
         )
+    # The engine file first: it is the one that is opened; model.bin belongs to model.xml. And now:
+    # opening it may leave kernels beside it, which later starts overwrite.
+    others = sorted(path for path in folder.iterdir() if path != file)
+    files = {path.name: file_sha256(path) for path in (file, *others)}
+    gpu = gpu_here() if plan.for_tensorrt else None
     try:
         session = open_session(plan.backend, file, max_batch=plan.max_batch)
     except BackendUnavailable as error:
         if plan.building is None:
             raise
+        if gpu is not None and gpu.capability in (plan.building.capabilities or gpu.capability):
+            raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
         progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
         judge, session = JUDGE, _stand_in(plan, graph)
-    # The engine file first: it is the one that is opened; model.bin belongs to model.xml.
-    others = sorted(path for path in folder.iterdir() if path != file)
     card = EngineCard(
         format=CARD_FORMAT,
         name=plan.name,
@@ -73,10 +80,10 @@ def assemble(
         content_key="",
         backend=plan.backend,
         backend_version=plan.backend_version,
-        device=processor_name(),
+        device=gpu.name if gpu is not None and judge is None else processor_name(),
         precision=precision,
         onnx_sha256=prepared.sha256,
-        files={path.name: file_sha256(path) for path in (file, *others)},
+        files=files,
         max_batch=session.max_batch,
         inputs=session.inputs,
         outputs=session.outputs,
@@ -90,6 +97,7 @@ def assemble(
         metadata=prepared.metadata,
         judge=judge,
         builder=plan.building,
+        gpu=None if plan.building is None or plan.building.capabilities else gpu,
     )
     return Engine(card, session)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from fovea_engines.accuracy.dataset import Dataset, read_dataset
@@ -13,6 +12,7 @@ from fovea_engines.calibration.ranges import RANGES_FILE
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
+from fovea_engines.figures import Agreement
 from fovea_engines.finish import check_finish, finish
 from fovea_engines.graphs import Graphs, make_graphs, save
 from fovea_engines.ground_truth import GroundTruth
@@ -24,7 +24,13 @@ from fovea_engines.precision.overflow import check_overflow
 from fovea_engines.precision.rounding import rounded
 from fovea_engines.prepare import PreparedModel, prepare
 from fovea_engines.progress import Progress
-from fovea_engines.proof import check_accuracy, check_agreement, for_tensorrt, objection
+from fovea_engines.proof import (
+    check_accuracy,
+    check_agreement,
+    check_detections,
+    for_tensorrt,
+    objection,
+)
 from fovea_engines.report import FAILED_FOLDER, write_report
 from fovea_engines.repository import ModelRepository
 from fovea_engines.tensorrt.engine_file import check_target
@@ -89,7 +95,7 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         with progress.phase("compile"):
             engine = assemble(plan, finished, finished.graph, graphs.precision, folder, progress)
         with engine:
-            card = _prove(plan, prepared, graphs, engine, truth, progress)
+            card = _prove(plan, prepared, graphs, engine, finished, truth, progress)
             card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
             ranking = graphs.quantisation.ranking if graphs.quantisation else ()
             if reason := objection(card, plan.max_drop):
@@ -142,6 +148,7 @@ def _prove(
     prepared: PreparedModel,
     graphs: Graphs,
     engine: Engine,
+    finished: PreparedModel,
     truth: GroundTruth | None,
     progress: Progress,
 ) -> EngineCard:
@@ -153,10 +160,7 @@ def _prove(
     with progress.phase("agreement"):
         if graphs.precision == "fp16" or (graphs.precision == "int8" and plan.for_tensorrt):
             check_overflow(graphs.served, prepared.preprocess, plan.pictures)
-        with _unfinished(plan, prepared, graphs, engine) as core:
-            agreement = check_agreement(core, plan.source, plan.pictures)
-            if core is not engine:
-                check_finish(core, engine, plan.pictures)
+        agreement = _agreement(plan, prepared, graphs, engine, finished)
     card = replace(engine.card, agreement=agreement)
     if graphs.quantisation is not None:
         card = replace(card, calibration=graphs.quantisation.card_entry)
@@ -176,20 +180,33 @@ def _prove(
     return replace(card, accuracy=check_accuracy(truth, beside, engine))
 
 
-@contextmanager
-def _unfinished(
-    plan: BuildPlan, prepared: PreparedModel, graphs: Graphs, engine: Engine
-) -> Iterator[Engine]:
-    """An engine that gives what the source gives: the one that was built, unless it does more."""
-    if engine.card.inputs == prepared.inputs and engine.card.outputs == prepared.outputs:
-        yield engine
-    elif plan.for_tensorrt:
-        graph = rounded(graphs.served)
-        with reference(plan, prepared, graph, graphs.precision) as core:
-            yield core
-    else:
-        with trial(plan, prepared, graphs.served, graphs.precision) as core:
-            yield core
+def _agreement(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    graphs: Graphs,
+    engine: Engine,
+    finished: PreparedModel,
+) -> Agreement:
+    """How the engine agrees with its source; before, that what was added to it changes nothing."""
+    if (finished.inputs, finished.outputs) == (prepared.inputs, prepared.outputs):
+        return check_agreement(engine, plan.source, plan.pictures)
+    with ExitStack() as opened:
+        if plan.for_tensorrt:
+            core, whole = (
+                opened.enter_context(reference(plan, ends, rounded(graph), graphs.precision))
+                for ends, graph in ((prepared, graphs.served), (finished, finished.graph))
+            )
+        else:
+            core = opened.enter_context(trial(plan, prepared, graphs.served, graphs.precision))
+            whole = engine
+        check_finish(core, whole, plan.pictures)
+        agreement = check_agreement(core, plan.source, plan.pictures)
+        if whole is engine or engine.card.judge is not None or engine.head is None:
+            return agreement
+        # It runs, so what it finds is the figure, and not what it should find.
+        source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
+        found = check_detections(source, engine, plan.pictures)
+        return found if found.detections else agreement
 
 
 def _advice(plan: BuildPlan, card: EngineCard) -> str:

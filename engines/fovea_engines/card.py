@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fovea_engines.backends.base import TensorSpec
+from fovea_engines.cuda.gpu import Gpu
 from fovea_engines.figures import Accuracy, Agreement, Calibration
 from fovea_engines.tensorrt.options import BuilderOptions
 from fovea_preprocess.errors import InvalidModel, NotFound
@@ -56,6 +57,8 @@ class EngineCard:
         judge: backend that computed the figures in the engine's place, where it could not run; None
             where it ran.
         builder: how a TensorRT engine was built; None for others.
+        gpu: the one that a TensorRT engine was built for; None where it was for the compute
+            capabilities that `builder` names, and for other backends.
         refused: why it was not published; None in every card of a repository's versions.
         build_seconds: seconds by phase of the build.
         metadata: the source model's `metadata_props`.
@@ -87,6 +90,7 @@ class EngineCard:
     tensorrt: Agreement | None = None
     judge: str | None = None
     builder: BuilderOptions | None = None
+    gpu: Gpu | None = None
     refused: str | None = None
 
     def to_json(self) -> dict[str, Any]:

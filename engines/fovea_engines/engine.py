@@ -9,15 +9,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.base import Array, Session
-from fovea_engines.backends.registry import open_session
+from fovea_engines.backends.base import Array, PictureSession, Session
+from fovea_engines.backends.registry import TENSORRT_BACKENDS, open_session
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.detections import Detections
 from fovea_engines.digest import file_sha256
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.options import PredictOptions
 from fovea_engines.plain import open_plain
-from fovea_preprocess.errors import InvalidModel, UnsupportedModel
+from fovea_engines.tensorrt.mismatch import mismatch
+from fovea_preprocess.errors import BackendUnavailable, InvalidModel, UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import Preprocessor
 
@@ -30,6 +31,7 @@ class Engine:
     Attributes:
         card: what it was built from; derived on the fly where the version folder has none.
         session: the runtime's part; `infer` takes and gives arrays.
+        pictures: the session, where its device letterboxes; None elsewhere.
         preprocessor: None when the model takes no pictures.
         head: None when the engine serves tensors only.
         labels: class names by id; None where unknown.
@@ -38,6 +40,7 @@ class Engine:
     def __init__(self, card: EngineCard, session: Session) -> None:
         self.card = card
         self.session = session
+        self.pictures = session if isinstance(session, PictureSession) else None
         self.labels = card.labels
         self.preprocessor = None if card.preprocess is None else Preprocessor(card.preprocess)
         self.head = None
@@ -56,21 +59,24 @@ class Engine:
         Raises:
             NotFound: no engine is there.
             InvalidModel: the card or the engine is damaged.
-            BackendUnavailable: its runtime is not installed here.
+            BackendUnavailable: its runtime is not installed here; or it is of another TensorRT, or
+                for another GPU.
         """
         if not (folder / CARD_FILE).exists():
             return cls(*open_plain(folder, threads=threads))
         card = EngineCard.read(folder / CARD_FILE)
+        if (reason := mismatch(card)) is not None:
+            raise BackendUnavailable(
+                f"{reason}: serve it with `fovea serve --rebuild`, or build it again with "
+                "`fovea build`"
+            )
         for name, digest in card.files.items():
             if file_sha256(folder / name) != digest:
                 raise InvalidModel(
                     f"{folder / name} is not the file that was built (its sha256 differs from the "
                     "card's): build the engine again"
                 )
-        path = folder / next(iter(card.files))
-        return cls(
-            card, open_session(card.backend, path, max_batch=card.max_batch, threads=threads)
-        )
+        return cls(card, _open(card, folder / next(iter(card.files)), threads))
 
     def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
         """Find what is in one picture.
@@ -107,6 +113,9 @@ class Engine:
     def _run(
         self, preprocessor: Preprocessor, pixels: NDArray[np.uint8]
     ) -> tuple[dict[str, Array], LetterboxMap]:
+        if self.pictures is not None:
+            picture, back = self.pictures.place(pixels)
+            return self.pictures.infer_pictures([picture]), back
         batch = np.empty((1, *preprocessor.spec.row_shape), preprocessor.spec.dtype)
         back = preprocessor(pixels, batch[0])
         return self.session.infer({self.card.inputs[0].name: batch}), back
@@ -125,3 +134,13 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _open(card: EngineCard, path: Path, threads: int | None) -> Session:
+    if card.backend not in TENSORRT_BACKENDS:
+        return open_session(card.backend, path, max_batch=card.max_batch, threads=threads)
+    # Here, because it brings the builder, and engines of other backends need none.
+    from fovea_engines.tensorrt.engine_file import open_engine
+
+    plugins = () if card.builder is None else card.builder.plugins
+    return open_engine(card.backend, path, max_batch=card.max_batch, plugins=plugins)

@@ -20,7 +20,7 @@ from fovea_engines.card import Precision
 from fovea_engines.digest import json_sha256
 from fovea_engines.precision.encoding import Encoding
 from fovea_engines.repository import check_name
-from fovea_engines.tensorrt.options import BuilderOptions
+from fovea_engines.tensorrt.options import BuilderOptions, target
 from fovea_engines.tensorrt.profiles import Profile
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
@@ -193,7 +193,7 @@ class BuildPlan:
                 "precision": [self.precision, self.calibrator, self.keep_float],
                 "tensorrt": self.tensorrt is not None,
                 "within": [self.image_front, self.nms_tail],
-                "builder": self.building and str(self.building),
+                "builder": self.building and [str(self.building), target(self.building)],
                 "measured_on": measured_on,
             }
         )

@@ -18,7 +18,10 @@ class Progress:
 
     Attributes:
         seconds: by phase, in the order they ended.
+        cancelled: what works shall stop; a build of TensorRT does at its next step.
     """
+
+    cancelled = False
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -8,14 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fovea_engines.agreement.identity import IdentityCheck
-from fovea_engines.agreement.measure import NO_NUMBER, measure
+from fovea_engines.agreement.measure import (
+    CONF,
+    MARGIN,
+    NO_NUMBER,
+    measure,
+    measure_detections,
+)
 from fovea_engines.agreement.samples import answers, read_samples
 from fovea_engines.card import EngineCard, Precision
 from fovea_engines.engine import Engine
 from fovea_engines.figures import Accuracy, Agreement
 from fovea_engines.ground_truth import GroundTruth
 from fovea_engines.heads.preprocess import default_preprocess
+from fovea_engines.options import PredictOptions
 from fovea_engines.plural import counted
+from fovea_engines.samples import sample_images
 from fovea_preprocess.spec import PreprocessSpec
 
 if TYPE_CHECKING:
@@ -55,6 +63,21 @@ def check_agreement(
     check = IdentityCheck(engine.head)
     found = measure(engine.head, check.each(pairs))
     return replace(found, detections=check.detections, box_px=check.box_px, score=check.score)
+
+
+def check_detections(source: Engine, engine: Engine, images: Path | None = None) -> Agreement:
+    """Compare what an engine finds with what its source model does, whatever their outputs.
+
+    Args:
+        source: in float32.
+        engine: as it will be served.
+        images: folder of pictures; None draws some.
+    """
+    options = PredictOptions(conf=CONF - MARGIN)
+    return measure_detections(
+        (name, source.detect(pixels, options), engine.detect(pixels, options))
+        for name, pixels in sample_images(images, AGREEMENT_IMAGES)
+    )
 
 
 def check_accuracy(

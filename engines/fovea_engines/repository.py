@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fovea_engines.card import CARD_FILE, EngineCard
+from fovea_engines.swap import swap
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
@@ -38,7 +39,7 @@ def check_name(name: str) -> str:
 class ModelRepository:
     """Models and their versions under one folder.
 
-    What a reader sees is always whole: versions appear by one rename.
+    What a reader sees is always whole: versions appear, and change places, by one rename.
     """
 
     root: Path
@@ -114,32 +115,50 @@ class ModelRepository:
         """
         check_name(name)
         self.root.mkdir(parents=True, exist_ok=True)
-        with self._exclusive():
-            self._remove_abandoned()
-            staging = Path(tempfile.mkdtemp(prefix=f".{name}.staging-", dir=self.root))
-            owner = _lock(staging)
-        try:
+        with self._staging(name) as staging:
             yield staging
-            staging.chmod(0o755)  # mkdtemp's 0700 would keep a server of another user out
-            for path in [*staging.rglob("*"), staging]:
-                _sync(path)
-            with self._exclusive():
+            _finish(staging)
+            with _locked(self.root):
                 if not self._is_there_already(name, staging):
                     model = self.root / name
                     model.mkdir(exist_ok=True)
                     staging.rename(model / str(self.next_version(name)))
                     _sync(model)
                     _sync(self.root)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-            os.close(owner)
+
+    @contextmanager
+    def replace(self, name: str, version: int) -> Iterator[Path]:
+        """Make a version anew: fill the folder that is given, and it appears whole or not at all.
+
+        Yields:
+            An empty hidden folder, as `publish` does. When the block ends well, it takes the place
+            of ``NAME/VERSION``, in one step.
+
+        Raises:
+            NotFound: the version is not there.
+            OSError: the repository cannot be written, or is on a file system that cannot do this.
+        """
+        folder = self.folder(name, version)
+        with self._staging(name) as staging:
+            yield staging
+            _finish(staging)
+            with _locked(self.root):
+                swap(staging, folder)
+                _sync(folder.parent)
+                _sync(self.root)
+
+    @contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Let others who want to hold this model wait: other threads and processes."""
+        with _locked(self.root / check_name(name)):
+            yield
 
     def write_beside(self, name: str, file: str, text: str) -> None:
         """Write a file of the model that is no version's own, whole or not at all."""
         model = self.root / check_name(name)
         # Always the same name: the next build overwrites what a killed one has left.
         new = model / f".{file}.new"
-        with self._exclusive():
+        with _locked(self.root):
             try:
                 new.write_text(text, encoding="utf-8")
                 new.chmod(0o644)  # whatever the umask: a server of another user reads it
@@ -168,13 +187,16 @@ class ModelRepository:
         return self.find(name, card.content_key) is not None
 
     @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        root = os.open(self.root, os.O_RDONLY)
+    def _staging(self, name: str) -> Iterator[Path]:
+        with _locked(self.root):
+            self._remove_abandoned()
+            staging = Path(tempfile.mkdtemp(prefix=f".{name}.staging-", dir=self.root))
+            owner = _lock(staging)
         try:
-            fcntl.flock(root, fcntl.LOCK_EX)
-            yield
+            yield staging
         finally:
-            os.close(root)
+            shutil.rmtree(staging, ignore_errors=True)
+            os.close(owner)
 
     def _remove_abandoned(self) -> None:
         # A living build holds a lock on its folder; the kernel takes a dead one's lock away.
@@ -184,6 +206,22 @@ class ModelRepository:
             except BlockingIOError:
                 continue
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _finish(staging: Path) -> None:
+    staging.chmod(0o755)  # mkdtemp's 0700 would keep a server of another user out
+    for path in [*staging.rglob("*"), staging]:
+        _sync(path)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _lock(folder: Path) -> int:

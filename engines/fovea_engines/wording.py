@@ -21,7 +21,7 @@ def backend_text(card: EngineCard) -> str:
     if card.builder is None:
         return text
     profiles = " and ".join(str(profile) for profile in card.builder.profiles)
-    return f"{text}, for {target(card.builder)}, batches (least, best, most) {profiles}"
+    return f"{text}, for {card.gpu or target(card.builder)}, batches (least, best, most) {profiles}"
 
 
 def checked_text(card: EngineCard) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Fit = Literal["letterbox", "stretch", "center-crop"]
@@ -55,6 +55,20 @@ class PreprocessSpec:
         if self.layout == "NCHW":
             return (3, self.height, self.width)
         return (self.height, self.width, 3)
+
+    @property
+    def bare(self) -> PreprocessSpec:
+        """The same geometry and padding, of pixels as they are decoded: uint8, RGB, NHWC."""
+        usual = PreprocessSpec(self.height, self.width)
+        return replace(
+            self,
+            channels="RGB",
+            scale=1.0,
+            mean=usual.mean,
+            std=usual.std,
+            layout="NHWC",
+            dtype="uint8",
+        )
 
     @property
     def digest(self) -> str:

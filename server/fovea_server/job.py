@@ -15,6 +15,7 @@ from fovea_engines.detections import Detections
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded
 from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.placed import PlacedPicture
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Job:
         options: what is asked.
         deadline: `time.monotonic()` after which the answer is worth nothing; None for never.
         keep_pixels: hand the upright picture back with the result, to draw on.
+        picture: decoded, where the engine's device letterboxes, until that has it.
         waiting_since: when the job last began to wait for a stage.
     """
 
@@ -78,6 +80,7 @@ class Job:
     orientation: int = 1
     pixels: NDArray[np.uint8] | None = None
     map: LetterboxMap | None = None
+    picture: PlacedPicture | None = None
 
     def wanted(self) -> bool:
         """Whether somebody still waits; fails the job when its deadline has passed."""

@@ -99,7 +99,7 @@ class ServedModel:
         with self._told():
             last = sum(EngineCard.read(self._folder / CARD_FILE).build_seconds.values())
             log.warning(
-                "model %s version %d: %s; its first build took %.0f s",
+                "model %s version %d: %s; its last build took %.0f s",
                 self.name,
                 self.version,
                 self.reason,
@@ -196,7 +196,10 @@ def _warm_up(engine: Engine) -> None:
         image = engine.session.inputs[0]
         if engine.preprocessor.spec.row_shape != image.shape[1:]:
             raise InvalidModel("its card.json does not fit the engine: build it again")
-        engine.preprocessor(np.zeros((8, 8, 3), np.uint8), feeds[image.name][0])
+        empty = np.zeros((8, 8, 3), np.uint8)
+        engine.preprocessor(empty, feeds[image.name][0])
+        if engine.pictures is not None:
+            engine.outputs_of(empty)
     for alone in (True, False):
         outputs = engine.session.infer(feeds, alone=alone)
         if engine.head is not None:

@@ -57,7 +57,8 @@ class Pipeline:
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         owners = engine.session.concurrency
         self._batcher: Batcher[Job] = Batcher(
-            engine.session.inputs if engine.preprocessor else (),
+            # Pictures that a device letterboxes wait as they are, and need no rows.
+            engine.session.inputs if engine.preprocessor and not engine.pictures else (),
             max_batch=engine.session.max_batch,
             # One in each owner's hands and one being filled for it: with fewer, owners that
             # finish together would wait for pixels.
@@ -170,7 +171,11 @@ class Pipeline:
         started = time.monotonic()
         written = False
         try:
-            job.map = preprocessor(image.pixels, lease.rows(self.engine.session.inputs[0].name)[0])
+            if self.engine.pictures is not None:
+                job.picture, job.map = self.engine.pictures.place(image.pixels)
+            else:
+                row = lease.rows(self.engine.session.inputs[0].name)[0]
+                job.map = preprocessor(image.pixels, row)
             written = True
         finally:
             job.timing.letterbox = time.monotonic() - started
@@ -188,7 +193,7 @@ class Pipeline:
 
     def _infer(self, batch: Batch[Job], jobs: list[Job]) -> None:
         started = time.monotonic()
-        outputs = self.engine.session.infer(batch.feeds(), alone=self.admission.inside <= len(jobs))
+        outputs = self._outputs(batch, jobs)
         for job in jobs:
             job.timing.infer = time.monotonic() - started
             job.begin_wait()
@@ -197,6 +202,16 @@ class Pipeline:
             with suppress(queue.Full):
                 self._computed.put((batch.entries, outputs), timeout=1)
                 return
+
+    def _outputs(self, batch: Batch[Job], jobs: list[Job]) -> dict[str, Array]:
+        if self.engine.pictures is None:
+            alone = self.admission.inside <= len(jobs)
+            return self.engine.session.infer(batch.feeds(), alone=alone)
+        pictures = [job.picture for job in jobs if job.picture is not None]
+        for job in jobs:
+            # What waits to be finished must not hold its pixels.
+            job.picture = None
+        return self.engine.pictures.infer_pictures(pictures)
 
     def _postprocess_stage(self) -> None:
         while (computed := self._computed.get()) is not None:

@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import numpy as np
 
@@ -211,6 +212,10 @@ class FakeDevice:
             stream.recording = None
         capture.work = recorded
 
+    def kernel(self, image: bytes, name: str) -> NoReturn:
+        self.check_current("kernel")
+        raise InferenceFailed(f"no stand-in runs the PTX of {name}; host_kernel.py has one")
+
     def close(self) -> None:
         alive = {kind: count for kind, count in self.alive.items() if count}
         if alive:
@@ -225,9 +230,9 @@ class FakeDevice:
 
 
 @contextmanager
-def fake_gpu(total: int = 1 << 30) -> Iterator[FakeDevice]:
+def fake_gpu(total: int = 1 << 30, kind: type[FakeDevice] = FakeDevice) -> Iterator[FakeDevice]:
     """A device on which, in the end, nothing is alive and nothing was against the rules."""
-    device = FakeDevice(total)
+    device = kind(total)
     yield device
     assert device.misuse == []
     assert +device.alive == Counter()

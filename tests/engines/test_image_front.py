@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
@@ -18,6 +17,7 @@ from fovea_engines.samples import picture_files, read_picture
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
+from .fake_pictures import through
 from .opened import Opened
 from .real import error, prepared, ranges, run
 
@@ -36,18 +36,6 @@ SPECS = [
     replace(YOLO, scale=1.0, dtype="uint8"),
     replace(YOLO, scale=1.0, dtype="uint8", channels="BGR", layout="NHWC"),
 ]
-
-
-def through(spec: PreprocessSpec) -> onnx.ModelProto:
-    """A network that gives what it takes."""
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
-    ends = [
-        helper.make_tensor_value_info(name, kind, ["batch", *spec.row_shape])
-        for name in ("images", "row")
-    ]
-    node = helper.make_node("Identity", ["images"], ["row"])
-    graph = helper.make_graph([node], "through", ends[:1], ends[1:])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
 
 
 @BACKENDS

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from tests.letterbox_cases import SPECS, differences, letterboxed, noise, real_pictures
+from tests.letterbox_cases import SPECS, differences, letterboxed, noise, placed, real_pictures
 
 from fovea_engines.cuda.letterbox import (
     LetterboxKernel,
@@ -76,10 +76,11 @@ def test_rows_without_a_picture_are_padding(device, image):
 
 
 def test_what_does_not_fit_is_refused(device, image):
-    spec, picture = SPECS["image front"], np.zeros((4, 5, 3), np.uint8)
+    spec, pixels = SPECS["image front"], np.zeros((4, 5, 3), np.uint8)
+    [picture] = placed(spec, [pixels])
     with device.current():
         kernel = LetterboxKernel(device, image(spec), spec)
-        staging = device.pinned(packed_size([picture], 1))
+        staging = device.pinned(packed_size(1, pixels.nbytes))
         with pytest.raises(ValueError, match="2 pictures in 1 rows"):
             kernel.pack([picture, picture], 1, staging)
         with pytest.raises(ValueError, match=f"{staging.array.size} are there"):

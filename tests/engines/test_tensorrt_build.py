@@ -6,11 +6,14 @@ import re
 import onnx
 import pytest
 
+from fovea_engines.backends.registry import open_session
 from fovea_engines.card import EngineCard
+from fovea_engines.cuda.gpu import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.tensorrt.engine_file import ENGINE_FILE, KEPT_FILE
 from fovea_engines.tensorrt.foreign import read_plan_file
 from fovea_engines.tensorrt.layers import LAYERS_FILE
+from fovea_engines.tensorrt.letterbox_file import LETTERBOX_FILE
 from fovea_preprocess.errors import BackendUnavailable
 
 pytest.importorskip(
@@ -22,7 +25,7 @@ RTX = ("--backend", "tensorrt-rtx", "--compute-capability", "80,8.9")
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     """Build times of another folder than the user's."""
-    monkeypatch.setattr("fovea_engines.tensorrt.engine_file._CACHE", tmp_path / "cache")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -36,7 +39,7 @@ def test_a_plan_a_card_and_layers(fovea, deep_detector, tmp_path, precision):
     folder = tmp_path / "repository" / "d" / "1"
     card = EngineCard.read(folder / "card.json")
     assert next(iter(card.files)) == ENGINE_FILE
-    assert set(card.files) == {ENGINE_FILE, KEPT_FILE, LAYERS_FILE}
+    assert set(card.files) == {ENGINE_FILE, KEPT_FILE, LAYERS_FILE, LETTERBOX_FILE}
     assert (card.backend, card.precision, card.max_batch) == ("tensorrt-rtx", precision, 4)
     assert card.judge == "onnxruntime"
     assert card.agreement.quality > 0.95
@@ -105,3 +108,57 @@ def test_what_cannot_be_says_what_to_do(fovea, tiny_model, tmp_path, options, re
     assert err.splitlines()[-1].startswith("error: ")
     assert re.search(reason, err), err
     assert not list(tmp_path.glob("repository/*/1"))
+
+
+class FakeGpuSession:
+    """Stands for a GPU that is not here: ONNX Runtime on the kept graph, every box a bit off."""
+
+    def __init__(self, plan_file, off):
+        kept = plan_file.with_name(KEPT_FILE)
+        self._session, self._off = open_session("onnxruntime", kept, max_batch=1), off
+
+    def __getattr__(self, name):
+        return getattr(self._session, name)
+
+    def infer(self, feeds, *, alone=True):
+        outputs = self._session.infer(feeds)
+        for array in outputs.values():
+            array[..., :4] += self._off
+        return outputs
+
+
+def test_where_it_runs_the_figures_are_its_own(
+    fovea, deep_detector, pictures, tmp_path, monkeypatch
+):
+    off = 0.1
+    monkeypatch.setattr(
+        "fovea_engines.assemble.open_session",
+        lambda backend, path, **_: (
+            FakeGpuSession(path, off)
+            if backend == "tensorrt-rtx"
+            else open_session(backend, path, **_)
+        ),
+    )
+    build = ("build", deep_detector, "--name", "d", *RTX, "--precision", "fp16")
+    code, _, err = fovea(*build, "--images", pictures)
+    assert code == 0, err
+    card = EngineCard.read(tmp_path / "repository" / "d" / "1" / "card.json")
+    assert card.judge is None
+    assert card.agreement.box_px > 0.05
+    off = 8
+    code, _, err = fovea(*build, "--images", pictures, "--builder-level", "2")
+    assert code == 1
+    assert "FP16 agrees" in err
+
+
+def test_a_plan_that_does_not_run_where_it_should_is_no_engine(
+    fovea, tiny_model, tmp_path, monkeypatch
+):
+    gpu = Gpu("NVIDIA L4", "89")
+    monkeypatch.setattr("fovea_engines.assemble.gpu_here", lambda: gpu)
+    code, _, err = fovea("build", tiny_model, "--name", "t", *RTX)
+    assert code == 1
+    assert "does not run on the NVIDIA L4" in err
+    assert not (tmp_path / "repository" / "t").exists()
+    # One for other GPUs need not run here.
+    assert fovea("build", tiny_model, "--name", "t", *RTX[:3], "86")[0] == 0

@@ -90,9 +90,8 @@ def test_a_form_that_is_not_known_has_no_version(engine):
     ("tag", "backend", "version", "says"),
     [
         (b"ftrt", "tensorrt", "10.16.1.99", None),
-        # It may have been built to be version-compatible.
-        (b"ftrt", "tensorrt", "10.17.0.1", None),
-        (b"ftrt", "tensorrt", "11.4.0.106", None),
+        (b"ftrt", "tensorrt", "10.17.0.1", "or install TensorRT 10.16.1.11"),
+        (b"ftrt", "tensorrt", "11.4.0.106", "TensorRT 10.16.1.11, and TensorRT 11.4.0.106 cannot"),
         (b"ftrt", "tensorrt", "10.13.2.6", "TensorRT 10.16.1.11, and TensorRT 10.13.2.6 cannot"),
         (b"ftrt", "tensorrt-rtx", "10.16.1.11", "or serve it with --backend tensorrt"),
         (b"vtrt", "tensorrt-rtx", "10.17.0.1", "or install TensorRT for RTX 10.16.1.11"),

@@ -11,7 +11,7 @@ from fovea_engines.tensorrt.compat import RTX, load_runtime
 from fovea_engines.tensorrt.ledger import BuildKey, Ledger, duration
 from fovea_engines.tensorrt.timing_cache import timing_cache, timing_cache_file
 
-KEY = BuildKey("0123abcd", "fp16", "NVIDIA L4", "tensorrt 11.4.0.106")
+KEY = BuildKey("0123abcd", "fp16", "NVIDIA L4", "tensorrt 11.4.0.106", "level 3")
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_a_build_is_remembered(ledger):
     assert ledger.seconds(KEY) == 200
 
 
-@pytest.mark.parametrize("field", ["model", "precision", "device", "version"])
+@pytest.mark.parametrize("field", ["model", "precision", "device", "version", "options"])
 def test_another_build_is_not_taken_for_it(ledger, field):
     ledger.record(KEY, 1)
     assert ledger.seconds(replace(KEY, **{field: "other"})) is None

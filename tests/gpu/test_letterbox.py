@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.letterbox_cases import SPECS, differences, letterboxed, noise, real_pictures
+from tests.letterbox_cases import SPECS, differences, letterboxed, noise, placed, real_pictures
 
 from fovea_engines.cuda.letterbox import LetterboxKernel, compile_letterbox, packed_size
 
@@ -28,7 +28,7 @@ def test_photographs_are_letterboxed_as_the_host_does_it(device, shared, name):
 def test_a_recorded_letterbox_takes_whatever_was_packed(device):
     spec, pictures = SPECS["image front"], noise()
     image, rows = compile_letterbox(spec), 2
-    size = max(packed_size([picture], rows) for picture in pictures)
+    size = packed_size(rows, max(picture.nbytes for picture in pictures))
     with device.current():
         stream, kernel = device.stream(), LetterboxKernel(device, image, spec)
         staging, staged = device.pinned(size), device.alloc(size)
@@ -39,7 +39,7 @@ def test_a_recorded_letterbox_takes_whatever_was_packed(device):
             device.copy_out(result, made, made.size, stream)
         graph = capture.graph()
         for picture in pictures:
-            packed, _ = kernel.pack([picture], rows, staging)
+            packed = kernel.pack(placed(spec, [picture]), rows, staging)
             device.copy_in(staged, staging, packed, stream)
             graph.launch(stream)
             stream.synchronize()

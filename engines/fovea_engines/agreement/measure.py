@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,20 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
         head: of both.
         pairs: pictures with the source's answer, and the engine's; see `answers`.
     """
-    figures = [_compare(head, sample, have) for sample, have in pairs]
+    return _agreement([_compare(head, sample, have) for sample, have in pairs])
+
+
+def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> Agreement:
+    """Compare two detectors whose raw outputs differ in kind.
+
+    Args:
+        pairs: name of a picture, what the source finds on it and what the other does, of score
+            `CONF - MARGIN` and more.
+    """
+    return _agreement([_Figures(name, *_found(want, have)) for name, want, have in pairs])
+
+
+def _agreement(figures: list[_Figures]) -> Agreement:
     matched = [one for one in figures if one.matching is not None]
     return Agreement(
         images=len(figures),
@@ -71,9 +84,9 @@ class _Figures:
     detections: int
     drift: NDArray[np.float32]
     box_px: float
-    output_error: float
-    energies: Mapping[str, tuple[float, float]]
-    same_top: bool | None
+    output_error: float = 0.0
+    energies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    same_top: bool | None = None
 
     @property
     def quality(self) -> float:
@@ -85,29 +98,33 @@ class _Figures:
         return 1 - self.quality if self.matching is None else self.matching.lost
 
 
+_Found = tuple[Matching | None, int, NDArray[np.float32], float]
+"""The first figures of a picture, that come from its detections."""
+
+
 def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
     want = sample.want
-    matching, detections, drift, box_px = None, 0, np.zeros(0, np.float32), 0.0
+    found: _Found = (None, 0, np.zeros(0, np.float32), 0.0)
     if head is not None:
-        expected, actual = (_detect(head, outputs) for outputs in (want, have))
-        matching = match(expected, actual, CONF, MARGIN)
-        detections = int((expected.scores >= CONF).sum())
-        drift = actual.scores[matching.have] - expected.scores[matching.want]
-        corners = np.abs(actual.boxes[matching.have] - expected.boxes[matching.want])
-        box_px = float(corners.max(initial=0))
+        found = _found(*(_detect(head, outputs) for outputs in (want, have)))
     off = {name: _difference(array, have[name]) for name, array in want.items()}
     return _Figures(
-        name=sample.name,
-        matching=matching,
-        detections=detections,
-        drift=drift,
-        box_px=box_px,
+        sample.name,
+        *found,
         output_error=max(_largest_error(array, off[name]) for name, array in want.items()),
         energies={
             name: (_energy(off[name]), _energy(_finite(array))) for name, array in want.items()
         },
         same_top=_top(want) == _top(have) if _is_classifier(want) else None,
     )
+
+
+def _found(want: Detections, have: Detections) -> _Found:
+    matching = match(want, have, CONF, MARGIN)
+    drift = have.scores[matching.have] - want.scores[matching.want]
+    corners = np.abs(have.boxes[matching.have] - want.boxes[matching.want])
+    detections = int((want.scores >= CONF).sum())
+    return matching, detections, drift, float(corners.max(initial=0))
 
 
 def _detect(head: Head, outputs: Outputs) -> Detections:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.placed import PlacedPicture
 
 Array = NDArray[Any]
 
@@ -79,3 +82,34 @@ class Session(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+@runtime_checkable
+class PictureSession(Session, Protocol):
+    """A session whose device letterboxes pictures by itself; `infer` takes rows as ever."""
+
+    def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedPicture, LetterboxMap]:
+        """Make a picture ready; any number of threads may.
+
+        Args:
+            pixels: uint8 [h, w, 3], RGB, upright; kept, and not copied unless they are more than
+                the device has room for.
+
+        Returns:
+            What `infer_pictures` takes, and the map from `pixels` to the model's input.
+        """
+        ...
+
+    def infer_pictures(self, pictures: Sequence[PlacedPicture]) -> dict[str, Array]:
+        """Run one batch of pictures.
+
+        Args:
+            pictures: of `place`, at most `max_batch`.
+
+        Returns:
+            As `infer`.
+
+        Raises:
+            InferenceFailed: the device refused them or broke.
+        """
+        ...

@@ -155,7 +155,7 @@ def _pycuda() -> Any:
         import_module("cuda.bindings.driver")
     except ModuleNotFoundError as error:
         raise BackendUnavailable(
-            f"no GPU can be used ({error}): pip install 'fovea-serve[tensorrt]'"
+            f"no GPU can be used ({error}): pip install pycuda cuda-bindings"
         ) from error
     except ImportError as error:
         raise BackendUnavailable(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from importlib import resources
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fovea_engines.cuda.base import Device, DeviceMemory, PinnedMemory, Stream
 from fovea_engines.cuda.nvrtc import compile_cuda
-from fovea_preprocess.letterbox import LetterboxMap, fit
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.placed import PlacedPicture
 from fovea_preprocess.spec import PreprocessSpec
 
 # As `struct Picture` in letterbox.cu.
@@ -46,38 +46,36 @@ class LetterboxKernel:
         self.spec = spec
         self._kernel = device.kernel(image, "letterbox")
 
-    def pack(
-        self, pictures: Sequence[NDArray[np.uint8]], rows: int, staging: PinnedMemory
-    ) -> tuple[int, list[LetterboxMap]]:
+    def pack(self, pictures: Sequence[PlacedPicture], rows: int, staging: PinnedMemory) -> int:
         """Write pictures, and where they go, for one copy to the GPU.
 
         Args:
-            pictures: uint8 [h, w, 3] each, RGB, upright, of any sizes.
+            pictures: of any sizes.
             rows: of the batch; those past the last picture become padding alone.
-            staging: at least `packed_size(pictures, rows)` bytes.
+            staging: at least `packed_size` bytes.
 
         Returns:
-            How many bytes of `staging` to copy, and where each picture lies in its row.
+            How many bytes of `staging` to copy.
 
         Raises:
             ValueError: more pictures than rows, or they do not fit into `staging`.
         """
-        size = packed_size(pictures, rows)
+        size = packed_size(rows, sum(picture.pixels.nbytes for picture in pictures))
         if len(pictures) > rows or size > staging.array.size:
             raise ValueError(
                 f"{len(pictures)} pictures in {rows} rows take {size} bytes; "
                 f"{staging.array.size} are there"
             )
         table = np.zeros(rows, PICTURE)
-        boxes = [fit(self.spec, picture.shape[1], picture.shape[0]) for picture in pictures]
         start = table.nbytes
-        for entry, picture, box in zip(table, pictures, boxes, strict=False):
-            _describe(entry, start, box)
-            end = start + picture.size
-            np.copyto(staging.array[start:end].reshape(picture.shape), picture)
+        for entry, picture in zip(table, pictures, strict=False):
+            pixels = picture.pixels
+            _describe(entry, start, picture.map)
+            end = start + pixels.nbytes
+            np.copyto(staging.array[start:end].reshape(pixels.shape), pixels)
             start = end
         staging.array[: table.nbytes] = table.view(np.uint8)
-        return size, boxes
+        return size
 
     def __call__(
         self, stream: Stream, staged: DeviceMemory, rows: int, batch: DeviceMemory
@@ -99,9 +97,14 @@ class LetterboxKernel:
         self._kernel.close()
 
 
-def packed_size(pictures: Sequence[NDArray[np.uint8]], rows: int) -> int:
-    """Bytes that `LetterboxKernel.pack` writes."""
-    return rows * PICTURE.itemsize + sum(picture.size for picture in pictures)
+def packed_size(rows: int, pixel_bytes: int) -> int:
+    """Bytes that `LetterboxKernel.pack` writes.
+
+    Args:
+        rows: of the batch.
+        pixel_bytes: of all its pictures together.
+    """
+    return rows * PICTURE.itemsize + pixel_bytes
 
 
 def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes:

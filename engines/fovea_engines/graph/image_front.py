@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,16 +43,7 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
     sides = value.type.tensor_type.shape.dim[1:]
     for dim, length in zip(sides, (spec.height, spec.width, 3), strict=True):
         dim.dim_value = length
-    usual = PreprocessSpec(spec.height, spec.width)
-    return replace(
-        spec,
-        channels="RGB",
-        scale=1.0,
-        mean=usual.mean,
-        std=usual.std,
-        layout="NHWC",
-        dtype="uint8",
-    )
+    return spec.bare
 
 
 def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:

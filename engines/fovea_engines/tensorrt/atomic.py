@@ -19,6 +19,7 @@ def write_whole(path: Path, content: bytes) -> None:
         try:
             file.write(content)
             file.flush()
+            new.chmod(0o644)  # another user's process reads it
             os.fsync(file.fileno())
             new.replace(path)
         except BaseException:

@@ -21,7 +21,7 @@ class Buffer:
 
     Attributes:
         tensor: what it is for.
-        address: on the GPU.
+        memory: on the GPU.
     """
 
     def __init__(self, device: Device, tensor: Tensor, rows: int) -> None:
@@ -29,25 +29,24 @@ class Buffer:
         self._device = device
         size = rows * tensor.row_bytes
         with ExitStack() as made:
-            self._memory = made.enter_context(closing(device.alloc(size)))
+            self.memory = made.enter_context(closing(device.alloc(size)))
             self._pinned = made.enter_context(closing(device.pinned(size)))
             self._made = made.pop_all()
-        self.address = self._memory.address
         self._rows: Array = self._pinned.array.view(tensor.dtype).reshape(rows, *tensor.row)
 
     def clear(self, stream: Stream) -> None:
         """Enqueue zeros for all of it: rows beyond a batch are computed on too."""
         self._rows[...] = 0
-        self._device.copy_in(self._memory, self._pinned, self._rows.nbytes, stream)
+        self._device.copy_in(self.memory, self._pinned, self._rows.nbytes, stream)
 
     def send(self, rows: Array, stream: Stream) -> None:
         """Copy rows to where the GPU fetches them, and enqueue that."""
         np.copyto(self._rows[: len(rows)], rows)
-        self._device.copy_in(self._memory, self._pinned, rows.nbytes, stream)
+        self._device.copy_in(self.memory, self._pinned, rows.nbytes, stream)
 
     def fetch(self, rows: int, stream: Stream) -> None:
         """Enqueue the copy of the first rows to the host."""
-        self._device.copy_out(self._pinned, self._memory, rows * self.tensor.row_bytes, stream)
+        self._device.copy_out(self._pinned, self.memory, rows * self.tensor.row_bytes, stream)
 
     def read(self, rows: Array) -> None:
         """Copy what was fetched into an array [rows, ...]."""

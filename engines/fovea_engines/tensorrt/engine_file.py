@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
+from fovea_engines.cuda.base import Device
 from fovea_engines.progress import Progress
 from fovea_engines.tensorrt.builder import build_plan
 from fovea_engines.tensorrt.capabilities import check_capabilities
-from fovea_engines.tensorrt.compat import load_runtime
-from fovea_engines.tensorrt.foreign import read_plan_file
+from fovea_engines.tensorrt.compat import Runtime, load_runtime
+from fovea_engines.tensorrt.foreign import PlanFile, read_plan_file
 from fovea_engines.tensorrt.kernel_cache import keep_kernels, known_kernels
 from fovea_engines.tensorrt.layers import LAYERS_FILE
 from fovea_engines.tensorrt.ledger import BuildKey, Ledger, duration
+from fovea_engines.tensorrt.letterbox_file import open_letterbox, write_letterbox
 from fovea_engines.tensorrt.options import BuilderOptions, target
+from fovea_engines.tensorrt.picture_session import TensorRTPictureSession
 from fovea_engines.tensorrt.plugins import Plugin, load_plugins
 from fovea_engines.tensorrt.session import TensorRTSession
 from fovea_engines.tensorrt.timing_cache import timing_cache_file
 from fovea_preprocess.errors import BackendUnavailable
+from fovea_preprocess.spec import PreprocessSpec
 
 ENGINE_FILE = "model.plan"
 KEPT_FILE = "prepared.onnx"
 """What the plan was built from: another TensorRT or another GPU builds its own of it."""
 
 
-# Of the user, not of a repository: what it tells holds for all of them.
-_CACHE = Path("~/.cache/fovea/tensorrt").expanduser()
+def cache_folder() -> Path:
+    """Where timings are kept: of the user, not of a repository, as they hold for all of them."""
+    return Path.home() / ".cache" / "fovea" / "tensorrt"
 
 
 def check_target(backend: str, options: BuilderOptions) -> None:
@@ -47,8 +55,9 @@ def write_engine(
     *,
     source: str,
     precision: str,
+    preprocess: PreprocessSpec,
 ) -> Path:
-    """Build a plan into a folder, and keep what it was built from.
+    """Build a plan into a folder, with its letterbox, and keep what it was built from.
 
     Args:
         backend: "tensorrt" or "tensorrt-rtx".
@@ -58,6 +67,7 @@ def write_engine(
         progress: is told what TensorRT is at, and how long it took the last time.
         source: sha256 of the model's source, by which the last time is known.
         precision: likewise.
+        preprocess: what the input's rows look like.
 
     Returns:
         Path of the plan.
@@ -66,17 +76,20 @@ def write_engine(
         BuildError: no plan came out; see `build_plan` for this and others.
     """
     runtime, device = load_runtime(backend), target(options)
-    key = BuildKey(source, precision, device, f"{backend} {runtime.version}")
-    ledger = Ledger(_CACHE / "builds.json")
+    version = f"{backend} {runtime.version}"
+    key = BuildKey(source, precision, device, version, str(options))
+    cache = cache_folder()
+    ledger = Ledger(cache / "builds.json")
     if (seconds := ledger.seconds(key)) is not None:
         progress.note(f"the last time this took {duration(seconds)} for {device}")
     began = perf_counter()
-    timings = timing_cache_file(_CACHE, runtime, device)
+    timings = timing_cache_file(cache, runtime, device)
     plan = build_plan(model, options, runtime, progress, timings)
     ledger.record(key, perf_counter() - began)
     (folder / ENGINE_FILE).write_bytes(plan.data)
     (folder / KEPT_FILE).write_bytes(model)
     plan.layers.write(folder / LAYERS_FILE)
+    write_letterbox(folder, preprocess, progress)
     return folder / ENGINE_FILE
 
 
@@ -105,24 +118,39 @@ def open_engine(
     device = open_device()
     try:
         load_plugins(runtime, plugins)
-        with device.current(), file.plan() as data, runtime.log.collect() as messages:
-            if (reason := runtime.objection(data)) is not None:
-                raise BackendUnavailable(f"{path} was not built for {device.name}: {reason}")
-            engine = runtime.trt.Runtime(runtime.logger).deserialize_cuda_engine(data)
-        if engine is None:
-            raise BackendUnavailable(
-                f"TensorRT {runtime.version} cannot load {path} on {device.name} "
-                f"({' '.join(messages) or 'it does not say why'}): build it here"
+        with device.current():
+            engine = _load(runtime, file, device)
+            known = known_kernels(path)
+            runtime_config, runtime_cache = runtime.runtime_config(engine, known)
+            make: Callable[..., TensorRTSession] = TensorRTSession
+            if (letterbox := open_letterbox(path.parent, device)) is not None:
+                make = partial(TensorRTPictureSession, letterbox=letterbox)
+            session = make(
+                engine,
+                device,
+                runtime.trt,
+                max_batch=max_batch,
+                runtime_config=runtime_config,
+                runtime_cache=runtime_cache,
             )
-        known = known_kernels(path)
-        runtime_config, runtime_cache = runtime.runtime_config(engine, known)
-        session = TensorRTSession(
-            engine, device, runtime.trt, max_batch=max_batch, runtime_config=runtime_config
-        )
+            if runtime_cache is not None:
+                # Every batch size has run once by now.
+                keep_kernels(runtime_cache, path, known)
     except BaseException:
         device.close()
         raise
-    # Each of its batch sizes has run once by now.
-    if runtime_cache is not None:
-        keep_kernels(runtime_cache, path, known)
     return session
+
+
+def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
+    """The `ICudaEngine` of a plan; the device is current."""
+    with file.plan() as data, runtime.log.collect() as messages:
+        if (reason := runtime.objection(data)) is not None:
+            raise BackendUnavailable(f"{file.path} was not built for {device.name}: {reason}")
+        engine = runtime.trt.Runtime(runtime.logger).deserialize_cuda_engine(data)
+    if engine is None:
+        raise BackendUnavailable(
+            f"TensorRT {runtime.version} cannot load {file.path} on {device.name} "
+            f"({' '.join(messages) or 'it does not say why'}): build it here"
+        )
+    return engine

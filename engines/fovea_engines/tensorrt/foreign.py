@@ -67,8 +67,8 @@ class PlanFile:
     def objection(self, backend: str, version: str) -> str | None:
         """Why a runtime cannot load the plan, as one sentence; None where it may.
 
-        An older plan of TensorRT runs where it was built to be version-compatible, which only
-        loading it tells; a newer one never does. Those of RTX run in their own release alone.
+        A plan runs in the release that made it. One that was built to be version-compatible would
+        run in later ones, but brings code of its own to the host, which is not let in.
         (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine Compatibility")
 
         Args:
@@ -91,8 +91,7 @@ class PlanFile:
     def _may_run_with(self, version: str) -> bool:
         if self.version is None:
             return True
-        maker, here = self.version[:3], tuple(map(int, version.split(".")[:3]))
-        return maker == here or (maker < here and self.backend == "tensorrt")
+        return self.version[:3] == tuple(map(int, version.split(".")[:3]))
 
 
 def read_plan_file(path: Path) -> PlanFile:

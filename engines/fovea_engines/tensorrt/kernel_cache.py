@@ -15,9 +15,11 @@ CACHE_FILE = "model.cache"
 
 
 def known_kernels(engine: Path) -> bytes:
-    """What was kept beside an engine file; nothing where there is no such file."""
-    file = engine.with_name(CACHE_FILE)
-    return file.read_bytes() if file.is_file() else b""
+    """What was kept beside an engine file; nothing where that cannot be read."""
+    try:
+        return engine.with_name(CACHE_FILE).read_bytes()
+    except OSError:
+        return b""
 
 
 def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
@@ -26,11 +28,11 @@ def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
     Where it cannot be written, the next start compiles again: a repository may be read-only.
 
     Args:
-        runtime_cache: `IRuntimeCache`, of an engine that has run.
+        runtime_cache: `IRuntimeCache` of an engine that has run; its device is current.
         engine: its file.
         known: from `known_kernels`.
     """
-    kernels = bytes(memoryview(runtime_cache.serialize()))
-    if kernels != known:
+    found = runtime_cache.serialize()
+    if found is not None and (kernels := bytes(memoryview(found))) != known:
         with suppress(OSError):
             write_whole(engine.with_name(CACHE_FILE), kernels)

@@ -82,7 +82,7 @@ class Lane:
 
     def close(self) -> None:
         """Give graph and context back; the stream must be done with them."""
-        if self._graph is not None:
-            self._graph.close()
         # At once, and where the device is current: an error on its way up may hold this lane.
         self._context = None
+        if self._graph is not None:
+            self._graph.close()

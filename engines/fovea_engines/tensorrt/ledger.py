@@ -25,12 +25,14 @@ class BuildKey:
         precision: "fp32", "fp16" or "int8".
         device: the GPU, or the compute capabilities that it was built for.
         version: of the backend, with its name.
+        options: of the builder: level, profiles and the rest.
     """
 
     model: str
     precision: str
     device: str
     version: str
+    options: str
 
 
 @dataclass(frozen=True, slots=True)

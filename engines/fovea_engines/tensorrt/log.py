@@ -10,6 +10,9 @@ from threading import Lock
 from typing import Any
 
 log = logging.getLogger(__name__)
+# What somebody collects is told to a server's log as well, but not to a terminal without one.
+collected = logging.getLogger(f"{__name__}.collected")
+collected.addHandler(logging.NullHandler())
 
 # Said of every failure again where there is no driver, and tells nothing of it.
 _NO_DRIVER = "checkMacros.cpp::catchCudaError"
@@ -18,9 +21,10 @@ _SOURCE = re.compile(r" In \S+ at /_src/[^\s)]+")
 
 
 class Log:
-    """Errors and warnings, for whoever collects them; else they go where Python's logging goes.
+    """Errors and warnings: they go where Python's logging goes, and to whoever collects them.
 
-    TensorRT writes to it from threads of its own.
+    TensorRT writes to it from threads of its own. Who collects may hear of another engine's
+    troubles; who serves always finds his own in the log.
     """
 
     def __init__(self) -> None:
@@ -32,8 +36,8 @@ class Log:
         with self._lock:
             for messages in self._collecting:
                 messages.append(text)
-            if not self._collecting:
-                log.log(level, text)
+            to = collected if self._collecting else log
+        to.log(level, text)
 
     @contextmanager
     def collect(self) -> Iterator[list[str]]:

@@ -56,7 +56,7 @@ class Phases:
             if (phase := self._open.get(name)) is not None:
                 phase.done = step + 1
                 self._tell()
-            return not self._cancelled
+            return not (self._cancelled or self._progress.cancelled)
 
     def finish(self, name: str) -> None:
         """A phase ends, done or not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fovea_engines.cuda.gpu import gpu_here
 from fovea_engines.tensorrt.plugins import Plugin
 from fovea_engines.tensorrt.profiles import Profile
 from fovea_preprocess.errors import InvalidOption
@@ -49,6 +50,6 @@ class BuilderOptions:
 
 
 def target(options: BuilderOptions) -> str:
-    """The GPUs that a plan is built for, in words."""
+    """The GPUs that a plan is built for here, in words."""
     named = [f"SM{capability}" for capability in options.capabilities]
-    return ", ".join(named) or "the GPU here"
+    return ", ".join(named) or str(gpu_here() or "the GPU here")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
@@ -14,10 +14,12 @@ import numpy as np
 from fovea_engines.backends.base import Array
 from fovea_engines.backends.feeds import check_feeds
 from fovea_engines.cuda.base import Device
+from fovea_engines.cuda.letterbox import LetterboxKernel
 from fovea_engines.tensorrt.buckets import Bucket, choose_buckets, read_profiles
 from fovea_engines.tensorrt.contexts import Contexts
 from fovea_engines.tensorrt.lane import Recorder
 from fovea_engines.tensorrt.memory import SlotSize, check_memory
+from fovea_engines.tensorrt.pictures import staging_bytes
 from fovea_engines.tensorrt.slot import Slot
 from fovea_engines.tensorrt.tensors import Tensor, read_inputs, read_outputs
 from fovea_preprocess.errors import InferenceFailed
@@ -39,8 +41,10 @@ class TensorRTSession:
         max_batch: most rows a call may carry; 0 when the model has no batch dimension.
         slots: batches side by side.
         runtime_config: an `IRuntimeConfig` of the engine; None makes one with its defaults.
+        runtime_cache: the `IRuntimeCache` that it was given; let go of with the session.
         graphs: record a CUDA graph per bucket. Not together with a `runtime_config` by which
             TensorRT-RTX records graphs itself.
+        letterbox: of `TensorRTPictureSession`.
 
     Raises:
         OutOfMemory: the GPU has not the memory; nothing is taken.
@@ -63,25 +67,40 @@ class TensorRTSession:
         max_batch: int,
         slots: int = DEFAULT_SLOTS,
         runtime_config: Any = None,
+        runtime_cache: Any = None,
         graphs: bool = True,
+        letterbox: LetterboxKernel | None = None,
     ) -> None:
         self.max_batch = max_batch
         self.concurrency = slots
         self._device = device
+        self._runtime_cache = runtime_cache
         self._free: SimpleQueue[Slot | None] = SimpleQueue()
         self._closed = False
         self._closing = threading.Lock()
-        inputs = read_inputs(engine, batched=max_batch > 0)
-        buckets = choose_buckets(read_profiles(engine, inputs), max(1, max_batch))
-        self._largest = buckets[-1].rows
         with device.current(), ExitStack() as made:
+            if letterbox is not None:
+                made.enter_context(closing(letterbox))
+            inputs = read_inputs(engine, batched=max_batch > 0)
+            buckets = choose_buckets(read_profiles(engine, inputs), max(1, max_batch))
+            self._largest = buckets[-1].rows
+            pictures = 0 if letterbox is None else staging_bytes(letterbox.spec, self._largest)
             contexts = Contexts(engine, inputs, trt, runtime_config)
             outputs = _outputs(engine, device, contexts, buckets[-1], batched=max_batch > 0)
-            size = SlotSize.of(engine, (*inputs, *outputs), self._largest)
+            size = SlotSize.of(engine, (*inputs, *outputs), self._largest, pictures)
             check_memory(device, size, slots)
             recorder = Recorder(device, wanted=graphs)
             for _ in range(slots):
-                slot = Slot(device, contexts, inputs, outputs, buckets, size.activations, recorder)
+                slot = Slot(
+                    device,
+                    contexts,
+                    inputs,
+                    outputs,
+                    buckets,
+                    size.activations,
+                    recorder,
+                    letterbox,
+                )
                 self._free.put(made.enter_context(closing(slot)))
             self._made = made.pop_all()
         self._outputs = outputs
@@ -93,30 +112,38 @@ class TensorRTSession:
         if self._closed:
             raise _closed()
         check_feeds(self.inputs, self.max_batch, feeds)
+        with self._slot() as slot:
+            if self.max_batch:
+                return self._infer(slot, feeds)
+            outputs = self._infer(slot, {name: array[None] for name, array in feeds.items()})
+            return {name: array.reshape(array.shape[1:]) for name, array in outputs.items()}
+
+    @contextmanager
+    def _slot(self) -> Iterator[Slot]:
+        """A slot that nobody else has, where the device is current; waits for one."""
         slot = self._free.get()
         try:
             if slot is None:
                 raise _closed()
             with self._device.current():
-                return self._run(slot, feeds)
+                yield slot
         finally:
             self._free.put(slot)
 
-    def _run(self, slot: Slot, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        if not self.max_batch:
-            outputs = self._run_rows(slot, {name: array[None] for name, array in feeds.items()})
-            return {name: array.reshape(array.shape[1:]) for name, array in outputs.items()}
-        return self._run_rows(slot, feeds)
+    def _infer(self, slot: Slot, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return self._in_parts(
+            len(next(iter(feeds.values()))),
+            lambda part, outputs: slot.run({n: a[part] for n, a in feeds.items()}, outputs),
+        )
 
-    def _run_rows(self, slot: Slot, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        rows = len(next(iter(feeds.values())))
+    def _in_parts(
+        self, rows: int, run: Callable[[slice, Mapping[str, Array]], None]
+    ) -> dict[str, Array]:
+        """The outputs of a batch, of which `run` computes parts that fit the largest bucket."""
         outputs = {t.name: np.empty((rows, *t.row), t.dtype) for t in self._outputs}
         for start in range(0, rows, self._largest):
             part = slice(start, start + self._largest)
-            slot.run(
-                {name: array[part] for name, array in feeds.items()},
-                {name: array[part] for name, array in outputs.items()},
-            )
+            run(part, {name: array[part] for name, array in outputs.items()})
         return outputs
 
     def close(self) -> None:
@@ -131,6 +158,7 @@ class TensorRTSession:
             self._free.put(None)
             with closing(self._device), self._device.current():
                 self._made.close()
+                self._runtime_cache = None
 
     def __enter__(self) -> Self:
         return self

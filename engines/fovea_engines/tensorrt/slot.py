@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 
 from fovea_engines.backends.base import Array
 from fovea_engines.cuda.base import Device
+from fovea_engines.cuda.letterbox import LetterboxKernel
 from fovea_engines.tensorrt.buckets import Bucket
 from fovea_engines.tensorrt.buffer import Buffer
 from fovea_engines.tensorrt.contexts import Contexts
 from fovea_engines.tensorrt.lane import Lane, Recorder
+from fovea_engines.tensorrt.pictures import PictureBuffer
 from fovea_engines.tensorrt.tensors import Tensor
 from fovea_preprocess.errors import BackendError
+from fovea_preprocess.placed import PlacedPicture
 
 
 class Slot:
@@ -29,6 +32,7 @@ class Slot:
         buckets: smallest first.
         activations: bytes that the engine computes in.
         recorder: of CUDA graphs.
+        letterbox: of pictures, for `run_pictures`; not closed here.
 
     Raises:
         OutOfMemory: there is not enough for it.
@@ -44,6 +48,7 @@ class Slot:
         buckets: Sequence[Bucket],
         activations: int,
         recorder: Recorder,
+        letterbox: LetterboxKernel | None = None,
     ) -> None:
         self._contexts = contexts
         self._recorder = recorder
@@ -59,6 +64,10 @@ class Slot:
                 [made.enter_context(closing(Buffer(device, t, rows))) for t in tensors]
                 for tensors in (inputs, outputs)
             )
+            self._pictures = None
+            if letterbox is not None:
+                pictures = PictureBuffer(device, letterbox, self._inputs, rows)
+                self._pictures = made.enter_context(closing(pictures))
             made.callback(self._drain, *buckets)
             for buffer in self._inputs:
                 buffer.clear(self._stream)
@@ -76,11 +85,33 @@ class Slot:
         Raises:
             InferenceFailed: this batch failed; the next may not.
         """
-        rows = len(next(iter(feeds.values())))
+
+        def send(bucket: Bucket) -> None:
+            for buffer in self._inputs:
+                buffer.send(feeds[buffer.tensor.name], self._stream)
+
+        self._run(len(next(iter(feeds.values()))), send, outputs)
+
+    def run_pictures(self, pictures: Sequence[PlacedPicture], outputs: Mapping[str, Array]) -> None:
+        """Letterbox and compute a batch that fits the largest bucket; else as `run`.
+
+        Args:
+            pictures: a row each.
+            outputs: an array per output, [rows, ...], to write into.
+        """
+        staging = self._pictures
+        assert staging is not None, "only sessions with a letterbox take pictures"
+
+        def send(bucket: Bucket) -> None:
+            staging.send(pictures, bucket.rows, self._stream)
+
+        self._run(len(pictures), send, outputs)
+
+    def _run(self, rows: int, send: Callable[[Bucket], None], outputs: Mapping[str, Array]) -> None:
         bucket = next(bucket for bucket in self._buckets if bucket.rows >= rows)
         done = False
         try:
-            self._enqueue(bucket, rows, feeds)
+            self._enqueue(bucket, rows, send)
             # Waiting for an event leaves the core to others; for a stream, CUDA would spin.
             self._done.record(self._stream)
             self._done.synchronize()
@@ -91,11 +122,10 @@ class Slot:
         for buffer in self._outputs:
             buffer.read(outputs[buffer.tensor.name])
 
-    def _enqueue(self, bucket: Bucket, rows: int, feeds: Mapping[str, Array]) -> None:
+    def _enqueue(self, bucket: Bucket, rows: int, send: Callable[[Bucket], None]) -> None:
         if bucket not in self._lanes:
             self._lanes[bucket] = self._open(bucket)
-        for buffer in self._inputs:
-            buffer.send(feeds[buffer.tensor.name], self._stream)
+        send(bucket)
         self._lanes[bucket].enqueue()
         for buffer in self._outputs:
             buffer.fetch(rows, self._stream)
@@ -104,7 +134,7 @@ class Slot:
         context = self._contexts.make(bucket, self._stream)
         context.set_device_memory(self._activations.address, self._activations.size)
         for buffer in (*self._inputs, *self._outputs):
-            context.set_tensor_address(buffer.tensor.name, buffer.address)
+            context.set_tensor_address(buffer.tensor.name, buffer.memory.address)
         return Lane(context, self._stream, self._recorder)
 
     def _drain(self, *buckets: Bucket) -> None:

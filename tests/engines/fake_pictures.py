@@ -1,0 +1,58 @@
+"""Sessions that take pictures, on the stand-ins: the kernel is real, but compiled for the CPU."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from fovea_engines.cuda.letterbox import LetterboxKernel, definitions, source
+from fovea_engines.tensorrt.letterbox_file import LETTERBOX_FILE, with_spec
+from fovea_engines.tensorrt.picture_session import TensorRTPictureSession
+from fovea_preprocess.spec import PreprocessSpec
+
+from . import fake_tensorrt
+from .fake_tensorrt import FakeEngine
+from .host_kernel import HostDevice, compile_for_host
+
+
+def host_image(spec: PreprocessSpec, folder: Path) -> bytes:
+    """The kernel for a spec, as a `HostDevice` loads it."""
+    return compile_for_host(source(), definitions(spec), folder / f"{spec.digest}.so")
+
+
+def write_host_letterbox(folder: Path, spec: PreprocessSpec) -> None:
+    """Put that kernel beside a plan."""
+    (folder / LETTERBOX_FILE).write_bytes(with_spec(host_image(spec, folder), spec))
+
+
+def through(spec: PreprocessSpec) -> onnx.ModelProto:
+    """A network that gives what it takes."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    ends = [
+        helper.make_tensor_value_info(name, kind, ["batch", *spec.row_shape])
+        for name in ("images", "row")
+    ]
+    node = helper.make_node("Identity", ["images"], ["row"])
+    graph = helper.make_graph([node], "through", ends[:1], ends[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+
+def engine_of(model: Path, device: HostDevice, rows: int) -> FakeEngine:
+    """An engine of any ONNX file with a dynamic batch, of up to so many rows."""
+    made = FakeEngine(model, device)
+    [name] = made.inputs()
+    row = made.get_tensor_shape(name)[1:]
+    made.profiles = [{name: tuple((n, *row) for n in (1, 1, rows))}]
+    return made
+
+
+def open_pictures(
+    made: FakeEngine, image: bytes, spec: PreprocessSpec, *, max_batch: int, slots: int = 2
+) -> TensorRTPictureSession:
+    """A session; `image` is of `host_image`."""
+    with made.device.current():
+        letterbox = LetterboxKernel(made.device, image, spec)
+    return TensorRTPictureSession(
+        made, made.device, fake_tensorrt, letterbox, max_batch=max_batch, slots=slots
+    )

@@ -1,0 +1,130 @@
+"""TensorRT for RTX as it is, but for what takes a GPU: that is done by the stand-ins.
+
+Plans are built for real, and "loading" one gives a `FakeEngine` of a model that the test names.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fovea_engines.cuda.gpu import Gpu
+from fovea_engines.tensorrt.compat import RTX, Runtime, load_runtime
+
+from . import fake_tensorrt
+from .fake_device import FakeDevice
+from .fake_tensorrt import FakeEngine, FakeRuntimeConfig
+
+HERE = Gpu(FakeDevice.name, "89")
+
+
+class FakeRuntimeCache:
+    """An `IRuntimeCache` that says what it was given, and then what it has compiled."""
+
+    def __init__(self) -> None:
+        self.known = b""
+
+    def deserialize(self, blob: bytes) -> bool:
+        self.known = blob
+        return True
+
+    def serialize(self) -> bytes:
+        return self.known or b"kernels"
+
+
+class FakeRtxConfig(FakeRuntimeConfig):
+    """An `IRuntimeConfig` of RTX."""
+
+    cache: FakeRuntimeCache | None = None
+
+    def create_runtime_cache(self) -> FakeRuntimeCache:
+        return FakeRuntimeCache()
+
+    def set_runtime_cache(self, cache: FakeRuntimeCache) -> None:
+        self.cache = cache
+
+
+class FakeRtxEngine(FakeEngine):
+    """An `ICudaEngine` of RTX."""
+
+    def create_runtime_config(self) -> FakeRtxConfig:
+        self.config = FakeRtxConfig()
+        return self.config
+
+
+class FakeModule:
+    """The bindings, with another `Runtime`."""
+
+    ExecutionContextAllocationStrategy = fake_tensorrt.ExecutionContextAllocationStrategy
+
+    def __init__(self, trt: object, load: Callable[[], FakeEngine | None]) -> None:
+        self._trt, self._load = trt, load
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._trt, name)
+
+    def Runtime(self, logger: object) -> "FakeModule":  # noqa: N802  TensorRT's name
+        return self
+
+    def deserialize_cuda_engine(self, plan: memoryview) -> FakeEngine | None:
+        assert bytes(plan[:4]) == b"vtrt"
+        return self._load()
+
+
+class FakeGpuMachine:
+    """A machine with a GPU, on which every plan computes `model`.
+
+    Attributes:
+        model: ONNX file; None lets TensorRT refuse every plan.
+        rows: most that a plan takes.
+        engines: that were loaded.
+        devices: that were opened.
+    """
+
+    def __init__(self, model: Path | None = None, rows: int = 4) -> None:
+        self.model, self.rows = model, rows
+        self.engines: list[FakeRtxEngine] = []
+        self.devices: list[FakeDevice] = []
+        real = load_runtime(RTX)
+        self.runtime = Runtime(RTX, FakeModule(real.trt, self._load), real.logger, real.log)
+
+    def open_device(self) -> FakeDevice:
+        self.devices.append(FakeDevice())
+        return self.devices[-1]
+
+    def _load(self) -> FakeEngine | None:
+        if self.model is None:
+            return None
+        engine = FakeRtxEngine(self.model, self.devices[-1])
+        [name] = engine.inputs()
+        row = engine.get_tensor_shape(name)[1:]
+        engine.profiles = [{name: tuple((rows, *row) for rows in (1, 2, self.rows))}]
+        self.engines.append(engine)
+        return engine
+
+
+@contextmanager
+def fake_gpu_machine(gpu: Gpu = HERE) -> Iterator[FakeGpuMachine]:
+    """In the end every device is closed, and nothing was against the rules."""
+    machine = FakeGpuMachine()
+    with gpu_is_here(gpu) as patch:
+        patch.setattr("fovea_engines.cuda.driver.open_device", machine.open_device)
+        patch.setattr(
+            "fovea_engines.tensorrt.engine_file.load_runtime", lambda backend: machine.runtime
+        )
+        yield machine
+    for device in machine.devices:
+        assert device.closed
+        assert device.misuse == []
+        assert +device.alive == Counter()
+
+
+@contextmanager
+def gpu_is_here(gpu: Gpu | None) -> Iterator[pytest.MonkeyPatch]:
+    """The driver says so; nothing can run on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("assemble", "rebuild", "tensorrt.mismatch", "tensorrt.capabilities"):
+            patch.setattr(f"fovea_engines.{module}.gpu_here", lambda: gpu)
+        yield patch

@@ -1,0 +1,35 @@
+"""Version folders with engines of TensorRT for RTX, built where there is no GPU."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fovea_engines.build import build
+from fovea_engines.plan import BuildPlan
+from fovea_engines.tensorrt.options import BuilderOptions
+from fovea_engines.tensorrt.profiles import Profile
+
+from .rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
+
+OLD = "1.0.0.7"
+"""A release that is not installed."""
+
+
+def rtx_version(repository: Path, model: Path, name: str, **options: object) -> Path:
+    """Build the next version of a model for compute capability 80; its folder."""
+    builder = BuilderOptions((Profile(1, 2, 4),), capabilities=("80",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(repository.parent / "home"))
+        plan = BuildPlan(
+            model, name, repository, "tensorrt-rtx", max_batch=4, builder=builder, **options
+        )
+        build(plan)
+    return max((repository / name).glob("[0-9]*"))
+
+
+def tamper(folder: Path, **fields: object) -> Path:
+    """Change what a card says."""
+    card = folder / "card.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | fields))
+    return folder
