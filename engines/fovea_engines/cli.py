@@ -188,7 +188,8 @@ def build(
         return
     console = Console()
     console.print(card_table(card, version))
-    console.print(f"Serve it: fovea serve {repository}", markup=False, soft_wrap=True)
+    where = "" if card.judge is None else ", where such a GPU is: here the model will not be ready"
+    console.print(f"Serve it: fovea serve {repository}{where}", markup=False, soft_wrap=True)
 
 
 def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 
 
 @BACKENDS
-def test_a_real_detector_finds_the_same(shared, tmp_path, backend):
+def test_a_real_detector_finds_the_same_on_all_pictures(shared, tmp_path, backend):
     source = shared / "models" / "yolox_nano.onnx"
     plain = BuildPlan(source, "plain", tmp_path, backend)
     whole = BuildPlan(source, "whole", tmp_path, backend, image_front=True, nms_tail=True)
@@ -24,9 +24,8 @@ def test_a_real_detector_finds_the_same(shared, tmp_path, backend):
     assert cards[1].agreement == cards[0].agreement
     assert cards[0].content_key != cards[1].content_key
     with Engine.open(tmp_path / "plain/1") as host, Engine.open(tmp_path / "whole/1") as graph:
-        for file in picture_files(shared / "data" / "coco64" / "val", 4):
+        for file in picture_files(shared / "data" / "coco64" / "val", 64):
             want, have = (engine.detect(read_picture(file)) for engine in (host, graph))
-            assert len(want)
             np.testing.assert_array_equal(have.class_ids, want.class_ids)
             np.testing.assert_allclose(have.scores, want.scores, atol=1e-4)
             np.testing.assert_allclose(have.boxes, want.boxes, atol=0.01)

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from fovea_engines.cuda import base
 from fovea_engines.cuda.capture import Recording, capture, driver_call
+from fovea_engines.cuda.gpu import gpu_here
 from fovea_engines.cuda.resources import (
     PycudaEvent,
     PycudaKernel,
@@ -31,6 +32,11 @@ def open_device(index: int = 0) -> base.Device:
     Raises:
         BackendUnavailable: pycuda, the driver or the GPU is not there; with what to do.
     """
+    if gpu_here() is None:
+        raise BackendUnavailable(
+            "there is no NVIDIA GPU here, or no driver for it: nvidia-smi must list it, and in a "
+            "container, too (docker run --gpus all)"
+        )
     driver = _pycuda()
     try:
         driver.init()
@@ -155,7 +161,8 @@ def _pycuda() -> Any:
         import_module("cuda.bindings.driver")
     except ModuleNotFoundError as error:
         raise BackendUnavailable(
-            f"no GPU can be used ({error}): pip install pycuda cuda-bindings"
+            f"no GPU can be used ({error}): pip install pycuda cuda-bindings, for which a CUDA "
+            "toolkit must be there; docker/gpu.Dockerfile has all of it"
         ) from error
     except ImportError as error:
         raise BackendUnavailable(

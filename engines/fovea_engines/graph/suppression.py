@@ -27,11 +27,18 @@ def write_survivors(write: Writer, found: Candidates, iou: float) -> str:
         iou: a box is dropped when it overlaps a surviving better one of its class by more.
     """
     over = _write_over(write, found, iou)
-    one = np.array(1, np.float32)
-    alive = write("Sub", one, write("ReduceMax", over, np.array([1]), keepdims=1))
+    alive = _write_none(write, over)
     for _ in range(ROUNDS - 1):
-        alive = write("Sub", one, write("Min", write("MatMul", alive, over), one))
+        # Not MatMul: TensorRT multiplies no float32 matrices on Turing (compute capability 7.5).
+        better = write("Mul", over, write("Transpose", alive, perm=[0, 2, 1]))
+        alive = _write_none(write, better)
     return alive
+
+
+def _write_none(write: Writer, over: str) -> str:
+    """Whether nothing is over a box: [batch, 1, n] of [batch, n, n]."""
+    any_over = write("ReduceMax", over, np.array([1]), keepdims=1)
+    return write("Sub", np.array(1, np.float32), any_over)
 
 
 def _write_over(write: Writer, found: Candidates, iou: float) -> str:

@@ -8,6 +8,8 @@ from fovea_engines.cuda.gpu import gpu_here
 from fovea_engines.tensorrt.compat import Runtime
 from fovea_preprocess.errors import InvalidOption
 
+_H100 = {"90": "; for an H100 or H200 take --backend tensorrt on a machine that has one"}
+
 
 def parse_capabilities(text: str) -> tuple[str, ...]:
     """Compute capabilities as they are typed, each once: "80,89" or "8.0,8.9"."""
@@ -38,6 +40,6 @@ def check_capabilities(capabilities: Sequence[str], runtime: Runtime) -> None:
         if capability not in known:
             raise InvalidOption(
                 f"TensorRT-RTX {runtime.version} does not build for compute capability "
-                f"{capability!r}: it does for {', '.join(known)}. Others, such as 90 (H100, H200), "
-                "take --backend tensorrt on a machine that has one"
+                f"{capability!r}: it does for {', '.join(known)}"
+                + _H100.get(capability, "")
             )

@@ -14,7 +14,7 @@ from fovea_preprocess.placed import PlacedPicture
 from fovea_preprocess.spec import PreprocessSpec
 
 _FULL_HD = 1920 * 1080 * 3
-# More than a batch of 40 such pictures is made of smaller ones.
+# Enough for 43 of these; the pictures of larger batches must be smaller.
 _MOST_OF_A_SLOT = 256 << 20
 
 
