@@ -75,7 +75,7 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
 def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
     if plan.building is not None:
         # Now, and not after a calibration of minutes.
-        check_target(plan.backend, plan.building)
+        check_target(plan.backend, plan.building, plan.precision)
     prepared = prepare(plan, progress)
     dataset = _dataset(plan, prepared)
     key = plan.content_key(prepared.sha256, prepared.preprocess, _seen(plan, prepared, dataset))

@@ -154,3 +154,9 @@ def test_what_is_computed_in_float32(tmp_path, fault):
     changes, _ = FAULTS[fault]
     found = compile_graph(convolution(tmp_path / "m.onnx", **changes), "SM89")
     assert found.convolutions == {"float": 1}
+
+
+def test_turing_has_no_int8_and_takes_it_from_others(shared):
+    """Why `fovea build` refuses it."""
+    graph = to_half(signed(shared, "yolov5n"))
+    assert compile_graph(graph, "SM75,SM89").convolutions.keys() == {"half"}

@@ -94,6 +94,7 @@ def test_without_a_gpu_it_does_not_open(fovea, tiny_model, tmp_path):
     [
         (("--backend", "tensorrt-rtx"), "no GPU here to build for"),
         ((*RTX[:3], "90"), r"does not build for compute capability '90'"),
+        ((*RTX[:3], "75,89", "--precision", "int8"), "in FP16 for compute capability 75"),
         (("--backend", "openvino", "--profile", "1,2,4"), "--profile.* are for --backend tensorr"),
         ((*RTX, "--profile", "4,2,1"), "must ascend"),
         ((*RTX, "--profile", "1,2,4", "--max-batch", "8"), "profiles take up to 4 rows"),

@@ -101,9 +101,10 @@ def test_it_is_built_again_in_its_place(folder):
     check_alone(folder)
 
 
-def test_a_gpu_is_added_to_those_it_was_built_for(built, folder):
+def test_a_gpu_is_added_to_those_it_was_built_for(built, folder, tmp_path):
     tamper(folder, backend_version=read(built).backend_version)
-    with gpu_is_here(HERE):
+    with fake_gpu_machine() as machine:
+        machine.model = shutil.copy(folder / KEPT, tmp_path)
         assert "compute capability 80" in mismatch(read(folder))
         card = rebuild(folder)
         assert mismatch(card) is None

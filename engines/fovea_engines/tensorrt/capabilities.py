@@ -40,6 +40,5 @@ def check_capabilities(capabilities: Sequence[str], runtime: Runtime) -> None:
         if capability not in known:
             raise InvalidOption(
                 f"TensorRT-RTX {runtime.version} does not build for compute capability "
-                f"{capability!r}: it does for {', '.join(known)}"
-                + _H100.get(capability, "")
+                f"{capability!r}: it does for {', '.join(known)}" + _H100.get(capability, "")
             )

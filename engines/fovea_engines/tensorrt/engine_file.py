@@ -23,10 +23,11 @@ from fovea_engines.tensorrt.picture_session import TensorRTPictureSession
 from fovea_engines.tensorrt.plugins import Plugin, load_plugins
 from fovea_engines.tensorrt.session import TensorRTSession
 from fovea_engines.tensorrt.timing_cache import timing_cache_file
-from fovea_preprocess.errors import BackendUnavailable
+from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
 
 ENGINE_FILE = "model.plan"
+_TURING = "75"
 KEPT_FILE = "prepared.onnx"
 """What the plan was built from: another TensorRT or another GPU builds its own of it."""
 
@@ -36,14 +37,19 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "fovea" / "tensorrt"
 
 
-def check_target(backend: str, options: BuilderOptions) -> None:
+def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
     """See that a plan can be built here for what it is wanted for.
 
     Raises:
         BackendUnavailable: the backend is not installed.
-        InvalidOption: it does not build for that GPU.
+        InvalidOption: it does not build for that GPU, or not in that precision.
     """
     check_capabilities(options.capabilities, load_runtime(backend))
+    if precision == "int8" and _TURING in options.capabilities:
+        raise InvalidOption(
+            "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and then "
+            "for all it builds for together: take --precision fp16 for 75, in a build of its own"
+        )
 
 
 def write_engine(
