@@ -21,6 +21,7 @@
     └── BackendError            the runtime underneath
         ├── BackendUnavailable  not installed, or not usable on this machine
         ├── OutOfMemory         the device has not the memory that an engine needs
+        ├── DeviceLost          the device does not answer any more
         └── InferenceFailed     it refused or broke on this input
 
 Every error carries a stable `code` word, for programs, and a message that says what to do next,
@@ -164,6 +165,12 @@ class OutOfMemory(BackendError):
     """The device has not the memory that was asked for."""
 
     code = "out_of_memory"
+
+
+class DeviceLost(BackendError):
+    """The device does not answer any more: only a new process can use it again."""
+
+    code = "device_lost"
 
 
 class InferenceFailed(BackendError):

@@ -19,6 +19,7 @@ from dataclasses import replace
 from fovea_engines.backends.base import Array
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import (
+    DeviceLost,
     FoveaError,
     InferenceFailed,
     InvalidRequest,
@@ -138,13 +139,16 @@ class Pipeline:
                 done = True
             finally:
                 if not done:
-                    self._died(name)
+                    self._fail(
+                        f"the {name} stage has died; the server's log says why; restart it"
+                    )
 
         return threading.Thread(target=run, name=f"{self.engine.card.name}-{name}", daemon=True)
 
-    def _died(self, stage: str) -> None:
+    def _fail(self, reason: str) -> None:
+        """Take nothing more, and tell everyone who waits."""
         with self._gate:
-            self.failure = f"the {stage} stage has died; the server's log says why; restart it"
+            self.failure = reason
         log.critical("model %s: %s", self.engine.card.name, self.failure)
         for job in list(self._live):
             job.fail(ModelNotReady(self.failure))
@@ -252,6 +256,8 @@ class Pipeline:
         except FoveaError as error:
             for job in jobs:
                 job.fail(error)
+            if isinstance(error, DeviceLost):
+                self._fail(str(error))
         except Exception:  # one image must not take the model down with it
             log.exception("model %s: an image failed", self.engine.card.name)
             for job in jobs:

@@ -86,6 +86,7 @@ class FakeDevice:
         self.trace: list[tuple[str, int]] = []
         self.before: Callable[[str, FakeStream], None] = lambda operation, stream: None
         self.closed = False
+        self.lost = False
         self._total = total
         self._memories: dict[int, FakeMemory] = {}
         self._streams: dict[int, FakeStream] = {}
@@ -99,13 +100,17 @@ class FakeDevice:
         """Let an operation fail, once some went well: as it is "enqueue"d, or as it is "run"."""
         self._told[operation, when] = [True] * times + [False] * after
 
+    def crash(self) -> None:
+        """From now on every call fails, as after a kernel that has crashed."""
+        self.lost = True
+
     def told_to_fail(self, operation: str, when: str) -> bool:
         with self._lock:
             told = self._told.get((operation, when))
             return bool(told) and told.pop()
 
     def fail_if_told(self, operation: str, when: str) -> None:
-        if self.told_to_fail(operation, when):
+        if self.lost or self.told_to_fail(operation, when):
             raise InferenceFailed(f"{operation} failed, as it was told to")
 
     def check_current(self, what: str) -> None:
@@ -143,6 +148,7 @@ class FakeDevice:
 
     def memory(self) -> tuple[int, int]:
         self.check_current("memory")
+        self.fail_if_told("memory", "enqueue")
         return self._total - sum(m.size for m in self._memories.values()), self._total
 
     def stream(self) -> FakeStream:

@@ -79,7 +79,7 @@ class FakeStream(Owned):
 
     def take_error(self) -> str | None:
         error, self._error = self._error, None
-        return error
+        return "the device has crashed" if self.device.lost else error
 
     def release(self):
         self._work.put(None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fovea_engines.tensorrt.session import TensorRTSession
-from fovea_preprocess.errors import InferenceFailed, OutOfMemory
+from fovea_preprocess.errors import DeviceLost, InferenceFailed, OutOfMemory
 
 from . import fake_tensorrt
 from .fake_device import fake_gpu
@@ -166,3 +166,15 @@ def test_contexts_compute_in_memory_that_the_session_gives_them(made):
     config = made.create_runtime_config()
     with TensorRTSession(made, made.device, fake_tensorrt, max_batch=8, runtime_config=config):
         assert config.strategy is fake_tensorrt.ExecutionContextAllocationStrategy.USER_MANAGED
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_a_device_that_crashed_is_lost_and_told_so(made, device, graphs):
+    session = open_session(made, max_batch=8, graphs=graphs)
+    served(session)
+    device.crash()
+    for _ in range(2):
+        with pytest.raises(DeviceLost, match=r"does not answer any more.*restart"):
+            session.infer({"x": rows(3)})
+    session.close()
+    assert not made.contexts

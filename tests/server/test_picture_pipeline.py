@@ -14,7 +14,7 @@ from fovea_engines.build import build
 from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
-from fovea_preprocess.errors import InferenceFailed, InvalidImage
+from fovea_preprocess.errors import DeviceLost, InferenceFailed, InvalidImage, ModelNotReady
 from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_server.job import Job
 from fovea_server.model import _warm_up
@@ -134,3 +134,14 @@ def test_the_way_of_pictures_is_warmed_up(engine, device):
         device.trace.clear()
         _warm_up(engine)
     assert "kernel" in [operation for operation, _ in device.trace]
+
+
+def test_a_device_that_crashed_takes_the_model_down_with_a_reason(pipeline, device, scenes):
+    pipeline.submit([first := job(scenes[0])])
+    assert first.future.result(60)
+    device.crash()
+    pipeline.submit([second := job(scenes[0])])
+    with pytest.raises((DeviceLost, ModelNotReady), match="does not answer any more"):
+        second.future.result(60)
+    with pytest.raises(ModelNotReady, match="restart"):
+        pipeline.submit([job(scenes[0])])

@@ -145,7 +145,11 @@ class Device(Protocol):
         ...
 
     def memory(self) -> tuple[int, int]:
-        """Free and total bytes."""
+        """Free and total bytes.
+
+        Raises:
+            InferenceFailed: the device does not answer any more.
+        """
         ...
 
     def stream(self) -> Stream:

@@ -22,7 +22,7 @@ from fovea_engines.tensorrt.memory import SlotSize, check_memory
 from fovea_engines.tensorrt.pictures import staging_bytes
 from fovea_engines.tensorrt.slot import Slot
 from fovea_engines.tensorrt.tensors import Tensor, read_inputs, read_outputs
-from fovea_preprocess.errors import InferenceFailed
+from fovea_preprocess.errors import DeviceLost, InferenceFailed
 
 # One copies while the other computes; more only wait for the same GPU.
 DEFAULT_SLOTS = 2
@@ -126,9 +126,22 @@ class TensorRTSession:
             if slot is None:
                 raise _closed()
             with self._device.current():
-                yield slot
+                try:
+                    yield slot
+                except InferenceFailed as error:
+                    self._check_device(error)
+                    raise
         finally:
             self._free.put(slot)
+
+    def _check_device(self, cause: InferenceFailed) -> None:
+        """After a kernel has crashed, CUDA answers every call with that error."""
+        try:
+            self._device.memory()
+        except InferenceFailed:
+            raise DeviceLost(
+                f"{self._device.name} does not answer any more ({cause}): restart the server"
+            ) from cause
 
     def _infer(self, slot: Slot, feeds: Mapping[str, Array]) -> dict[str, Array]:
         return self._in_parts(

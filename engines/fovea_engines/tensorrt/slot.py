@@ -144,7 +144,8 @@ class Slot:
             self._stream.synchronize()
         for bucket in buckets:
             if lane := self._lanes.pop(bucket, None):
-                lane.close()
+                with suppress(BackendError):
+                    lane.close()
 
     def close(self) -> None:
         """Give everything back."""
