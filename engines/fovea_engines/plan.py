@@ -62,7 +62,7 @@ class BuildPlan:
             `PreprocessSpec`; None takes what the family was trained with.
         tensorrt: also write the graph as TensorRT takes it to this file, and judge it.
         image_front: take uint8 pictures, as they are decoded, and normalise them in the graph;
-            None does so for TensorRT, where a quarter of the bytes goes to the GPU.
+            None does so for TensorRT.
         nms_tail: suppress duplicates in the graph; None does so for TensorRT, where 6 numbers a
             box come back instead of all candidates.
         builder: how a TensorRT engine is built; None takes one profile of up to `max_batch`.

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from fovea_engines.backends.base import Array
+from fovea_engines.backends.cores import usable_cores
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import (
     DeviceLost,
@@ -70,7 +71,9 @@ class Pipeline:
         self._computed: queue.Queue[tuple[list[Entry[Job]], dict[str, Array]] | None] = queue.Queue(
             maxsize=2 * owners
         )
-        self._readers = [self._thread("decode", self._decode_stage) for _ in range(owners)]
+        # A GPU has fewer owners than it takes cores to decode for it.
+        readers = owners if engine.pictures is None else usable_cores()
+        self._readers = [self._thread("decode", self._decode_stage) for _ in range(readers)]
         self._owners = [self._thread("infer", self._infer_stage) for _ in range(owners)]
         self._finisher = self._thread("postprocess", self._postprocess_stage)
         for thread in (*self._readers, *self._owners, self._finisher):
@@ -139,9 +142,7 @@ class Pipeline:
                 done = True
             finally:
                 if not done:
-                    self._fail(
-                        f"the {name} stage has died; the server's log says why; restart it"
-                    )
+                    self._fail(f"the {name} stage has died; the server's log says why; restart it")
 
         return threading.Thread(target=run, name=f"{self.engine.card.name}-{name}", daemon=True)
 

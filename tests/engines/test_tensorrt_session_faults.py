@@ -133,7 +133,7 @@ def test_an_engine_that_does_not_fit_is_refused_before_anything_is_taken(tmp_pat
         assert str(refused.value) == (
             "the engine needs 60.0 MB beside its weights, and Fake GPU has 50.0 MB of 50.0 MB "
             "free: 2 slots of 30.0 MB to compute in and 0.0 MB for inputs and outputs. What "
-            "helps: fewer than 2 slots, a max batch below 8, stopping what else uses the GPU"
+            "helps: a build with a --max-batch below 8, stopping what else uses the GPU"
         )
         with open_session(made, max_batch=8, slots=1) as session:
             served(session)

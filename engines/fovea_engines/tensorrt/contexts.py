@@ -54,6 +54,6 @@ class Contexts:
         if not made:
             raise InferenceFailed(
                 f"TensorRT made no context for batches of {bucket.rows}; the log says why. It may "
-                "be short of memory: open the engine with fewer slots or a smaller max batch"
+                "be short of memory: build the engine with a smaller --max-batch"
             )
         return context

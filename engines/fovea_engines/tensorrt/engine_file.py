@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,12 @@ from fovea_engines.tensorrt.picture_session import TensorRTPictureSession
 from fovea_engines.tensorrt.plugins import Plugin, load_plugins
 from fovea_engines.tensorrt.session import TensorRTSession
 from fovea_engines.tensorrt.timing_cache import timing_cache_file
-from fovea_preprocess.errors import BackendUnavailable, InvalidOption
+from fovea_preprocess.errors import BackendUnavailable, InvalidOption, OutOfMemory
 from fovea_preprocess.spec import PreprocessSpec
 
 ENGINE_FILE = "model.plan"
 _TURING = "75"
+_OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
 KEPT_FILE = "prepared.onnx"
 """What the plan was built from: another TensorRT or another GPU builds its own of it."""
 
@@ -154,6 +156,12 @@ def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
         if (reason := runtime.objection(data)) is not None:
             raise BackendUnavailable(f"{file.path} was not built for {device.name}: {reason}")
         engine = runtime.trt.Runtime(runtime.logger).deserialize_cuda_engine(data)
+    if engine is None and _OUT_OF_MEMORY.search(" ".join(messages)):
+        free, total = device.memory()
+        raise OutOfMemory(
+            f"{file.path} does not fit: {device.name} has {free / 1e6:,.1f} MB of "
+            f"{total / 1e6:,.1f} MB free; unload a model, or stop what else uses the GPU"
+        )
     if engine is None:
         raise BackendUnavailable(
             f"TensorRT {runtime.version} cannot load {file.path} on {device.name} "

@@ -43,8 +43,7 @@ def check_memory(device: Device, size: SlotSize, slots: int) -> None:
     free, total = device.memory()
     if needed <= free:
         return
-    ways = [f"fewer than {slots} slots"] if slots > 1 else []
-    ways += [f"a max batch below {size.rows}"] if size.rows > 1 else []
+    ways = [f"a build with a --max-batch below {size.rows}"] if size.rows > 1 else []
     ways += ["stopping what else uses the GPU"]
     raise OutOfMemory(
         f"the engine needs {_megabytes(needed)} beside its weights, and {device.name} has "
