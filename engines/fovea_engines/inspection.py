@@ -11,7 +11,7 @@ from fovea_engines.backends.base import TensorSpec
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.plain import ENGINE_FILES, open_plain
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
+from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
 
 if TYPE_CHECKING:
     from fovea_engines.tensorrt.layers import PlanLayers
@@ -64,6 +64,10 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     from fovea_engines.heads.metadata import labels_from_metadata
     from fovea_engines.heads.recognise import recognise
 
+    if path.is_file() and path.suffix in (".plan", ".engine", ".xml", ".bin", ".json"):
+        raise InvalidModel(
+            f"{path} is no ONNX file: an engine is shown by its folder, {path.parent}"
+        )
     model = load(path).proto
     inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
     head = recognise(inputs, outputs, metadata, family)

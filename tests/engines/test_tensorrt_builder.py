@@ -244,11 +244,13 @@ def test_there_is_one_runtime(runtime):
     assert load_runtime(RTX) is runtime
 
 
-def test_what_nobody_collects_is_logged(runtime, caplog):
+def test_what_is_collected_is_logged_too_but_not_to_a_bare_terminal(runtime, caplog, capfd):
     with runtime.log.collect() as outer, runtime.log.collect() as inner:
         runtime.log.write("said")
     assert outer == inner == ["said"]
-    assert caplog.messages == []
+    assert caplog.messages == ["said"]
+    assert capfd.readouterr().err == ""
+    caplog.clear()
     assert runtime.trt.Runtime(runtime.logger).deserialize_cuda_engine(b"no plan") is None
     assert {record.levelname for record in caplog.records} == {"ERROR"}
     assert inner == ["said"]

@@ -107,7 +107,7 @@ def test_who_can_load_a_plan(tag, backend, version, says, engine):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no TensorRT engine"),
+        (b"", "is empty"),
         (b"\x08\x07\x12\x07pytorch", "no TensorRT engine"),
         (b"\x00\x01\x00\x00not JSON" + PLAN, "no TensorRT engine"),
         (b"ftrt", "no TensorRT plan at byte 0: it is damaged"),

@@ -115,6 +115,8 @@ def _read(path: Path, file: BinaryIO, size: int) -> PlanFile:
     offset, metadata = 0, {}
     if start[:4] not in _BACKENDS:
         length = int.from_bytes(start[:_LENGTH], "little", signed=True)
+        if not start:
+            raise InvalidModel(f"{path} is empty: copy or export it again")
         if start[_LENGTH:] != b"{":
             raise InvalidModel(
                 f"{path} is no TensorRT engine (it begins with {start[:4]!r}): give a plan of "

@@ -39,9 +39,9 @@ class BuilderOptions:
         if not self.profiles:
             raise InvalidOption("profiles are none; give one, e.g. 1,4,8")
         if self.level not in _LEVELS:
-            raise InvalidOption(f"builder optimization level is {self.level}; it must be 0 to 5")
+            raise InvalidOption(f"--builder-level is {self.level}; it must be 0 to 5")
         if self.workspace is not None and self.workspace < 1:
-            raise InvalidOption(f"workspace is {self.workspace} bytes; it must be 1 or more")
+            raise InvalidOption("--workspace must be 1 MiB or more; leave it out for all there is")
 
     @property
     def max_batch(self) -> int:
