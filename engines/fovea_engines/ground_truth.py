@@ -52,6 +52,6 @@ class GroundTruth:
         self._progress.note(f"mAP50-95 {accuracy.map50_95:.3f} in {name}")
         return accuracy
 
-    def drop(self, engine: Engine) -> float:
-        """How much mAP50-95 an engine that is tried out loses, in silence."""
-        return self.source.map50_95 - evaluate(in_process(engine), self._dataset).map50_95
+    def map_of(self, engine: Engine) -> float:
+        """mAP50-95 of an engine that is tried out, in silence."""
+        return evaluate(in_process(engine), self._dataset).map50_95

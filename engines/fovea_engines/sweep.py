@@ -105,6 +105,8 @@ class Trials:
         self._prepared = prepared
         self._ranges = ranges
         self._truth = truth
+        # Measured now, as a phase of its own and not within that of a trial.
+        self._source_map = 0.0 if truth is None else truth.source.map50_95
         self._encoding = encoding
         outputs = [output.name for output in prepared.outputs]
         self._samples = list(
@@ -115,7 +117,7 @@ class Trials:
         """How good the network is in which layers of these names stay float."""
         with self._engine(keep_float) as engine:
             quality = self._quality_of(engine)
-            drop = None if self._truth is None else self._truth.drop(engine)
+            drop = None if self._truth is None else self._source_map - self._truth.map_of(engine)
         margin = quality - BUDGET if drop is None else self._plan.max_drop - drop
         return Standing(quality, drop, margin)
 
