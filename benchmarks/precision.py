@@ -4,8 +4,8 @@
 
 Each model is built in FP32 for every backend, in FP16 and in INT8 (as `fovea build` does it, and
 for TensorRT, which is measured for accuracy alone, by ONNX Runtime). Speed is that of infer calls,
-one caller a core; every round measures every engine once, in turn, and the ratio to the fastest
-FP32 engine of the same round is what can be compared.
+of a caller a core and of a lone one; every round measures every engine once, in turn, and the ratio
+to the fastest FP32 engine of the same round is what can be compared.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ from fovea_engines.progress import ConsoleProgress
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 COCO = SHARED / "data" / "coco64"
+CASES = {
+    "a caller a core": Case("", 1, usable_cores(), "narrow"),
+    "alone": Case("", 1, 1, "wide"),
+}
 MODELS = ("yolov5n", "yolox_nano", "yolov8n", "yolov10n")
 
 
@@ -57,10 +61,11 @@ def plans(model: Path, folder: Path) -> dict[str, BuildPlan]:
     }
 
 
-def speeds(folders: Mapping[str, Path], rounds: int, seconds: float) -> dict[str, list[float]]:
+def speeds(
+    folders: Mapping[str, Path], case: Case, rounds: int, seconds: float
+) -> dict[str, list[float]]:
     """Images a second of each engine, a figure a round."""
     engines = {name: Engine.open(folder) for name, folder in folders.items()}
-    case = Case("", 1, usable_cores(), "narrow")
     found: dict[str, list[float]] = {name: [] for name in engines}
     for engine in engines.values():
         images_per_second(engine.session, case, 0)
@@ -72,18 +77,8 @@ def speeds(folders: Mapping[str, Path], rounds: int, seconds: float) -> dict[str
     return found
 
 
-def report(model: Path, rounds: int, seconds: float) -> dict[str, object]:
-    """Build, time and collect the figures of one model."""
-    with tempfile.TemporaryDirectory() as folder:
-        wanted = plans(model, Path(folder))
-        cards: dict[str, EngineCard] = {
-            name: build(plan, ConsoleProgress()) for name, plan in wanted.items()
-        }
-        found = speeds(
-            {name: plan.repository / model.stem / "1" for name, plan in wanted.items()},
-            rounds,
-            seconds,
-        )
+def compare(found: Mapping[str, list[float]]) -> dict[str, object]:
+    """The figures of `speeds`, and their ratios to the fastest FP32 engine of each round."""
     best = [max(row) for row in zip(*(found[f"fp32 {b}"] for b in CPU_BACKENDS), strict=True)]
     ratios = {
         name: [round(one / top, 2) for one, top in zip(rates, best, strict=True)]
@@ -93,6 +88,23 @@ def report(model: Path, rounds: int, seconds: float) -> dict[str, object]:
         "images_per_s": {name: round(statistics.median(r), 1) for name, r in found.items()},
         "ratio_to_best_fp32": {name: statistics.median(r) for name, r in ratios.items()},
         "ratios": ratios,
+    }
+
+
+def report(model: Path, rounds: int, seconds: float) -> dict[str, object]:
+    """Build, time and collect the figures of one model."""
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = plans(model, Path(folder))
+        cards: dict[str, EngineCard] = {
+            name: build(plan, ConsoleProgress()) for name, plan in wanted.items()
+        }
+        folders = {name: plan.repository / model.stem / "1" for name, plan in wanted.items()}
+        found = {
+            key: compare(speeds(folders, case, rounds, seconds)) for key, case in CASES.items()
+        }
+    return {
+        **found["a caller a core"],
+        "alone": found["alone"],
         "map50_95": {
             name: round(accuracy.map50_95, 4) for name, accuracy in cards["int8"].accuracy.items()
         },
@@ -104,7 +116,7 @@ def report(model: Path, rounds: int, seconds: float) -> dict[str, object]:
 
 def table(models: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
     """The figures for people."""
-    shown = Table("model", "engine", "images/s", "ratio to the best FP32", "mAP50-95")
+    shown = Table("model", "engine", "images/s", "to the best FP32", "alone", "mAP50-95")
     for model, figures in models.items():
         for name, rate in figures["images_per_s"].items():
             accuracy = figures["map50_95"].get(name.split()[0])
@@ -113,10 +125,11 @@ def table(models: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
                 name,
                 f"{rate:.1f}",
                 f"{figures['ratio_to_best_fp32'][name]:.2f}",
+                f"{figures['alone']['ratio_to_best_fp32'][name]:.2f}",
                 f"{accuracy:.3f}",
             )
         judged = figures["map50_95"]["int8 for TensorRT"]
-        shown.add_row(model, "int8 for TensorRT", "-", "-", f"{judged:.3f}")
+        shown.add_row(model, "int8 for TensorRT", "-", "-", "-", f"{judged:.3f}")
     return shown
 
 

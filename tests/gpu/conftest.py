@@ -2,7 +2,9 @@
 
 import pytest
 
+from fovea_engines.backends.registry import TENSORRT_BACKENDS, available_backends
 from fovea_engines.cuda.driver import open_device
+from fovea_engines.tensorrt.compat import load_runtime
 from fovea_preprocess.errors import BackendUnavailable
 
 
@@ -14,3 +16,20 @@ def device():
         pytest.skip(str(reason))
     with found:
         yield found
+
+
+@pytest.fixture(params=TENSORRT_BACKENDS)
+def backend(request, device) -> str:
+    """Each TensorRT that is installed and builds for this GPU."""
+    name = request.param
+    problem = next(info.problem for info in available_backends() if info.name == name)
+    if problem is not None:
+        pytest.skip(f"{name}: {problem}")
+    try:
+        runtime = load_runtime(name)
+    except BackendUnavailable as reason:
+        pytest.skip(str(reason))
+    known, here = runtime.compute_capabilities, "{}{}".format(*device.capability)
+    if known and here not in known:
+        pytest.skip(f"{name} builds for {', '.join(known)}, and {device.name} is {here}")
+    return name

@@ -15,11 +15,10 @@ SIZES = [(64, 80), (480, 640), (1300, 2200), (37, 400)]
 
 
 @pytest.fixture
-def engine(device, tmp_path) -> Iterator[Engine]:
+def engine(device, backend, tmp_path) -> Iterator[Engine]:
     """Built for this GPU, of which all memory is free again in the end."""
-    pytest.importorskip("tensorrt_rtx_bindings", reason="pip install '.[rtx]'")
     model = tiny_detector(tmp_path / "tiny.onnx")
-    build(BuildPlan(model, "tiny", tmp_path, "tensorrt-rtx", max_batch=4))
+    build(BuildPlan(model, "tiny", tmp_path, backend, max_batch=4))
     # What a first engine leaves behind stays with the process: libraries, and the driver's own.
     with Engine.open(tmp_path / "tiny" / "1") as first:
         first.outputs_of(draw(64, 80, 0))

@@ -1,0 +1,139 @@
+"""Engines of TensorRT, built for this GPU and run on it, find what ONNX Runtime finds."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from tests.engines.tiny import tiny_detector
+
+from fovea_engines.build import build
+from fovea_engines.card import CARD_FILE, EngineCard
+from fovea_engines.cuda.gpu import gpu_here
+from fovea_engines.engine import Engine
+from fovea_engines.plan import BuildPlan
+from fovea_engines.proof import check_detections
+from fovea_engines.rebuild import rebuild
+from fovea_engines.samples import draw
+from fovea_engines.tensorrt.mismatch import mismatch
+from fovea_preprocess.errors import BackendUnavailable
+
+# TensorRT tries kernels out, for minutes.
+pytestmark = pytest.mark.timeout(1800)
+ROWS = 4
+LEAST = {"fp32": 0.95, "fp16": 0.95, "int8": 0.8}
+OLD = "1.0.0.7"
+
+
+@dataclass
+class Subject:
+    """A detector, with pictures to measure ranges on and others to judge it on."""
+
+    model: Path
+    calibration: Path
+    images: Path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Timings of another folder than the user's."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def tiny(tmp_path) -> Subject:
+    for number in range(16):
+        folder = tmp_path / ("calibration", "images")[number % 2]
+        folder.mkdir(exist_ok=True)
+        pixels = draw(64 + 2 * number, 80, number)
+        cv2.imwrite(str(folder / f"{number}.png"), pixels[..., ::-1])
+    model = tiny_detector(tmp_path / "tiny.onnx", depth=4)
+    return Subject(model, tmp_path / "calibration", tmp_path / "images")
+
+
+@pytest.fixture(params=["tiny", "yolov8n"])
+def subject(request) -> Subject:
+    if request.param == "tiny":
+        return request.getfixturevalue("tiny")
+    shared = request.getfixturevalue("shared")
+    pictures = shared / "data" / "coco64"
+    return Subject(shared / "models" / "yolov8n.onnx", pictures / "calibration", pictures / "val")
+
+
+@pytest.fixture
+def folder(backend, tiny, tmp_path) -> Path:
+    """A version of the tiny detector."""
+    build(BuildPlan(tiny.model, "d", tmp_path / "r", backend, max_batch=ROWS))
+    return tmp_path / "r" / "d" / "1"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_it_finds_what_onnx_runtime_finds(backend, subject, precision, tmp_path):
+    repository = tmp_path / "r"
+    plan = BuildPlan(
+        subject.model,
+        "d",
+        repository,
+        backend,
+        max_batch=ROWS,
+        precision=precision,
+        calibration=subject.calibration if precision == "int8" else None,
+        images=subject.images,
+    )
+    card = build(plan)
+    assert (card.judge, card.gpu, card.precision) == (None, gpu_here(), precision)
+    # The image front, and the NMS tail.
+    assert (card.inputs[0].dtype, card.outputs[0].shape[2]) == ("uint8", 6)
+    build(BuildPlan(subject.model, "source", repository, "onnxruntime"))
+    with Engine.open(repository / "d/1") as engine, Engine.open(repository / "source/1") as source:
+        assert engine.pictures is not None
+        found = check_detections(source, engine, subject.images)
+    assert found.detections
+    assert found.quality >= LEAST[precision]
+    # Kernels that RTX compiles as it loads may round otherwise than those of the build.
+    assert found.quality == pytest.approx(card.agreement.quality, abs=0.01)
+
+
+def test_a_row_is_the_same_alone_in_a_batch_and_beside_other_callers(folder):
+    with Engine.open(folder) as engine:
+        name, (_, height, width, _) = engine.card.inputs[0].name, engine.card.inputs[0].shape
+        rows = np.stack([draw(height, width, seed) for seed in range(ROWS)])
+
+        def infer(batch: np.ndarray) -> np.ndarray:
+            return engine.session.infer({name: batch})["output0"]
+
+        alone = np.concatenate([infer(rows[i : i + 1]) for i in range(ROWS)])
+        assert alone[..., 4].max() > 0.25
+        for count in range(1, ROWS + 1):
+            # Best scores: rows of equal ones may swap in kernels of another batch size.
+            best = infer(rows[:count])[..., 4].max(axis=1)
+            np.testing.assert_allclose(best, alone[:count, :, 4].max(axis=1), atol=1e-4)
+
+        def serve(seed: int) -> None:
+            for step in range(100):
+                i = (seed + step) % ROWS
+                np.testing.assert_array_equal(infer(rows[i : i + 1]), alone[i : i + 1])
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(serve, range(8)))
+
+
+def test_an_engine_of_another_release_is_built_again(folder):
+    pixels = draw(64, 80, 0)
+    with Engine.open(folder) as engine:
+        want = engine.detect(pixels)
+    card = EngineCard.read(folder / CARD_FILE)
+    replace(card, backend_version=OLD).write(folder / CARD_FILE)
+    with pytest.raises(BackendUnavailable, match=rf"was built with \S+ {OLD}.*--rebuild"):
+        Engine.open(folder)
+    again = rebuild(folder)
+    assert mismatch(again) is None
+    assert (again.backend_version, again.gpu) == (card.backend_version, card.gpu)
+    assert (again.judge, again.agreement) == (None, card.agreement)
+    with Engine.open(folder) as engine:
+        found = engine.detect(pixels)
+    assert len(want)
+    np.testing.assert_array_equal(found.class_ids, want.class_ids)
+    np.testing.assert_allclose(found.boxes, want.boxes, atol=0.5)
