@@ -7,23 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fovea_engines.agreement.matching import match
-from fovea_engines.agreement.measure import CONF, MARGIN
 from fovea_engines.engine import Engine
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.nms_tail import add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.plan import BuildPlan
 from fovea_engines.prepare import PreparedModel
+from fovea_engines.proof import AGREEMENT_IMAGES, check_detections
 from fovea_engines.samples import sample_images
 from fovea_preprocess.errors import Disagreement
 
 if TYPE_CHECKING:
     import onnx
 
-_IMAGES = 64
 # Rounding at the front may move a step of INT8; a tail that is wrong costs much more.
 _MOST_LOST = 0.02
 
@@ -74,24 +71,23 @@ def check_finish(core: Engine, finished: Engine, images: Path | None = None) -> 
     Raises:
         Disagreement: boxes, or of models without boxes outputs, differ.
     """
-    lost = total = 0.0
-    for _, pixels in sample_images(images, _IMAGES):
-        if core.head is None:
-            wrong, whole = _outputs_lost(core, finished, pixels)
-        else:
-            matching = match(core.detect(pixels), finished.detect(pixels), CONF, MARGIN)
-            wrong, whole = matching.lost, matching.total
-        lost, total = lost + wrong, total + whole
+    if core.head is None:
+        lost = _outputs_lost(core, finished, images)
+    else:
+        lost = 1 - check_detections(core, finished, images).quality
     # Also when a difference is no number.
-    if not lost <= _MOST_LOST * total:
+    if not lost <= _MOST_LOST:
         raise Disagreement(
-            f"with image front and NMS tail in the graph {lost / total:.1%} of what is found "
-            "differs: --no-image-front and --no-nms-tail leave them to the host"
+            f"with image front and NMS tail in the graph {lost:.1%} of what is found differs: "
+            "--no-image-front and --no-nms-tail leave them to the host"
         )
 
 
-def _outputs_lost(core: Engine, finished: Engine, pixels: NDArray[np.uint8]) -> tuple[float, float]:
-    """Absolute differences and values of all outputs for one picture, summed."""
-    want, have = (one.outputs_of(pixels) for one in (core, finished))
-    lost = sum(float(np.abs(have[name] - want[name]).sum()) for name in want)
-    return lost, sum(float(np.abs(array).sum()) for array in want.values())
+def _outputs_lost(core: Engine, finished: Engine, images: Path | None) -> float:
+    """Absolute differences of all outputs over their absolute values, of all pictures together."""
+    lost = total = 0.0
+    for _, pixels in sample_images(images, AGREEMENT_IMAGES):
+        want, have = (one.outputs_of(pixels) for one in (core, finished))
+        lost += sum(float(np.abs(have[name] - want[name]).sum()) for name in want)
+        total += sum(float(np.abs(array).sum()) for array in want.values())
+    return lost / total if total else lost
