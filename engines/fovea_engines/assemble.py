@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fovea_engines.backends.base import Session
 from fovea_engines.backends.registry import JUDGE, backend_module, open_session
 from fovea_engines.card import CARD_FORMAT, EngineCard, Precision
-from fovea_engines.cuda.gpu import gpu_here
+from fovea_engines.cuda.gpu import Gpu, gpu_here
 from fovea_engines.device import processor_name
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
@@ -45,34 +45,14 @@ def assemble(
         InvalidModel: the backend does not take it.
         BuildError: likewise.
     """
-    progress, model, judge = progress or Progress(), graph.SerializeToString(), None
-    if plan.building is None:
-        file: Path = backend_module(plan.backend).engine_from_onnx(model, folder)
-    else:
-        file = write_engine(
-            plan.backend,
-            model,
-            plan.building,
-            folder,
-            progress,
-            source=prepared.sha256,
-            precision=precision,
-            preprocess=prepared.preprocess,
-        )
+    progress = progress or Progress()
+    file = _compile(plan, prepared, graph.SerializeToString(), precision, folder, progress)
     # The engine file first: it is the one that is opened; model.bin belongs to model.xml. And now:
     # opening it may leave kernels beside it, which later starts overwrite.
     others = sorted(path for path in folder.iterdir() if path != file)
     files = {path.name: file_sha256(path) for path in (file, *others)}
     gpu = gpu_here() if plan.for_tensorrt else None
-    try:
-        session = open_session(plan.backend, file, max_batch=plan.max_batch)
-    except BackendUnavailable as error:
-        if plan.building is None:
-            raise
-        if gpu is not None and gpu.capability in (plan.building.capabilities or gpu.capability):
-            raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
-        progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
-        judge, session = JUDGE, _stand_in(plan, graph)
+    session, judge = _open(plan, graph, file, gpu, progress)
     card = EngineCard(
         format=CARD_FORMAT,
         name=plan.name,
@@ -100,6 +80,44 @@ def assemble(
         gpu=None if plan.building is None or plan.building.capabilities else gpu,
     )
     return Engine(card, session)
+
+
+def _compile(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    model: bytes,
+    precision: Precision,
+    folder: Path,
+    progress: Progress,
+) -> Path:
+    if plan.building is None:
+        file: Path = backend_module(plan.backend).engine_from_onnx(model, folder)
+        return file
+    return write_engine(
+        plan.backend,
+        model,
+        plan.building,
+        folder,
+        progress,
+        source=prepared.sha256,
+        precision=precision,
+        preprocess=prepared.preprocess,
+    )
+
+
+def _open(
+    plan: BuildPlan, graph: onnx.ModelProto, file: Path, gpu: Gpu | None, progress: Progress
+) -> tuple[Session, str | None]:
+    """The engine's session and None; or where it cannot run here, its stand-in's and whose."""
+    try:
+        return open_session(plan.backend, file, max_batch=plan.max_batch), None
+    except BackendUnavailable as error:
+        if plan.building is None:
+            raise
+        if gpu is not None and gpu.capability in (plan.building.capabilities or gpu.capability):
+            raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
+        progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
+        return _stand_in(plan, graph), JUDGE
 
 
 def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:
