@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Fovea on an NVIDIA GPU. Build from the repository root: docker build -f docker/gpu.Dockerfile .
 # The host needs NVIDIA's driver and container toolkit. TensorRT comes as wheels, pinned in
-# constraints.txt, onto the image that the CPU's is built on: nvcr.io/nvidia/tensorrt would bring a
+# constraints.txt, onto the image that the CPU's is built on: NVIDIA's TensorRT image would bring a
 # whole toolkit with compilers, and a Python and versions of its own choice.
 
 # pycuda comes as source alone, and is compiled against the headers of CUDA. Ubuntu 24.04 has the
