@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from fovea_engines.backends.base import Array, PictureSession, Session
 from fovea_engines.backends.registry import TENSORRT_BACKENDS, open_session
 from fovea_engines.card import CARD_FILE, EngineCard
+from fovea_engines.closing import Closing
 from fovea_engines.detections import Detections
 from fovea_engines.digest import file_sha256
 from fovea_engines.heads.recognise import open_head, recognise
@@ -25,7 +25,7 @@ from fovea_preprocess.preprocessor import Preprocessor
 _DEFAULTS = PredictOptions()
 
 
-class Engine:
+class Engine(Closing):
     """A session with all that turns its arrays into detections. A context manager.
 
     Attributes:
@@ -123,17 +123,6 @@ class Engine:
     def close(self) -> None:
         """Give the session's memory back. Calling it again does nothing."""
         self.session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _open(card: EngineCard, path: Path, threads: int | None) -> Session:

@@ -13,14 +13,18 @@ from fovea_preprocess.errors import Disagreement, UnsupportedModel
 BACKENDS = pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 
 
-@BACKENDS
-def test_a_real_detector_finds_the_same_on_all_pictures(shared, tmp_path, backend):
-    source = shared / "models" / "yolox_nano.onnx"
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [(name, "openvino") for name in ("yolov8n", "yolov5n", "yolox_nano")]
+    + [("yolox_nano", "onnxruntime")],
+)
+def test_real_detectors_find_the_same_on_all_pictures(shared, tmp_path, name, backend):
+    source = shared / "models" / f"{name}.onnx"
     plain = BuildPlan(source, "plain", tmp_path, backend)
     whole = BuildPlan(source, "whole", tmp_path, backend, image_front=True, nms_tail=True)
     cards = [build(plan) for plan in (plain, whole)]
     assert cards[1].inputs[0].dtype == "uint8"
-    assert cards[1].preprocess.anchor == "top-left"
+    assert cards[1].preprocess.anchor == cards[0].preprocess.anchor
     assert cards[1].agreement == cards[0].agreement
     assert cards[0].content_key != cards[1].content_key
     with Engine.open(tmp_path / "plain/1") as host, Engine.open(tmp_path / "whole/1") as graph:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, TypeVar
 
 from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.backends.feeds import check_feeds
+from fovea_engines.closing import Closing
 from fovea_preprocess.errors import InferenceFailed
 
 # Calls in a row in one layout after which the other gives its working memory back.
@@ -35,7 +35,7 @@ M_MMAP_THRESHOLD = -3
 M_ARENA_MAX = -8
 
 
-class CpuSession:
+class CpuSession(Closing):
     """A `Session` that holds a *wide* and a *narrow* layout of its model.
 
     Wide gives one call every core: least latency when it is alone. Narrow gives each call one
@@ -94,17 +94,6 @@ class CpuSession:
     def close(self) -> None:
         """Give everything back once the calls in progress are done; again does nothing."""
         self._layouts = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def fixed_rows(inputs: tuple[TensorSpec, ...], max_batch: int) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from fovea_engines.closing import Closing
 from fovea_engines.cuda import base
 from fovea_engines.cuda.capture import Recording, capture, driver_call
 from fovea_engines.cuda.gpu import gpu_here
@@ -51,7 +51,7 @@ def open_device(index: int = 0) -> base.Device:
         ) from error
 
 
-class PycudaDevice:
+class PycudaDevice(Closing):
     """A `Device`.
 
     Attributes:
@@ -142,17 +142,6 @@ class PycudaDevice:
         context.push()
         driver_call("cuCtxPopCurrent")
         context.detach()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _pycuda() -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
     """Let a model take pictures as they are decoded: uint8 [batch, height, width, 3], RGB.
 
-    A quarter of the bytes go to the device, and the host only resizes and pads.
+    What is left before it is resizing and padding, on the host or on the GPU.
 
     Args:
         model: of one image input, with its precision written into it; changed in place. The input

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from fovea_engines.backends.base import Array
 from fovea_engines.backends.feeds import check_feeds
+from fovea_engines.closing import Closing
 from fovea_engines.cuda.base import Device
 from fovea_engines.cuda.letterbox import LetterboxKernel
 from fovea_engines.tensorrt.buckets import Bucket, choose_buckets, read_profiles
@@ -28,7 +28,7 @@ from fovea_preprocess.errors import DeviceLost, InferenceFailed
 DEFAULT_SLOTS = 2
 
 
-class TensorRTSession:
+class TensorRTSession(Closing):
     """A `Session` over a pool of slots, each of which holds one batch at a time.
 
     A batch is padded up to the nearest bucket, and split where it is larger than the largest.
@@ -172,17 +172,6 @@ class TensorRTSession:
             with closing(self._device), self._device.current():
                 self._made.close()
                 self._runtime_cache = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _outputs(
