@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 
 from fovea_client import Box, Client, Detection, ImageResult, Prediction, Timing
+from fovea_engines.closing import Closing
 from fovea_engines.detections import Detections
 from fovea_engines.options import PredictOptions
 from fovea_engines.repository import ModelRepository
@@ -33,7 +33,7 @@ class Predictor(AbstractContextManager["Predictor"], Protocol):
         ...
 
 
-class RemotePredictor:
+class RemotePredictor(Closing):
     """Asks a server; options that were not given are the server's to decide.
 
     Args:
@@ -62,19 +62,12 @@ class RemotePredictor:
         """See `Predictor`."""
         return self._client.annotate(self._model, image, **self._options)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Give everything back. Calling it again does nothing."""
         self._client.close()
 
 
-class LocalPredictor:
+class LocalPredictor(Closing):
     """Opens the newest version of a model and runs it in this process.
 
     Raises:
@@ -120,15 +113,8 @@ class LocalPredictor:
         found = self._engine.detect(pixels, self._options)
         return encode(draw(pixels, found, self._engine.labels), "image/jpeg")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Give everything back. Calling it again does nothing."""
         self._engine.close()
 
     def _typed(self, found: Detections) -> tuple[Detection, ...]:
