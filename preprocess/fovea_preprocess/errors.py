@@ -7,7 +7,14 @@
     │   ├── InvalidOption       an option is unknown or out of its range
     │   ├── BodyTooLarge        the request body is over the limit
     │   ├── BodyTimeout         the request body did not arrive in time
-    │   └── FetchRefused        an image URL that may not, or could not, be fetched
+    │   ├── FetchRefused        an image URL that may not, or could not, be fetched
+    │   ├── MalformedJson       JSON of the v2 protocol that cannot be read
+    │   └── AlreadyExists       a name that is taken
+    ├── Unsupported             a part of the protocol that is not served
+    ├── Restricted              an endpoint that asks for a secret
+    ├── Cancelled               the caller gave the request up
+    ├── LoadFailed              a model could not be loaded or unloaded as asked
+    ├── RegionFailed            shared memory that cannot be opened or does not hold the tensor
     ├── NotFound                a model, version or file that is not there
     ├── Unavailable             right, but not now
     │   ├── ModelNotReady       the model is loading, failed to load, or has died
@@ -79,6 +86,48 @@ class FetchRefused(InvalidRequest):
     """An image URL that may not, or could not, be fetched."""
 
     code = "fetch_refused"
+
+
+class MalformedJson(InvalidRequest):
+    """JSON of the v2 protocol that cannot be read. Triton calls this an error of its own (500)."""
+
+    code = "malformed_json"
+
+
+class AlreadyExists(InvalidRequest):
+    """A name that is taken."""
+
+    code = "already_exists"
+
+
+class Unsupported(FoveaError):
+    """A part of the protocol that is not served."""
+
+    code = "unsupported"
+
+
+class Restricted(FoveaError):
+    """An endpoint that asks for a secret which the request does not carry."""
+
+    code = "restricted"
+
+
+class Cancelled(FoveaError):
+    """The caller gave the request up."""
+
+    code = "cancelled"
+
+
+class LoadFailed(FoveaError):
+    """A model could not be loaded or unloaded as asked; what was served is served still."""
+
+    code = "load_failed"
+
+
+class RegionFailed(FoveaError):
+    """Shared memory that cannot be opened, or does not hold the tensor."""
+
+    code = "region_failed"
 
 
 class NotFound(FoveaError):

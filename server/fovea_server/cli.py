@@ -58,9 +58,14 @@ def serve(
             show_default="repository",
         ),
     ] = None,
-    host: Annotated[
+    http_address: Annotated[
         str | None,
-        typer.Option(help="Address to listen on; 0.0.0.0 for all.", show_default="127.0.0.1"),
+        typer.Option(
+            "--host",
+            "--http-address",
+            help="Address to listen on; 0.0.0.0 for all.",
+            show_default="127.0.0.1",
+        ),
     ] = None,
     http_port: Annotated[
         int | None, typer.Option("--port", "--http-port", help="HTTP port.", show_default="8000")
@@ -82,14 +87,30 @@ def serve(
         float | None,
         typer.Option(help="How long a batch that is not full waits for more.", show_default="0"),
     ] = None,
-    max_body_mb: Annotated[
-        float | None, typer.Option(help="Largest request body, MB.", show_default="64")
+    http_max_input_size: Annotated[
+        int | None, typer.Option(help="Largest request body, bytes.", show_default="67108864")
+    ] = None,
+    allow_client_shm: Annotated[
+        bool | None, typer.Option(help="Let clients name shared memory of this machine.")
+    ] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="gRPC port.", show_default="8001")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Metrics port.", show_default="8002")
+    ] = None,
+    model_control_mode: Annotated[
+        str | None, typer.Option(help="none, poll or explicit.", show_default="none")
+    ] = None,
+    load_model: Annotated[
+        list[str] | None, typer.Option(help="A model to load at start in explicit mode.")
+    ] = None,
+    cache_config: Annotated[
+        str | None, typer.Option(help="local,size=BYTES: the response cache.")
     ] = None,
     allow_url: Annotated[
         bool | None,
         typer.Option("--allow-url", help="Fetch images that requests name by URL."),
     ] = None,
-    exit_timeout_s: Annotated[
+    exit_timeout_secs: Annotated[
         float | None,
         typer.Option(help="Time to finish what was accepted on SIGTERM.", show_default="30"),
     ] = None,
@@ -121,7 +142,7 @@ def serve(
         raise typer.Exit(2) from None
     set_up_logging(settings.log_level)
     registry = Registry(settings)
-    listener = bind(settings.host, settings.http_port)
+    listener = bind(settings.http_address, settings.http_port)
     registry.start()
     # Only now: FastAPI takes as long to import as a model to load, and they overlap.
     from fovea_server.serve import make_server

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fovea_engines.model_config import CONFIG_FILE, read_config
 
@@ -24,6 +25,7 @@ class ModelConfig:
     latest: int = 1
     specific: tuple[int, ...] = ()
     max_queue_delay_s: float | None = None
+    message: Any = field(default=None, compare=False)
 
     @classmethod
     def read(cls, model_folder: Path) -> ModelConfig:
@@ -40,6 +42,7 @@ class ModelConfig:
             latest=policy.latest.num_versions or 1,
             specific=tuple(policy.specific.versions),
             max_queue_delay_s=delay_us / 1e6 if delay_us else None,
+            message=message,
         )
 
     def served(self, versions: Sequence[int]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError
 from fovea_server.job import ImageResult, Job, Timing
 from fovea_server.registry import Registry
+from fovea_server.v2.messages import InferRequest, InferResponse
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +93,16 @@ class DataPlane:
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
         )
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Run a model on tensors.
+
+        Raises:
+            NotFound, InvalidRequest, QueueFull, ModelNotReady, ShuttingDown, InferenceFailed:
+                in Triton's words where it has them.
+        """
+        model = self.registry.find(request.model_name, request.model_version)
+        return await model.scheduler.infer(request)
 
 
 async def _outcomes(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,11 @@ from fovea_preprocess.errors import FoveaError, InvalidModel, ModelNotReady
 from fovea_preprocess.image import ImageLimits
 from fovea_server.config import ModelConfig
 from fovea_server.pipeline import Pipeline
+from fovea_server.scheduling.base import Scheduler
+from fovea_server.scheduling.direct import DirectScheduler
 from fovea_server.settings import Settings
+from fovea_server.statistics import ModelStatistics
+from fovea_server.v2.signature import Signature
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +60,8 @@ class ServedModel:
         self._settings = settings
         self._config = config
         self._pipeline: Pipeline | None = None
+        self._scheduler: Scheduler | None = None
+        self.statistics = ModelStatistics()
         self._rebuilding = Progress()
 
     @property
@@ -75,6 +82,28 @@ class ServedModel:
             reason = (self._pipeline and self._pipeline.failure) or self.reason
             raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
         return self._pipeline
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What answers tensors.
+
+        Raises:
+            ModelNotReady: as `pipeline`.
+        """
+        if self._scheduler is None or self.state is not State.READY:
+            reason = (self._pipeline and self._pipeline.failure) or self.reason
+            raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
+        return self._scheduler
+
+    @property
+    def config(self) -> Any:
+        """The complete `ModelConfig` message; see `signature` for its tensors."""
+        return self._config.message
+
+    @property
+    def signature(self) -> Signature:
+        """Its inputs and outputs, as clients see them."""
+        return Signature.of(self.config)
 
     def load(self) -> None:
         """Open the engine, warm it up, start the stages. Never raises: see `state`.
@@ -132,6 +161,13 @@ class ServedModel:
     def _serve(self) -> None:
         started = time.monotonic()
         self._pipeline = self._start()
+        self._scheduler = DirectScheduler(
+            self.name,
+            self.version,
+            self.signature,
+            self._pipeline.engine.session,
+            self.statistics,
+        )
         self.reason, self._state = "", State.READY
         card = self._pipeline.engine.card
         log.info(

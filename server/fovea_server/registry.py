@@ -110,6 +110,22 @@ class Registry:
             raise NotFound(f"model '{name}' has no version {version}; served versions: {known}")
         return versions[version]
 
+    def find(self, name: str, version: int | None = None) -> ServedModel:
+        """As `get`, in Triton's words, and only models that can answer now.
+
+        Raises:
+            NotFound: there is no such model or version, or none of it can answer.
+        """
+        versions = self._models.get(name)
+        if not versions:
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        if version is not None and version not in versions:
+            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        ready = [v for v, model in versions.items() if model.state is State.READY]
+        if not ready:
+            raise NotFound(f"Request for unknown model: '{name}' has no available versions")
+        return versions[max(ready) if version is None else version]
+
     @property
     def reason(self) -> str:
         """Why not every model is ready, in a sentence; empty when they are."""
@@ -131,5 +147,5 @@ class Registry:
         if self._loader.ident is not None:
             self._loader.join()
         with ThreadPoolExecutor(8) as pool:
-            for _ in pool.map(lambda m: m.close(self._settings.exit_timeout_s), self):
+            for _ in pool.map(lambda m: m.close(self._settings.exit_timeout_secs), self):
                 pass

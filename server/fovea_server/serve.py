@@ -49,7 +49,7 @@ def make_server(settings: Settings, registry: Registry) -> Server:
     return Server(
         uvicorn.Config(
             create_app(settings, registry),
-            host=settings.host,
+            host=settings.http_address,
             port=settings.http_port,
             loop="uvloop",
             http=BoundedHeadProtocol,
@@ -58,6 +58,6 @@ def make_server(settings: Settings, registry: Registry) -> Server:
             access_log=settings.log_level == "debug",
             log_config=None,
             server_header=False,
-            timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_s)),
+            timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_secs)),
         )
     )

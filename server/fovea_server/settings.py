@@ -2,41 +2,123 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
+class ModelControlMode(StrEnum):
+    """Who decides which models are loaded; Triton's words."""
+
+    NONE = "none"
+    POLL = "poll"
+    EXPLICIT = "explicit"
+
+
 class Settings(BaseSettings):
-    """Server settings; each can be given as FOVEA_<NAME> in the environment or as a flag."""
+    """Server settings; each can be given as FOVEA_<NAME> in the environment or as a flag.
+
+    What Triton has is named as Triton names it.
+    """
 
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
 
     model_repository: Path = Field(Path("repository"), description="folder of models to serve")
-    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for every one")
-    http_port: int = Field(8000, ge=0, le=65535, description="port of the HTTP server")
-    log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
+    model_control_mode: ModelControlMode = Field(
+        ModelControlMode.NONE,
+        description="none: every model, at start; poll: as the repository changes; "
+        "explicit: those of --load-model, and as requests ask",
+    )
+    load_model: tuple[str, ...] = Field(
+        (), description="a model to load at start in explicit mode; * for all; may be repeated"
+    )
+    repository_poll_secs: float = Field(15.0, gt=0, description="seconds between looks, poll mode")
+    model_config_name: str = Field(
+        "", description="read configs/NAME.pbtxt of a model where it has one"
+    )
+    disable_auto_complete_config: bool = Field(
+        False, description="take config.pbtxt as it is; a model without one is not served"
+    )
+    default_max_batch_size: int = Field(
+        4, ge=0, description="max_batch_size of a model that says none and has a batch dimension"
+    )
+    model_load_thread_count: int = Field(2, ge=1, description="models loaded side by side")
+    strict_readiness: bool = Field(
+        True, description="ready only when every model that was to be loaded at start is"
+    )
+    exit_on_error: bool = Field(False, description="stop when a model fails to load at start")
+    exit_timeout_secs: float = Field(30.0, ge=0, description="time to finish what was accepted")
+    id: str = Field("triton", description="name in the server's metadata; clients may look at it")
+    rebuild: bool = Field(
+        False, description="build TensorRT engines again that do not fit the GPU or TensorRT here"
+    )
+    threads: int | None = Field(None, ge=1, description="cores to use; default all it may use")
 
-    max_body_mb: float = Field(64.0, gt=0, description="largest request body, MB")
+    allow_http: bool = Field(True, description="serve HTTP")
+    http_address: str = Field("127.0.0.1", description="address of HTTP; 0.0.0.0 for every one")
+    http_port: int = Field(8000, ge=0, le=65535, description="port of HTTP")
+    http_max_input_size: int = Field(
+        64 << 20, ge=1, description="largest request body, bytes, also after decompression"
+    )
+    http_restricted_api: tuple[str, ...] = Field(
+        (), description="APIS:KEY=VALUE: endpoints that ask for a header; may be repeated"
+    )
+    http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
+    http_server_key: Path | None = Field(None, description="its key, PEM")
+
+    allow_grpc: bool = Field(True, description="serve gRPC")
+    grpc_address: str = Field("127.0.0.1", description="address of gRPC; 0.0.0.0 for every one")
+    grpc_port: int = Field(8001, ge=0, le=65535, description="port of gRPC")
+    grpc_restricted_protocol: tuple[str, ...] = Field(
+        (), description="PROTOCOLS:KEY=VALUE: as --http-restricted-api; may be repeated"
+    )
+    grpc_infer_response_compression_level: str = Field(
+        "none", pattern="^(none|low|medium|high)$", description="compression of gRPC answers"
+    )
+    grpc_use_ssl: bool = Field(False, description="serve gRPC over TLS")
+    grpc_use_ssl_mutual: bool = Field(False, description="and ask clients for certificates")
+    grpc_server_cert: Path | None = Field(None, description="certificate for gRPC, PEM")
+    grpc_server_key: Path | None = Field(None, description="its key, PEM")
+    grpc_root_cert: Path | None = Field(None, description="what signs the clients', PEM")
+    grpc_keepalive_time: int = Field(7_200_000, ge=0, description="ms between pings of a client")
+    grpc_keepalive_timeout: int = Field(20_000, ge=0, description="ms to wait for their answer")
+    grpc_keepalive_permit_without_calls: bool = Field(
+        False, description="ping clients without calls too"
+    )
+
+    allow_metrics: bool = Field(True, description="serve metrics for Prometheus")
+    metrics_address: str = Field("127.0.0.1", description="address of the metrics")
+    metrics_port: int = Field(8002, ge=0, le=65535, description="port of the metrics")
+    metrics_interval_ms: int = Field(2000, ge=1, description="ms between looks at CPU and GPU")
+
+    allow_client_shm: bool = Field(
+        False, description="let clients name shared memory of this machine"
+    )
+    cache_config: str | None = Field(
+        None, description="local,size=BYTES: the response cache; models choose to use it"
+    )
+
+    log_level: str = Field(
+        "info", pattern="^(debug|info|warning|error)$", description="what is logged, and worse"
+    )
+    log_verbose: int = Field(0, ge=0, description="above 0: every request too")
+    log_file: Path | None = Field(None, description="file of the log; default stderr")
+
     max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests at once, MB")
     max_image_mb: float = Field(32.0, gt=0, description="largest encoded image, MB")
     max_megapixels: float = Field(64.0, gt=0, description="largest image after decoding")
     max_images: int = Field(64, ge=1, description="most images in one request")
     body_timeout_s: float = Field(20.0, gt=0, description="time a body may take to arrive")
 
-    max_queue: int = Field(256, ge=1, description="most images waiting in one model's queue")
+    max_queue: int = Field(256, ge=1, description="most requests waiting for one model")
     max_queue_delay_ms: float = Field(
         0.0,
         ge=0,
         le=10_000,
         description="how long a batch that is not full waits for more (models with max_batch > 1)",
     )
-    rebuild: bool = Field(
-        False, description="build TensorRT engines again that do not fit the GPU or TensorRT here"
-    )
-    threads: int | None = Field(None, ge=1, description="cores to use; default all it may use")
-    exit_timeout_s: float = Field(30.0, ge=0, description="time to finish what was accepted")
 
     allow_url: bool = Field(False, description="fetch images that requests name by URL")
     url_allow_private: bool = Field(

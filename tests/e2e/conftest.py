@@ -25,6 +25,8 @@ class RunningServer:
     process: subprocess.Popen[str]
     port: int
     log: Path
+    grpc_port: int = 0
+    metrics_port: int = 0
 
     @property
     def url(self) -> str:
@@ -43,10 +45,17 @@ class RunningServer:
 Serve = Callable[..., RunningServer]
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses now, all different."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
 def _start(repository: Path, folder: Path, *flags: str, wait: bool = True) -> RunningServer:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port, grpc_port, metrics_port = free_ports(3)
     log = folder / f"serve-{port}.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
@@ -58,12 +67,16 @@ def _start(repository: Path, folder: Path, *flags: str, wait: bool = True) -> Ru
                 str(repository),
                 "--port",
                 str(port),
+                "--grpc-port",
+                str(grpc_port),
+                "--metrics-port",
+                str(metrics_port),
                 *flags,
             ],
             stderr=stream,
             text=True,
         )
-    server = RunningServer(process, port, log)
+    server = RunningServer(process, port, log, grpc_port, metrics_port)
     until = time.monotonic() + 60
     path = "/v2/health/ready" if wait else "/v2/health/live"
     while time.monotonic() < until and process.poll() is None:

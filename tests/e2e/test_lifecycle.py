@@ -21,7 +21,7 @@ from fovea_server.schemas import PredictAnswer
 
 
 def test_a_body_over_the_limit_is_refused_while_reading(demo_repository, serve):
-    server = serve(demo_repository, "--max-body-mb", "1")
+    server = serve(demo_repository, "--http-max-input-size", "1000000")
 
     def endless():
         for _ in range(10_000):
@@ -137,7 +137,7 @@ def test_what_outlasts_the_time_to_exit_is_told_so(demo_model, tmp_path, serve, 
     plan = BuildPlan(demo_model, "digits", tmp_path / "repository", max_batch=4)
     build(plan)
     # A lone picture waits ten seconds for company, and half a body for its other half.
-    server = serve(plan.repository, "--exit-timeout-s", "1", "--max-queue-delay-ms", "10000")
+    server = serve(plan.repository, "--exit-timeout-secs", "1", "--max-queue-delay-ms", "10000")
     with taken_on(server, {"f": scene}) as (connection, body):
         connection.sendall(body if sent == "all" else body[: len(body) // 2])
         server.process.send_signal(signal.SIGTERM)

@@ -48,7 +48,13 @@ def demo(
         )
         shutil.copyfile(assets / SCENE, folder / SCENE)
     set_up_logging("warning")
-    settings = Settings(model_repository=repository, host=host, http_port=port)
+    settings = Settings(
+        model_repository=repository,
+        http_address=host,
+        http_port=port,
+        allow_grpc=False,
+        allow_metrics=False,
+    )
     registry = Registry(settings)
     registry.start()
     server = make_server(settings, registry)

@@ -74,7 +74,7 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
                 body = await read_body(
                     request,
                     take,
-                    max_bytes=int(settings.max_body_mb * 1e6),
+                    max_bytes=settings.http_max_input_size,
                     timeout_s=settings.body_timeout_s,
                 )
                 sources, options = await _parsed(request, body, settings)
@@ -137,7 +137,7 @@ async def _parsed(
 async def _fetched(request: Request, sources: list[Source]) -> list[bytes | FoveaError]:
     """The sources with every address replaced by what is behind it."""
     fetcher: Fetcher | None = request.app.state.fetcher
-    left = int(request.app.state.settings.max_body_mb * 1e6)
+    left = request.app.state.settings.http_max_input_size
     few = asyncio.Semaphore(4)
 
     async def fetched(source: Source) -> bytes | FoveaError:

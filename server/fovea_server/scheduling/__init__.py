@@ -1,0 +1,1 @@
+"""How requests for tensors wait for an engine, and meet in batches."""

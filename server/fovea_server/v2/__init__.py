@@ -1,0 +1,1 @@
+"""Triton's v2 protocol, whatever carries it: messages, checks, extensions."""

@@ -1,0 +1,38 @@
+"""Element types: the protocol's name, numpy's, and the one of config.pbtxt.
+
+Source: "Tensor Data Types" of the Open Inference Protocol and `DataType` of model_config.proto.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+NUMPY: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    **{
+        f"{kind}{bits}": np.dtype(f"{kind.lower()}{bits}")
+        for kind in ("INT", "UINT")
+        for bits in (8, 16, 32, 64)
+    },
+    **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    # Elements are `bytes`.
+    "BYTES": np.dtype(object),
+}
+"""The protocol's name -> numpy's type."""
+
+NAMES = {dtype: name for name, dtype in NUMPY.items()}
+"""numpy's type -> the protocol's name."""
+
+
+def config_name(datatype: str) -> str:
+    """The name in config.pbtxt: "TYPE_FP32", and "TYPE_STRING" for BYTES."""
+    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+
+
+def protocol_name(config_name: str) -> str:
+    """The inverse of `config_name`."""
+    return "BYTES" if config_name == "TYPE_STRING" else config_name.removeprefix("TYPE_")
