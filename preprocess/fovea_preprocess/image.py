@@ -114,6 +114,11 @@ class DecodedImage:
         return int(self.pixels.shape[0])
 
 
+def looks_encoded(head: bytes) -> bool:
+    """Whether bytes begin as a picture file that `decode_image` knows; 8 bytes are enough."""
+    return head.startswith(tuple(_READERS))
+
+
 def decode_image(
     data: bytes | bytearray | memoryview, limits: ImageLimits = ImageLimits()
 ) -> DecodedImage:

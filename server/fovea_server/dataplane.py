@@ -10,8 +10,11 @@ from dataclasses import dataclass, fields
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError
 from fovea_server.job import ImageResult, Job, Timing
+from fovea_server.model import ServedModel
 from fovea_server.registry import Registry
-from fovea_server.v2.messages import InferRequest, InferResponse
+from fovea_server.v2.classification import classify
+from fovea_server.v2.messages import InferRequest, InferResponse, RequestedOutput
+from fovea_server.v2.pictures import encoded_pictures, options_of, prediction_tensors, wanted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +105,39 @@ class DataPlane:
                 in Triton's words where it has them.
         """
         model = self.registry.find(request.model_name, request.model_version)
-        return await model.scheduler.infer(request)
+        pictures = encoded_pictures(model, request)
+        if pictures is not None:
+            return await self._boxes(model, request, pictures)
+        response = await model.scheduler.infer(request)
+        for asked in request.outputs:
+            if asked.classification:
+                _classify(response, asked, model)
+        return response
+
+    async def _boxes(
+        self, model: ServedModel, request: InferRequest, pictures: list[bytes]
+    ) -> InferResponse:
+        prediction = await self.predict(
+            model.name,
+            model.version,
+            pictures,
+            options_of(request),
+            timeout_s=request.timeout_us / 1e6 or None,
+        )
+        tensors = wanted(request, prediction_tensors(prediction))
+        return InferResponse(model.name, str(model.version), tensors, request.id)
+
+
+def _classify(response: InferResponse, asked: RequestedOutput, model: ServedModel) -> None:
+    """Put the first classes of an output in its place."""
+    for index, tensor in enumerate(response.outputs):
+        if tensor.name == asked.name:
+            response.outputs[index] = classify(
+                tensor,
+                asked.classification,
+                model.labels_of(tensor.name),
+                batched=model.signature.max_batch_size > 0,
+            )
 
 
 async def _outcomes(

@@ -1,0 +1,151 @@
+"""Pictures that travel as tensors: a JPEG in a BYTES element in, boxes out.
+
+So Triton's clients need no preprocessing and no NMS of their own. A model that takes pictures
+answers a BYTES tensor of the name of its input, [n] or [n, 1], an encoded picture an element; the
+options of a prediction travel as `parameters` of the request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fovea_engines.backends.base import Array
+from fovea_engines.detections import Detections
+from fovea_engines.options import PredictOptions
+from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_preprocess.image import looks_encoded
+from fovea_server.answer import class_name
+from fovea_server.job import ImageResult
+from fovea_server.parse import parse_options
+from fovea_server.v2.byte_strings import decode
+from fovea_server.v2.datatypes import NAMES
+from fovea_server.v2.messages import InferRequest, InputTensor, OutputTensor
+
+if TYPE_CHECKING:
+    from fovea_server.dataplane import Prediction
+    from fovea_server.model import ServedModel
+
+
+def raw_picture(model: ServedModel, body: memoryview) -> InputTensor | None:
+    """The input that a raw request means whose whole body is a picture; None where it is none."""
+    if not model.takes_pictures or not looks_encoded(bytes(body[:8])):
+        return None
+    element = np.empty(1, object)
+    element[0] = bytes(body)
+    return InputTensor(model.signature.inputs[0].name, "BYTES", (1,), element)
+
+
+def encoded_pictures(model: ServedModel, request: InferRequest) -> list[bytes] | None:
+    """The pictures in a request; None where it holds tensors for the engine.
+
+    Raises:
+        InvalidRequest: its BYTES are not pictures one by one.
+    """
+    if not model.takes_pictures or len(request.inputs) != 1:
+        return None
+    sent, expected = request.inputs[0], model.signature.inputs[0]
+    if sent.datatype != "BYTES" or expected.datatype == "BYTES" or sent.name != expected.name:
+        return None
+    if len(sent.shape) not in (1, 2) or sent.shape[1:] not in ((), (1,)) or sent.shape[0] < 1:
+        raise InvalidRequest(
+            f"input '{sent.name}' has shape {list(sent.shape)}; pictures are BYTES of shape [n] or "
+            "[n, 1], an encoded picture an element"
+        )
+    if isinstance(sent.data, memoryview):
+        pictures = decode(sent.data, sent.shape[0]).tolist()
+    else:
+        pictures = sent.data.tolist()
+    if len(pictures) != sent.shape[0]:
+        raise InvalidRequest(
+            f"input '{sent.name}' has {len(pictures)} elements; its shape {list(sent.shape)} says "
+            f"{sent.shape[0]}"
+        )
+    return pictures
+
+
+def options_of(request: InferRequest) -> PredictOptions:
+    """What the request's parameters ask of the detector.
+
+    Raises:
+        InvalidOption: one is unknown or out of its range.
+    """
+    given = dict(request.parameters)
+    if isinstance(given.get("classes"), int):
+        given["classes"] = str(given["classes"])
+    return parse_options(given)
+
+
+def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
+    """A prediction as tensors.
+
+    Returns:
+        ``num_detections`` INT32 [n]; ``boxes`` FP32 [n, k, 4], x1 y1 x2 y2 in pixels of the
+        upright picture; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
+        [n, k]. k is the most found on one picture; what is over a picture's own number is zero.
+        The engine's own outputs, [n, ...], where the head is not recognised.
+
+    Raises:
+        FoveaError: the first picture that could not be answered.
+    """
+    results = [_result(prediction, index) for index in range(len(prediction.images))]
+    if results[0].detections is None:
+        return _raw(results)
+    found = [result.detections for result in results if result.detections is not None]
+    most = max(len(detections.scores) for detections in found)
+    names = np.full((len(found), most), b"", object)
+    for row, detections in enumerate(found):
+        for column, class_id in enumerate(detections.class_ids.tolist()):
+            names[row, column] = class_name(prediction.labels, class_id).encode()
+    return [
+        OutputTensor("num_detections", "INT32", np.int32([len(d.scores) for d in found])),
+        OutputTensor("boxes", "FP32", _padded([d.boxes for d in found], (most, 4))),
+        OutputTensor("scores", "FP32", _padded([d.scores for d in found], (most,))),
+        OutputTensor("class_ids", "INT32", _padded_ids(found, most)),
+        OutputTensor("class_names", "BYTES", names),
+    ]
+
+
+def wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
+    """Those that the request asks for.
+
+    Raises:
+        InvalidRequest: it asks for one that is not there.
+    """
+    asked = {output.name for output in request.outputs}
+    known = {tensor.name for tensor in tensors}
+    if unknown := sorted(asked - known):
+        raise InvalidRequest(
+            f"unexpected inference output '{unknown[0]}' for model '{request.model_name}'; "
+            f"pictures are answered with {', '.join(tensor.name for tensor in tensors)}"
+        )
+    return [tensor for tensor in tensors if not asked or tensor.name in asked]
+
+
+def _result(prediction: Prediction, index: int) -> ImageResult:
+    image = prediction.images[index]
+    if not isinstance(image, FoveaError):
+        return image
+    if len(prediction.images) > 1:
+        image.args = (f"picture {index}: {image}", *image.args[1:])
+    raise image
+
+
+def _raw(results: list[ImageResult]) -> list[OutputTensor]:
+    rows = [result.tensors or {} for result in results]
+    return [
+        OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))
+        for name, array in rows[0].items()
+    ]
+
+
+def _padded(arrays: list[Array], shape: tuple[int, ...]) -> Array:
+    padded = np.zeros((len(arrays), *shape), np.float32)
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return padded
+
+
+def _padded_ids(found: list[Detections], most: int) -> Array:
+    return _padded([detections.class_ids for detections in found], (most,)).astype(np.int32)
