@@ -34,6 +34,14 @@ $(VENV)/tensorrt-10 $(VENV)/tensorrt-11: $(VENV)/dev
 	    --no-deps --upgrade --target $@ "$(BINDINGS); sys_platform == 'linux'"
 	touch $@
 
+# Clients that tests/clients drives as they are: this wheel of tritonclient has perf_analyzer in it,
+# which needs CUDA's runtime to start; of Ultralytics its client of Triton, which needs no torch.
+# Where they cannot be had, their tests are skipped.
+$(VENV)/clients: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
+	    "tritonclient==2.51.0" "nvidia-cuda-runtime-cu12==12.9.79" "ultralytics==8.4.190" \
+	    || rm -rf $@
+
 run: $(VENV)/base
 	$(BIN)/fovea demo --port $(PORT)
 
@@ -43,7 +51,7 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11
+test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients
 	$(BIN)/python -m pytest
 
 clean:

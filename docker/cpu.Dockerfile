@@ -24,12 +24,15 @@ COPY --chmod=755 docker/entrypoint.sh /usr/local/bin/fovea-entrypoint
 # The root may be mounted read-only: nothing is written outside /repository and /tmp.
 ENV PATH=/opt/fovea/bin:$PATH \
     HOME=/tmp \
+    FOVEA_MODEL_REPOSITORY=/repository \
+    FOVEA_HTTP_ADDRESS=0.0.0.0 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /tmp
 VOLUME /repository
-EXPOSE 8000
+# HTTP, gRPC, metrics.
+EXPOSE 8000 8001 8002
 # The slim image has no curl. urlopen raises on any status but 2xx, which is exit code 1.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]

@@ -47,6 +47,8 @@ COPY --chmod=755 docker/entrypoint.sh /usr/local/bin/fovea-entrypoint
 # NVIDIA's container toolkit reads what of the driver to bring in: CUDA, and nvidia-smi.
 ENV PATH=/opt/fovea/bin:$PATH \
     HOME=/tmp \
+    FOVEA_MODEL_REPOSITORY=/repository \
+    FOVEA_HTTP_ADDRESS=0.0.0.0 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     NVIDIA_VISIBLE_DEVICES=all \
@@ -54,7 +56,8 @@ ENV PATH=/opt/fovea/bin:$PATH \
 USER 10001:10001
 WORKDIR /tmp
 VOLUME /repository
-EXPOSE 8000
+# HTTP, gRPC, metrics.
+EXPOSE 8000 8001 8002
 # Loading an engine for the first time may take minutes. The slim image has no curl; urlopen
 # raises on any status but 2xx, which is exit code 1.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=180s --retries=3 \

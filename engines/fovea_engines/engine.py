@@ -16,7 +16,7 @@ from fovea_engines.detections import Detections
 from fovea_engines.digest import file_sha256
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.options import PredictOptions
-from fovea_engines.plain import open_plain
+from fovea_engines.plain import PlainChoice, open_plain
 from fovea_engines.tensorrt.mismatch import mismatch
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap
@@ -49,11 +49,14 @@ class Engine(Closing):
             self.head = open_head(recognition, card.inputs, card.outputs)
 
     @classmethod
-    def open(cls, folder: Path, *, threads: int | None = None) -> Self:
+    def open(
+        cls, folder: Path, choice: PlainChoice | None = None, *, threads: int | None = None
+    ) -> Self:
         """Open a version folder (repository/name/version).
 
         Args:
             folder: with card.json, or a plain Triton one with an engine file alone.
+            choice: how a plain one is opened; a card has all of it.
             threads: most threads for one call; None is every core.
 
         Raises:
@@ -63,7 +66,7 @@ class Engine(Closing):
                 for another GPU.
         """
         if not (folder / CARD_FILE).exists():
-            return cls(*open_plain(folder, threads=threads))
+            return cls(*open_plain(folder, choice, threads=threads))
         card = EngineCard.read(folder / CARD_FILE)
         if (reason := mismatch(card)) is not None:
             raise BackendUnavailable(
@@ -77,6 +80,11 @@ class Engine(Closing):
                     "card's): build the engine again"
                 )
         return cls(card, _open(card, folder / next(iter(card.files)), threads))
+
+    @property
+    def rows(self) -> int:
+        """Most pictures that one call may carry."""
+        return max(1, self.session.max_batch)
 
     def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
         """Find what is in one picture.

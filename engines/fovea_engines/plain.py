@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,29 +24,62 @@ from fovea_preprocess.spec import PreprocessSpec
 ENGINE_FILES = ("model.onnx", "model.xml", "model.plan", "model.engine")
 """The first that is there is opened. Plans may have the header that Ultralytics writes."""
 
-_CPU_BACKENDS = {"model.onnx": "onnxruntime", "model.xml": "openvino"}
+_CPU_BACKENDS = {".onnx": "onnxruntime", ".xml": "openvino"}
 
 
-def open_plain(folder: Path, *, threads: int | None = None) -> tuple[EngineCard, Session]:
+@dataclass(frozen=True, slots=True)
+class PlainChoice:
+    """What a configuration says of how an engine without a card is opened.
+
+    Attributes:
+        file: the engine file; "" for the first known one that is there.
+        backend: runs it; "" for the one that goes with the file.
+        max_batch: most rows of a call where the model has a batch dimension, 0 where it has none
+            for clients; None for what config.pbtxt says, at least 1.
+    """
+
+    file: str = ""
+    backend: str = ""
+    max_batch: int | None = None
+
+
+def open_plain(
+    folder: Path, choice: PlainChoice | None = None, *, threads: int | None = None
+) -> tuple[EngineCard, Session]:
     """Open a version folder that has no card, and write one in memory.
 
     Raises:
-        NotFound: there is none of the known engine files.
+        NotFound: the engine file is not there, or none of the known ones.
         InvalidModel: the runtime cannot read it.
         BackendUnavailable: its runtime cannot be used here, or another one made it.
     """
-    file = next((name for name in ENGINE_FILES if (folder / name).is_file()), None)
+    choice = choice or PlainChoice()
+    file = choice.file or next((name for name in ENGINE_FILES if (folder / name).is_file()), None)
     if file is None:
         raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(ENGINE_FILES)}")
+    if not (folder / file).is_file():
+        raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
     backend, metadata = _origin(folder / file)
-    max_batch = read_max_batch(folder.parent / CONFIG_FILE)
-    session = open_session(backend, folder / file, max_batch=max_batch, threads=threads)
-    return _card(folder, file, backend, session, metadata), session
+    max_batch = choice.max_batch
+    if max_batch is None:
+        max_batch = read_max_batch(folder.parent / CONFIG_FILE)
+    session = open_session(
+        choice.backend or backend, folder / file, max_batch=max_batch, threads=threads
+    )
+    if not _has_batch(session):
+        session.max_batch = 0
+    return _card(folder, file, choice.backend or backend, session, metadata), session
+
+
+def _has_batch(session: Session) -> bool:
+    """Whether the first dimension of every tensor can be a batch of pictures or rows."""
+    first = {spec.shape[:1] for spec in (*session.inputs, *session.outputs)}
+    return first in ({(-1,)}, {(1,)})
 
 
 def _origin(file: Path) -> tuple[str, dict[str, str]]:
     """The backend that runs a file, and what its exporter says of it."""
-    if (backend := _CPU_BACKENDS.get(file.name)) is not None:
+    if (backend := _CPU_BACKENDS.get(file.suffix)) is not None:
         return backend, read_metadata(file) if file.suffix == ".onnx" else {}
     plan = read_plan_file(file)
     return plan.backend, plan.metadata
@@ -87,8 +121,11 @@ def _card(
 def _preprocess(
     family: str | None, inputs: tuple[TensorSpec, ...], metadata: dict[str, str]
 ) -> PreprocessSpec | None:
+    # A graph that takes so many pictures at once, never fewer, takes none one by one.
+    if len(inputs) != 1 or inputs[0].shape[:1] not in ((-1,), (1,)):
+        return None
     try:
-        return default_preprocess(family, inputs, metadata) if len(inputs) == 1 else None
+        return default_preprocess(family, inputs, metadata)
     except UnsupportedModel:
         if family is not None:
             raise

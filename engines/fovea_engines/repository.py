@@ -44,16 +44,24 @@ class ModelRepository:
 
     root: Path
 
-    def models(self) -> tuple[str, ...]:
-        """Names with at least one version, sorted.
+    def folders(self) -> tuple[str, ...]:
+        """Names of what may hold a model, sorted.
 
         Raises:
             NotFound: the repository is not a folder.
         """
         if not self.root.is_dir():
             raise NotFound(f"{self.root} is not a folder: make one with `fovea build`")
-        names = (p.name for p in self.root.iterdir() if _NAME.fullmatch(p.name))
-        return tuple(sorted(name for name in names if self.versions(name)))
+        found = (p for p in self.root.iterdir() if _NAME.fullmatch(p.name) and p.is_dir())
+        return tuple(sorted(path.name for path in found))
+
+    def models(self) -> tuple[str, ...]:
+        """Names with at least one version, sorted.
+
+        Raises:
+            NotFound: the repository is not a folder.
+        """
+        return tuple(name for name in self.folders() if self.versions(name))
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Versions of a model, ascending; empty when the model is not there."""

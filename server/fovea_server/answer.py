@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fovea_engines.detections import Detections
 from fovea_preprocess.errors import FoveaError
-from fovea_server.dataplane import Prediction
 from fovea_server.job import ImageResult
+
+if TYPE_CHECKING:
+    from fovea_server.dataplane import Prediction
 
 
 def prediction_json(prediction: Prediction) -> dict[str, Any]:

@@ -23,22 +23,22 @@ from fovea_preprocess.errors import (
     QueueFull,
 )
 from fovea_server.answer import error_json
-from fovea_server.dataplane import DataPlane
+from fovea_server.http.intake import Intake
 from fovea_server.registry import Registry
-from fovea_server.routes import health, predict
-from fovea_server.routes.body import Intake
+from fovea_server.routes import predict
 from fovea_server.settings import Settings
 from fovea_server.status import http_status
+from fovea_server.v2.service import Service
 
 log = logging.getLogger(__name__)
 
 
-def create_app(settings: Settings, registry: Registry) -> FastAPI:
-    """An application that serves a registry, and drains and closes it when it stops.
+def create_app(service: Service, intake: Intake) -> FastAPI:
+    """Everything over HTTP that is not Triton's protocol; its lifespan is that of the server.
 
     Args:
-        settings: what the operator decided.
-        registry: started; the server is live, and says what it waits for, while models load.
+        service: is drained and closed at the end.
+        intake: counts bodies.
     """
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
@@ -49,13 +49,13 @@ def create_app(settings: Settings, registry: Registry) -> FastAPI:
         redirect_slashes=False,
         lifespan=_lifespan,
     )
-    app.state.settings = settings
-    app.state.plane = DataPlane(registry)
+    app.state.service = service
+    app.state.settings = service.settings
+    app.state.plane = service.plane
     app.state.fetcher = None
-    app.state.intake = Intake(int(settings.max_held_mb * 1e6))
+    app.state.intake = intake
     app.state.drawing = asyncio.Semaphore(2)
     app.include_router(predict.router)
-    app.include_router(health.router)
     app.add_api_route("/", _to_docs, include_in_schema=False)
     app.add_exception_handler(FoveaError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)

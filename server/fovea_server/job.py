@@ -65,7 +65,9 @@ class Job:
         deadline: `time.monotonic()` after which the answer is worth nothing; None for never.
         keep_pixels: hand the upright picture back with the result, to draw on.
         picture: decoded, where the engine's device letterboxes, until that has it.
+        accepted_at: `time.monotonic()` when it was made.
         waiting_since: when the job last began to wait for a stage.
+        computing: an engine has it, or had it.
     """
 
     data: bytes
@@ -74,7 +76,9 @@ class Job:
     keep_pixels: bool = False
     future: Future[ImageResult] = field(default_factory=Future)
     timing: Timing = field(default_factory=Timing)
+    accepted_at: float = field(default_factory=time.monotonic)
     waiting_since: float = field(default_factory=time.monotonic)
+    computing: bool = False
     width: int = 0
     height: int = 0
     orientation: int = 1

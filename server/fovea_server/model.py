@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.engine import Engine
-from fovea_engines.options import PredictOptions
-from fovea_engines.plan import MAX_BATCH
 from fovea_engines.progress import Progress
 from fovea_engines.tensorrt.mismatch import mismatch
-from fovea_preprocess.errors import FoveaError, InvalidModel, ModelNotReady
-from fovea_preprocess.image import ImageLimits
+from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady
+from fovea_server.completion import complete, complete_ensemble
 from fovea_server.config import ModelConfig
+from fovea_server.fits import check_fit
+from fovea_server.model_labels import read_output_labels
+from fovea_server.opening import open_engine, open_pipeline
 from fovea_server.pipeline import Pipeline
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.direct import DirectScheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics import ModelStatistics
 from fovea_server.v2.signature import Signature
+from fovea_server.warm_up import run_samples, warm_up_pictures
 
 log = logging.getLogger(__name__)
+
+Find = Callable[[str, int | None], "ServedModel"]
+"""A model that can answer now, by name and version; None for the newest."""
 
 
 class State(StrEnum):
@@ -47,40 +50,71 @@ class ServedModel:
         name: of the model.
         version: number of the version folder.
         reason: why it is not ready, in one sentence; empty when it is.
+        config: the `ModelConfig` message; complete from READY on.
+        signature: its inputs and outputs, as clients see them.
+        statistics: what it has done.
     """
 
     def __init__(
-        self, name: str, version: int, folder: Path, settings: Settings, config: ModelConfig
+        self,
+        name: str,
+        version: int,
+        folder: Path,
+        settings: Settings,
+        config: ModelConfig,
+        find: Find,
     ) -> None:
         self.name = name
         self.version = version
         self.reason = "it is being loaded"
+        self.config: Any = config.message
+        self.signature = Signature.of(config.message)
+        self.statistics = ModelStatistics()
         self._state = State.LOADING
         self._folder = folder
         self._settings = settings
         self._config = config
+        self._find = find
+        self._engine: Engine | None = None
         self._pipeline: Pipeline | None = None
         self._scheduler: Scheduler | None = None
-        self.statistics = ModelStatistics()
+        self._labels: dict[str, tuple[str, ...]] = {}
         self._rebuilding = Progress()
+
+    @property
+    def failure(self) -> str | None:
+        """Why it can never answer again, though it could; None while it can."""
+        for part in (self._scheduler, self._pipeline):
+            if part is not None and part.failure:
+                return part.failure
+        return None
 
     @property
     def state(self) -> State:
         """LOADING, READY, UNLOADING or UNAVAILABLE."""
-        if self._pipeline is not None and self._pipeline.failure:
+        if self._state is State.READY and self.failure:
             return State.UNAVAILABLE
         return self._state
+
+    @property
+    def takes_pictures(self) -> bool:
+        """Whether `pipeline` answers for it."""
+        return self._pipeline is not None
 
     @property
     def pipeline(self) -> Pipeline:
         """What answers images.
 
         Raises:
+            InvalidRequest: it takes tensors only.
             ModelNotReady: it is loading, failed to load, has died or is being unloaded.
         """
-        if self._pipeline is None or self.state is not State.READY:
-            reason = (self._pipeline and self._pipeline.failure) or self.reason
-            raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
+        self._check_ready()
+        if self._pipeline is None:
+            raise InvalidRequest(
+                f"model '{self.name}' takes tensors, not pictures; see `fovea inspect` for its "
+                "inputs"
+            )
         return self._pipeline
 
     @property
@@ -88,22 +122,20 @@ class ServedModel:
         """What answers tensors.
 
         Raises:
-            ModelNotReady: as `pipeline`.
+            ModelNotReady: it is loading, failed to load, has died or is being unloaded.
         """
-        if self._scheduler is None or self.state is not State.READY:
-            reason = (self._pipeline and self._pipeline.failure) or self.reason
-            raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
+        self._check_ready()
+        assert self._scheduler is not None, "one that is ready has one"
         return self._scheduler
 
-    @property
-    def config(self) -> Any:
-        """The complete `ModelConfig` message; see `signature` for its tensors."""
-        return self._config.message
+    def _check_ready(self) -> None:
+        if self.state is not State.READY:
+            reason = self.failure or self.reason
+            raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
 
-    @property
-    def signature(self) -> Signature:
-        """Its inputs and outputs, as clients see them."""
-        return Signature.of(self.config)
+    def labels_of(self, output: str) -> tuple[str, ...] | None:
+        """Class names of an output, by index; None where its configuration names no file."""
+        return self._labels.get(output)
 
     def load(self) -> None:
         """Open the engine, warm it up, start the stages. Never raises: see `state`.
@@ -160,83 +192,82 @@ class ServedModel:
 
     def _serve(self) -> None:
         started = time.monotonic()
-        self._pipeline = self._start()
-        self._scheduler = DirectScheduler(
-            self.name,
-            self.version,
-            self.signature,
-            self._pipeline.engine.session,
-            self.statistics,
-        )
+        if self._config.composing:
+            self.config = complete_ensemble(self._config)
+            self._labels = self._composed_labels()
+        else:
+            self._engine = engine = open_engine(self._folder, self._config, self._settings)
+            fill_in = not self._settings.disable_auto_complete_config
+            self.config = complete(self._config, engine, fill_in=fill_in)
+            check_fit(self.config, engine.session)
+            if engine.preprocessor is not None:
+                warm_up_pictures(engine)
+            run_samples(engine, self.config, self._folder.parent)
+        self.signature = Signature.of(self.config)
+        self._labels |= read_output_labels(self.config, self._folder.parent)
+        self._scheduler = self._make_scheduler()
+        if self._engine is not None and self._engine.preprocessor is not None:
+            self._pipeline = open_pipeline(
+                self._engine, self._config, self._settings, self.statistics
+            )
         self.reason, self._state = "", State.READY
-        card = self._pipeline.engine.card
         log.info(
-            "model %s version %d is ready: %s %s, head %s, %.2f s",
+            "model %s version %d is ready: %s, %.2f s",
             self.name,
             self.version,
-            card.backend,
-            card.precision,
-            card.family or "not recognised (serves tensors)",
+            self._describe(),
             time.monotonic() - started,
         )
 
-    def _start(self) -> Pipeline:
-        settings, delay_s = self._settings, self._config.max_queue_delay_s
-        engine = Engine.open(self._folder, threads=settings.threads)
-        try:
-            _check_batch(engine)
-            _warm_up(engine)
-        except BaseException:
-            engine.close()
-            raise
-        return Pipeline(
-            engine,
-            limits=ImageLimits(
-                max_bytes=int(settings.max_image_mb * 1e6),
-                max_pixels=int(settings.max_megapixels * 1e6),
-            ),
-            max_queue=settings.max_queue,
-            max_queue_delay_s=settings.max_queue_delay_ms / 1e3 if delay_s is None else delay_s,
+    def _make_scheduler(self) -> Scheduler:
+        assert self._engine is not None, "ensembles come with scheduling.make_scheduler"
+        return DirectScheduler(
+            self.name, self.version, self.signature, self._engine.session, self.statistics
         )
+
+    def _composed_labels(self) -> dict[str, tuple[str, ...]]:
+        """What the models that an ensemble runs say of its outputs."""
+        labels = {}
+        for step in self.config.ensemble_scheduling.step:
+            model = self._find(step.model_name, max(0, step.model_version) or None)
+            for output, tensor in step.output_map.items():
+                if (known := model.labels_of(output)) is not None:
+                    labels[tensor] = known
+        return labels
+
+    def _describe(self) -> str:
+        if self._engine is None:
+            return f"an ensemble of {', '.join(self._config.composing)}"
+        card = self._engine.card
+        head = card.family or "not recognised (serves tensors)"
+        return f"{card.backend} {card.precision}, head {head}"
+
+    def retire(self) -> None:
+        """Take nothing new; `close` does the rest."""
+        self._state, self.reason = State.UNLOADING, "it is being unloaded"
 
     def close(self, timeout_s: float) -> None:
         """Finish what was accepted, then free the engine."""
-        self._state, self.reason = State.UNLOADING, "it is being unloaded"
-        if self._pipeline is not None:
-            self._pipeline.close(timeout_s)
-            self._pipeline = None
+        self.retire()
+        self._free(timeout_s)
         self._state, self.reason = State.UNAVAILABLE, "unloaded"
+
+    def abandon(self, reason: str) -> None:
+        """It will not be loaded, if it was going to be."""
+        if self._state is State.LOADING:
+            self._state, self.reason = State.UNAVAILABLE, reason
 
     def fail(self, reason: str) -> None:
         """It will not be ready, and says why."""
+        self._free(0)
         self._state, self.reason = State.UNAVAILABLE, reason
         log.error("model %s version %d failed to load: %s", self.name, self.version, reason)
 
-
-def _check_batch(engine: Engine) -> None:
-    rows = engine.session.max_batch
-    if not 1 <= rows <= MAX_BATCH:
-        raise InvalidModel(
-            f"its max_batch is {rows}, and must be from 1 to {MAX_BATCH}: build the engine again, "
-            "or correct max_batch_size in config.pbtxt where it has no card.json"
-        )
-
-
-def _warm_up(engine: Engine) -> None:
-    """Run everything once on an empty picture, as a lone request and as one of many."""
-    feeds = {
-        spec.name: np.zeros((1, *(abs(n) for n in spec.shape[1:])), spec.numpy_dtype)
-        for spec in engine.session.inputs
-    }
-    if engine.preprocessor is not None:
-        image = engine.session.inputs[0]
-        if engine.preprocessor.spec.row_shape != image.shape[1:]:
-            raise InvalidModel("its card.json does not fit the engine: build it again")
-        empty = np.zeros((8, 8, 3), np.uint8)
-        engine.preprocessor(empty, feeds[image.name][0])
-        if engine.pictures is not None:
-            engine.outputs_of(empty)
-    for alone in (True, False):
-        outputs = engine.session.infer(feeds, alone=alone)
-        if engine.head is not None:
-            engine.head.decode(outputs, 0, PredictOptions())
+    def _free(self, timeout_s: float) -> None:
+        if self._scheduler is not None:
+            self._scheduler.close(timeout_s)
+        if self._pipeline is not None:
+            self._pipeline.close(timeout_s)
+        elif self._engine is not None:
+            self._engine.close()
+        self._scheduler = self._pipeline = self._engine = None

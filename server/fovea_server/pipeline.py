@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fovea_engines.backends.base import Array
 from fovea_engines.backends.cores import usable_cores
@@ -25,14 +25,26 @@ from fovea_preprocess.errors import (
     InferenceFailed,
     InvalidRequest,
     ModelNotReady,
+    QueueFull,
     ShuttingDown,
 )
 from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_server.admission import Admission
 from fovea_server.batcher import Batch, Batcher, Entry
 from fovea_server.job import ImageResult, Job
+from fovea_server.picture_counts import PictureCounts
+from fovea_server.statistics import ModelStatistics
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """A batch that the engine has answered, in `infer_s` seconds."""
+
+    entries: list[Entry[Job]]
+    outputs: dict[str, Array]
+    infer_s: float
 
 
 class Pipeline:
@@ -43,14 +55,22 @@ class Pipeline:
         limits: on the encoded and the decoded image.
         max_queue: most images accepted and not yet answered.
         max_queue_delay_s: how long a batch that is not full waits.
+        statistics: what it answers is counted there.
     """
 
     def __init__(
-        self, engine: Engine, *, limits: ImageLimits, max_queue: int, max_queue_delay_s: float
+        self,
+        engine: Engine,
+        *,
+        limits: ImageLimits,
+        max_queue: int,
+        max_queue_delay_s: float,
+        statistics: ModelStatistics,
     ) -> None:
         self.engine = engine
         self.admission = Admission(max_queue)
         self.failure: str | None = None
+        self.counts = PictureCounts(statistics)
         self._limits = limits
         self._closing = False
         # Whoever passes it is waited for, and answered even if a stage dies.
@@ -61,16 +81,14 @@ class Pipeline:
         self._batcher: Batcher[Job] = Batcher(
             # Pictures that a device letterboxes wait as they are, and need no rows.
             engine.session.inputs if engine.preprocessor and not engine.pictures else (),
-            max_batch=engine.session.max_batch,
+            max_batch=engine.rows,
             # One in each owner's hands and one being filled for it: with fewer, owners that
             # finish together would wait for pixels.
             batches=2 * owners,
             max_delay_s=max_queue_delay_s,
             wanted=Job.wanted,
         )
-        self._computed: queue.Queue[tuple[list[Entry[Job]], dict[str, Array]] | None] = queue.Queue(
-            maxsize=2 * owners
-        )
+        self._computed: queue.Queue[_Computed | None] = queue.Queue(maxsize=2 * owners)
         # A GPU has fewer owners than it takes cores to decode for it.
         readers = owners if engine.pictures is None else usable_cores()
         self._readers = [self._thread("decode", self._decode_stage) for _ in range(readers)]
@@ -98,11 +116,20 @@ class Pipeline:
                 raise ModelNotReady(self.failure)
             if self._closing:
                 raise ShuttingDown("the model is being unloaded; send again later")
-            self.admission.enter(len(jobs))
+            try:
+                self.admission.enter(len(jobs))
+            except QueueFull:
+                self.counts.refused(len(jobs))
+                raise
             self._live.update(jobs)
         for job in jobs:
             job.future.add_done_callback(self._leave(job))
             self._inbox.put(job)
+
+    @property
+    def pending(self) -> int:
+        """Images accepted and not yet given to the engine."""
+        return sum(not job.computing for job in list(self._live))
 
     def close(self, timeout_s: float) -> None:
         """Finish what was accepted, then stop the stages and close the engine."""
@@ -131,6 +158,7 @@ class Pipeline:
             job.data = b""
             self._live.discard(job)
             self.admission.leave(served=not future.cancelled() and future.exception() is None)
+            self.counts.answered(job, future)
 
         return leave
 
@@ -198,14 +226,17 @@ class Pipeline:
 
     def _infer(self, batch: Batch[Job], jobs: list[Job]) -> None:
         started = time.monotonic()
-        outputs = self._outputs(batch, jobs)
         for job in jobs:
-            job.timing.infer = time.monotonic() - started
+            job.computing = True
+        outputs = self._outputs(batch, jobs)
+        infer_s = time.monotonic() - started
+        for job in jobs:
+            job.timing.infer = infer_s
             job.begin_wait()
         while not self.failure:
             # With a time, so that a postprocess stage that died cannot hold this one for ever.
             with suppress(queue.Full):
-                self._computed.put((batch.entries, outputs), timeout=1)
+                self._computed.put(_Computed(batch.entries, outputs, infer_s), timeout=1)
                 return
 
     def _outputs(self, batch: Batch[Job], jobs: list[Job]) -> dict[str, Array]:
@@ -220,13 +251,15 @@ class Pipeline:
 
     def _postprocess_stage(self) -> None:
         while (computed := self._computed.get()) is not None:
-            entries, outputs = computed
-            for entry in entries:
+            started = time.monotonic()
+            for entry in computed.entries:
                 job = entry.owner
                 if job is not None and job.wanted():
                     job.end_wait()
                     with self._failing_only(job):
-                        self._postprocess(job, entry.start, outputs)
+                        self._postprocess(job, entry.start, computed.outputs)
+            jobs = [entry.owner for entry in computed.entries if entry.owner is not None]
+            self.counts.executed(jobs, computed.infer_s, time.monotonic() - started)
 
     def _postprocess(self, job: Job, row: int, outputs: dict[str, Array]) -> None:
         started = time.monotonic()

@@ -1,26 +1,49 @@
-"""HTTP/1.1 on the wire, with a bound on what uvicorn leaves unbounded."""
+"""HTTP/1.1 on the wire: uvicorn's, with bounds that it has not, and a short way for /v2."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from fovea_server.http.exchange import Exchange
+from fovea_server.http.front import Front
 
 MAX_HEAD_BYTES = 65_536
 HEAD_TIMEOUT_S = 20.0
 
 
-class BoundedHeadProtocol(HttpToolsProtocol):
-    """Requests whose line and headers are small and arrive in time; others are cut off."""
+class ServerProtocol(HttpToolsProtocol):
+    """A connection.
 
-    _head_bytes = 0
-    _in_head = False
-    _head_timer: asyncio.TimerHandle | None = None
+    Requests whose line and headers are too large, or do not arrive in time, are cut off. Those of
+    the v2 protocol become an `Exchange`; all others go to the ASGI application.
+
+    Args:
+        config: uvicorn's.
+        server_state: uvicorn's.
+        app_state: uvicorn's.
+        front: answers the v2 protocol.
+    """
+
+    def __init__(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any], *, front: Front
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        self._front = front
+        self._exchange: Exchange | None = None
+        self._head_bytes = 0
+        self._in_head = False
+        self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Give a new connection its time to send a head."""
         super().connection_made(transport)
         self._begin_head()
+        self._watch_head()
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes on, unless the head is too large already."""
@@ -30,26 +53,73 @@ class BoundedHeadProtocol(HttpToolsProtocol):
                 return
             self._head_bytes += len(data)
         super().data_received(data)
+        if self._in_head:
+            self._watch_head()
+        elif self._exchange is not None:
+            self._exchange.wait_for_body()
 
     def on_message_begin(self) -> None:
-        """Watch the head of every request of the connection."""
+        """Bound the head of every request of the connection."""
         self._begin_head()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Stop watching: the body has limits of its own."""
+        """Send the request on its way; its body has limits of its own."""
         self._end_head()
-        super().on_headers_complete()
+        self._exchange = None
+        if not self.url.startswith(b"/v2"):
+            super().on_headers_complete()
+            return
+        previous = self.cycle
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        method = self.parser.get_method().decode("ascii")
+        exchange = Exchange(
+            self._front, self, method, self.url, dict(self.headers), bool(keep_alive)
+        )
+        self._exchange = self.cycle = exchange  # type: ignore[assignment]
+        if previous is None or previous.response_complete:
+            exchange.start()
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))  # type: ignore[arg-type]
+
+    def on_body(self, body: bytes) -> None:
+        """More of a body."""
+        if self._exchange is not None:
+            self._exchange.on_body(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The end of a body."""
+        if self._exchange is not None:
+            self._exchange.on_whole()
+        else:
+            super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if isinstance(cycle, Exchange):
+            cycle.start()
+        else:
+            super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop watching."""
+        """Give up what is being done for the client."""
         self._end_head()
+        for cycle in (self.cycle, *(cycle for cycle, _ in self.pipeline)):
+            if isinstance(cycle, Exchange):
+                cycle.on_lost()
+        if isinstance(self.cycle, Exchange):
+            self.cycle = None  # type: ignore[assignment]
         super().connection_lost(exc)
 
     def _begin_head(self) -> None:
-        self._end_head()
         self._in_head, self._head_bytes = True, 0
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+
+    def _watch_head(self) -> None:
+        # Only now and not at its beginning: most come in one piece.
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def _end_head(self) -> None:
         self._in_head = False

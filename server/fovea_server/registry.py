@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import InvalidModel, NotFound
-from fovea_server.config import ModelConfig
+from fovea_preprocess.errors import (
+    FoveaError,
+    InvalidModel,
+    InvalidRequest,
+    LoadFailed,
+    ModelNotReady,
+    NotFound,
+    ShuttingDown,
+    Unavailable,
+)
+from fovea_server.loader import Loader
 from fovea_server.model import ServedModel, State
-from fovea_server.settings import Settings
+from fovea_server.overrides import model_of_files
+from fovea_server.polling import poll
+from fovea_server.settings import ModelControlMode, Settings
+from fovea_server.slot import Slot, trim
+from fovea_server.source import Source, check_name
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """A version of a model in the repository's index; None for what is not known of it."""
+
+    name: str
+    version: str | None = None
+    state: str | None = None
+    reason: str | None = None
 
 
 class Registry:
     """Finds models in the repository, loads them, gives them out.
 
-    Of each model the newest version is served, and older ones that its `config.pbtxt` names in
-    `version_policy`, as Triton does.
+    Which models are loaded, and when, the settings' `model_control_mode` says; which versions of
+    one, its `version_policy`. As Triton does.
 
     Raises:
         NotFound: the repository is not a folder.
@@ -30,122 +54,234 @@ class Registry:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._mode = settings.model_control_mode
         self._repository = ModelRepository(settings.model_repository)
         self._repository.models()
-        self._models: dict[str, dict[int, ServedModel]] = {}
-        self._scanned = False
-        self._closing = False
-        self._loader = threading.Thread(target=self._load_all, name="load")
+        self._loader = Loader(self._repository, settings, self.find)
+        self._slots = self._loader.slots
+        # Models of the start whose state is the server's; later requests may take them out.
+        self._startup: set[str] = set()
+        self._scanned = self._started = False
+        self._thread = threading.Thread(target=self._run, name="load")
 
     def start(self) -> None:
-        """Begin to load what is in the repository, and return at once; see `ready`."""
-        self._loader.start()
+        """Begin to load what is to be loaded at start, and return at once; see `ready`."""
+        self._thread.start()
 
-    def _load_all(self) -> None:
+    def _run(self) -> None:
         try:
-            for name in self._repository.models():
-                self._models[name] = self._found(name)
+            self._load_first()
         except OSError as error:
             log.error("the repository cannot be read: %s", error)
-        self._scanned = True
-        if not self._models:
-            log.warning("%s", self.reason)
-        log.info("loading %d models of %s", len(self._models), self._repository.root)
-        with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
-            for _ in pool.map(self._load, self):
-                pass
-        # Last, and one by one: it may take minutes, and what others can serve waits for none.
-        for model in self:
-            if not self._closing:
-                model.rebuild()
+        self._scanned = self._started = True
+        ready = sum(model.state is State.READY for model in self)
+        log.info("%d of %d model versions are ready", ready, len(list(self)))
         # What lives as long as the process need not be looked at by every later collection, and
         # what loading has freed need not stay in the allocator.
         gc.collect()
         gc.freeze()
-        ctypes.CDLL(None).malloc_trim(0)
-        ready = sum(model.state is State.READY for model in self)
-        log.info("%d of %d models are ready", ready, len(list(self)))
+        trim()
+        if self._mode is ModelControlMode.POLL:
+            while not self._loader.closing.wait(self._settings.repository_poll_secs):
+                poll(self._loader, self._repository)
 
-    def _load(self, model: ServedModel) -> None:
-        if not self._closing:
-            model.load()
+    def _load_first(self) -> None:
+        names: tuple[str, ...] = self._settings.load_model
+        if self._mode is not ModelControlMode.EXPLICIT or "*" in names:
+            names = self._repository.models()
+        self._startup = set(names)
+        log.info("loading %d models of %s", len(names), self._repository.root)
+        self._loader.load_all(names, begun=self._seen)
+        # Last, and one by one: it may take minutes, and what others can serve waits for none.
+        for model in self:
+            if not self._loader.closing.is_set():
+                model.rebuild()
+        for slot in self._slots.values():
+            slot.elect()
 
-    def _found(self, name: str) -> dict[int, ServedModel]:
-        root = self._repository.root / name
-        versions = self._repository.versions(name)
-        config, fault = ModelConfig(), None
-        try:
-            config = ModelConfig.read(root)
-        except (InvalidModel, OSError) as error:
-            fault = str(error)
-        if not config.served(versions):
-            config, fault = ModelConfig(), "its version_policy names no version that is there"
-        models = {
-            version: ServedModel(name, version, root / str(version), self._settings, config)
-            for version in config.served(versions)
-        }
-        if fault:
-            for model in models.values():
-                model.fail(fault)
-        return models
+    def _seen(self) -> None:
+        self._scanned = True
+        if self.reason and not self._slots:
+            log.warning("%s", self.reason)
 
     def __iter__(self) -> Iterator[ServedModel]:
-        for versions in list(self._models.values()):
-            yield from versions.values()
+        """Every version that is loaded, or is being loaded or unloaded."""
+        for slot in list(self._slots.values()):
+            for model in list(slot.versions.values()):
+                if model.state is not State.UNAVAILABLE or model.failure:
+                    yield model
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """The model, of the newest version unless one is asked for.
+        """The model, of the newest version that can answer unless one is asked for.
 
         Raises:
             NotFound: there is no such model or version; the message lists what there is.
+            ModelNotReady: the model is there, and none of its versions could be looked at.
         """
-        versions = self._models.get(name)
-        if not versions:
-            known = ", ".join(sorted(n for n, v in self._models.items() if v)) or "none"
+        slot = self._slots.get(name)
+        if slot is None or not (slot.versions or slot.fault):
+            known = ", ".join(sorted(n for n, s in self._slots.items() if s.ready)) or "none"
             raise NotFound(f"there is no model '{name}'; served models: {known}")
+        if not slot.versions:
+            raise ModelNotReady(f"model '{name}': {slot.fault}")
         if version is None:
-            return versions[max(versions)]
-        if version not in versions:
-            known = ", ".join(map(str, sorted(versions)))
+            return slot.versions[max(slot.ready or slot.versions)]
+        if version not in slot.versions:
+            known = ", ".join(map(str, slot.ready)) or "none"
             raise NotFound(f"model '{name}' has no version {version}; served versions: {known}")
-        return versions[version]
+        return slot.versions[version]
 
     def find(self, name: str, version: int | None = None) -> ServedModel:
         """As `get`, in Triton's words, and only models that can answer now.
 
         Raises:
             NotFound: there is no such model or version, or none of it can answer.
+            ModelNotReady: that version cannot answer now.
         """
-        versions = self._models.get(name)
-        if not versions:
+        slot = self._slots.get(name)
+        if slot is None:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        if version is not None and version not in versions:
-            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
-        ready = [v for v, model in versions.items() if model.state is State.READY]
+        model = slot.newest if version is None else slot.versions.get(version)
+        if model is not None and model.state is State.READY:
+            return model
+        told = f"Request for unknown model: '{name}' "
+        if version is None:
+            if ready := slot.ready:
+                return slot.versions[ready[-1]]
+            raise NotFound(f"{told}has no available versions")
+        if model is None:
+            raise NotFound(f"{told}version {version} is not found")
+        raise ModelNotReady(f"{told}version {version} is not at ready state")
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """The versions of a model that can answer, ascending."""
+        slot = self._slots.get(name)
+        return slot.ready if slot is not None else ()
+
+    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+        """Every model of the repository, or every version that can answer, by name."""
+        names = set(self._slots)
         if not ready:
-            raise NotFound(f"Request for unknown model: '{name}' has no available versions")
-        return versions[max(ready) if version is None else version]
+            names.update(self._repository.folders())
+        return [entry for name in sorted(names) for entry in self._entries(name, ready)]
+
+    def _entries(self, name: str, ready: bool) -> Iterator[IndexEntry]:
+        slot = self._slots.get(name)
+        versions = dict(sorted(slot.versions.items())) if slot is not None else {}
+        for version, model in versions.items():
+            state = model.state
+            if state is State.READY or not ready:
+                reason = model.failure or model.reason if state is State.UNAVAILABLE else None
+                yield IndexEntry(name, str(version), state.value, reason)
+        if not versions and not ready:
+            yield IndexEntry(name)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the start is over, all that it was to load is ready, and nothing has died.
+
+        What requests load and unload later does not change this.
+        """
+        return not self.reason
 
     @property
     def reason(self) -> str:
-        """Why not every model is ready, in a sentence; empty when they are."""
+        """Why the server is not ready, in a sentence; empty when it is."""
         if not self._scanned:
             return "the repository is being read"
-        if not self._models:
+        if not self._settings.strict_readiness:
+            return "" if self._started else "models are being loaded"
+        if not self._slots and self._mode is ModelControlMode.NONE:
             return (
                 f"there is no model in {self._repository.root} (NAME/VERSION/model.*): "
                 "make one with `fovea build`, then start again"
             )
-        waiting = (f"{m.name}: {m.reason}" for m in self if m.state is not State.READY)
+        waiting = [f"{m.name}: {m.failure}" for m in self if m.failure]
+        for name in sorted(self._startup):
+            waiting += _missing(self._slots.get(name), name)
         return "; ".join(waiting)
+
+    def load(
+        self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Load a model, or load it again where something has changed; blocks.
+
+        Args:
+            name: of the model.
+            config: JSON that takes the place of config.pbtxt until the next load.
+            files: path below the model's folder -> content; these take the place of the folder.
+
+        Raises:
+            Unavailable: not in this mode; or the server is stopping.
+            LoadFailed: there is no such model, or what is said of it cannot be used.
+            InvalidRequest: the model cannot be served; what was served is served still.
+        """
+        self._check_mode()
+        try:
+            check_name(name)
+        except InvalidModel as error:
+            raise InvalidRequest(str(error)) from error
+        with ExitStack() as stack:
+            try:
+                source = self._source(stack, name, config, files or {})
+            except (FoveaError, OSError) as error:
+                log.error("model %s cannot be loaded: %s", name, error)
+                raise LoadFailed(
+                    f"failed to load '{name}', failed to poll from model repository"
+                ) from error
+            try:
+                self._loader.load(name, source)
+            except InvalidModel as error:
+                raise InvalidRequest(f"load failed for model '{name}': {error}\n") from error
+            finally:
+                self._startup.discard(name)
+
+    def _source(
+        self, stack: ExitStack, name: str, config: str | None, files: Mapping[str, bytes]
+    ) -> Source:
+        if files and config is None:
+            raise InvalidModel("Load parameter 'config' must be specified for model file override")
+        folder = self._repository.root / name
+        if files:
+            folder = stack.enter_context(model_of_files(name, files))
+        return Source.read(folder, name, self._settings, config)
+
+    def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Unload a model once it has finished what it has accepted; blocks.
+
+        Args:
+            name: of the model; nothing is done where it is not loaded.
+            dependents: unload also the models that only this ensemble runs.
+
+        Raises:
+            Unavailable: not in this mode; or the server is stopping.
+        """
+        self._check_mode()
+        self._startup.discard(name)
+        self._loader.unload(name, dependents=dependents)
+
+    def _check_mode(self) -> None:
+        if self._mode is not ModelControlMode.EXPLICIT:
+            raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
+        if self._loader.closing.is_set():
+            raise ShuttingDown("the server is stopping")
 
     def close(self) -> None:
         """Drain and unload everything; what is not loaded yet never will be."""
-        self._closing = True
+        self._loader.closing.set()
         for model in self:
             model.cancel()
-        if self._loader.ident is not None:
-            self._loader.join()
-        with ThreadPoolExecutor(8) as pool:
-            for _ in pool.map(lambda m: m.close(self._settings.exit_timeout_secs), self):
-                pass
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._loader.close()
+
+
+def _missing(slot: Slot | None, name: str) -> Iterator[str]:
+    """What a model of the start lacks."""
+    if slot is None:
+        return
+    if slot.fault and not slot.ready and not slot.versions:
+        yield f"{name}: {slot.fault}"
+    for model in slot.versions.values():
+        if model.state is not State.READY and not model.failure:
+            yield f"{name}: {model.reason}"

@@ -69,13 +69,18 @@ class Settings(BaseSettings):
     http_server_key: Path | None = Field(None, description="its key, PEM")
 
     allow_grpc: bool = Field(True, description="serve gRPC")
-    grpc_address: str = Field("127.0.0.1", description="address of gRPC; 0.0.0.0 for every one")
+    grpc_address: str = Field(
+        default_factory=lambda data: data["http_address"],
+        description="address of gRPC; default that of HTTP",
+    )
     grpc_port: int = Field(8001, ge=0, le=65535, description="port of gRPC")
     grpc_restricted_protocol: tuple[str, ...] = Field(
         (), description="PROTOCOLS:KEY=VALUE: as --http-restricted-api; may be repeated"
     )
     grpc_infer_response_compression_level: str = Field(
-        "none", pattern="^(none|low|medium|high)$", description="compression of gRPC answers"
+        "none",
+        pattern="^(none|low|medium|high)$",
+        description="compression of gRPC answers: none, low, medium or high",
     )
     grpc_use_ssl: bool = Field(False, description="serve gRPC over TLS")
     grpc_use_ssl_mutual: bool = Field(False, description="and ask clients for certificates")
@@ -89,7 +94,10 @@ class Settings(BaseSettings):
     )
 
     allow_metrics: bool = Field(True, description="serve metrics for Prometheus")
-    metrics_address: str = Field("127.0.0.1", description="address of the metrics")
+    metrics_address: str = Field(
+        default_factory=lambda data: data["http_address"],
+        description="address of the metrics; default that of HTTP",
+    )
     metrics_port: int = Field(8002, ge=0, le=65535, description="port of the metrics")
     metrics_interval_ms: int = Field(2000, ge=1, description="ms between looks at CPU and GPU")
 
@@ -100,8 +108,16 @@ class Settings(BaseSettings):
         None, description="local,size=BYTES: the response cache; models choose to use it"
     )
 
+    trace_config: tuple[str, ...] = Field(
+        (),
+        description="triton,file=FILE, level=TIMESTAMPS, rate=N, count=N or "
+        "triton,log-frequency=N: requests that leave timestamps in a file; may be repeated",
+    )
+
     log_level: str = Field(
-        "info", pattern="^(debug|info|warning|error)$", description="what is logged, and worse"
+        "info",
+        pattern="^(debug|info|warning|error)$",
+        description="least that is logged: debug (with every request), info, warning or error",
     )
     log_verbose: int = Field(0, ge=0, description="above 0: every request too")
     log_file: Path | None = Field(None, description="file of the log; default stderr")

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class FailureReason(StrEnum):
@@ -34,8 +35,7 @@ class Duration:
         self.ns += ns
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(NamedTuple):
     """Where the time of one request or execution went, nanoseconds.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Error code -> HTTP status: the one table."""
+"""Error -> status: what the transports make of an error, in one place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,61 @@ _HTTP = {
     "shutting_down": 503,
 }
 
+# Triton's own names; its `TRITONSERVER_Error_Code`.
+_TRITON = {
+    "invalid_request": "INVALID_ARG",
+    "invalid_image": "INVALID_ARG",
+    "image_too_large": "INVALID_ARG",
+    "invalid_option": "INVALID_ARG",
+    "body_too_large": "INVALID_ARG",
+    "body_timeout": "INVALID_ARG",
+    "fetch_refused": "INVALID_ARG",
+    "already_exists": "ALREADY_EXISTS",
+    "not_found": "NOT_FOUND",
+    "unavailable": "UNAVAILABLE",
+    "model_not_ready": "UNAVAILABLE",
+    "queue_full": "UNAVAILABLE",
+    "deadline_exceeded": "UNAVAILABLE",
+    "shutting_down": "UNAVAILABLE",
+    "unsupported": "UNSUPPORTED",
+    "cancelled": "CANCELLED",
+    # Not one of Triton's, which answers it before there is an error.
+    "restricted": "RESTRICTED",
+}
+
+# Source: http_server.cc and grpc_utils.cc of Triton.
+_V2_HTTP = {
+    "INVALID_ARG": 400,
+    "ALREADY_EXISTS": 400,
+    "CANCELLED": 400,
+    "RESTRICTED": 403,
+    "NOT_FOUND": 404,
+    "INTERNAL": 500,
+    "UNSUPPORTED": 501,
+    "UNAVAILABLE": 503,
+}
+_GRPC = {
+    "INVALID_ARG": "INVALID_ARGUMENT",
+    "UNSUPPORTED": "UNIMPLEMENTED",
+    "RESTRICTED": "UNAVAILABLE",
+}
+
 
 def http_status(error: FoveaError) -> int:
-    """Status of an answer that carries this error; what is not listed is the server's fault."""
+    """Status of an answer of /v1; what is not listed is the server's fault."""
     return _HTTP.get(error.code, 500)
+
+
+def v2_http_status(error: FoveaError) -> int:
+    """Status of an answer of /v2, as Triton's clients expect it."""
+    return _V2_HTTP[_triton_name(error)]
+
+
+def grpc_status(error: FoveaError) -> str:
+    """Name of the `grpc.StatusCode` of a call that ends with this error."""
+    name = _triton_name(error)
+    return _GRPC.get(name, name)
+
+
+def _triton_name(error: FoveaError) -> str:
+    return _TRITON.get(error.code, "INTERNAL")

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from .dockerfile import all_of, read_dockerfile
+
 
 @pytest.fixture(scope="module")
 def compose(root: Path) -> dict[str, Any]:
@@ -49,6 +51,14 @@ def test_a_service_can_do_no_more_than_it_must(
     assert "/tmp" in service["tmpfs"]
     assert service["build"]["dockerfile"] == f"docker/{name}.Dockerfile"
     assert (root / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_every_port_of_the_image_is_published(
+    name: str, compose: dict[str, Any], root: Path
+) -> None:
+    [exposed] = all_of(read_dockerfile(root / f"docker/{name}.Dockerfile"), "EXPOSE")
+    assert compose["services"][name]["ports"] == [f"{port}:{port}" for port in exposed.arguments]
 
 
 def test_only_the_gpus_service_reserves_one(compose: dict[str, Any]) -> None:

@@ -84,12 +84,11 @@ def test_it_builds_serves_is_healthy_and_stops(image: Image, root: Path, tmp_pat
     demo = root / "server/fovea_server/demo/digits.onnx"
     building = [*image.entrypoint, "build", str(demo), "--repository", str(repository)]
     subprocess.run(building, cwd=tmp_path, env=image.environment, check=True, capture_output=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port, grpc_port, metrics_port = _free_ports(3)
     health = [word.replace(":8000/", f":{port}/") for word in image.healthcheck]
-    # As the entrypoint's default, but for the folder and the port, which the image owns.
-    served = [*image.entrypoint, "serve", str(repository), "--host", "127.0.0.1", "--port", port]
+    # As the image's defaults, but for what they own: the folder, the address and the ports.
+    ports = ["--http-port", port, "--grpc-port", grpc_port, "--metrics-port", metrics_port]
+    served = [*image.entrypoint, f"--model-repository={repository}", "--host=127.0.0.1", *ports]
 
     def healthy() -> bool:
         # What docker runs is the image's own python: the first on its PATH.
@@ -117,6 +116,14 @@ def test_it_builds_serves_is_healthy_and_stops(image: Image, root: Path, tmp_pat
             server.kill()
             server.wait()
     assert not healthy()
+
+
+def _free_ports(count: int) -> list[str]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
 
 
 def _wait_until_live(url: str, server: subprocess.Popen[bytes]) -> None:

@@ -66,6 +66,14 @@ def test_it_does_not_run_as_root(dockerfile: list[Instruction]) -> None:
     assert dockerfile.index(user) < dockerfile.index(all_of(dockerfile, "ENTRYPOINT")[-1])
 
 
+def test_it_listens_where_docker_can_reach_it(dockerfile: list[Instruction]) -> None:
+    environment = all_of(dockerfile, "ENV")[-1].text
+    assert "FOVEA_HTTP_ADDRESS=0.0.0.0" in environment
+    assert "FOVEA_MODEL_REPOSITORY=/repository" in environment
+    assert all_of(dockerfile, "VOLUME")[-1].text == "/repository"
+    assert all_of(dockerfile, "EXPOSE")[-1].arguments == ["8000", "8001", "8002"]
+
+
 def test_the_entrypoint_takes_options_and_subcommands(root: Path, tmp_path: Path) -> None:
     echo = tmp_path / "fovea"
     echo.write_text('#!/bin/sh\necho fovea "$@"\n')
@@ -78,7 +86,7 @@ def test_the_entrypoint_takes_options_and_subcommands(root: Path, tmp_path: Path
             command, env=environment, capture_output=True, text=True, check=True
         ).stdout.strip()
 
-    assert run() == "fovea serve /repository --host 0.0.0.0"
-    assert run("--threads", "4") == "fovea serve /repository --host 0.0.0.0 --threads 4"
+    assert run() == "fovea serve"
+    assert run("--model-repository=/models") == "fovea serve --model-repository=/models"
     assert run("doctor", "--json") == "fovea doctor --json"
     assert run("build", "a b.onnx") == "fovea build a b.onnx"

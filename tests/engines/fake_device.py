@@ -29,8 +29,37 @@ class FakeMemory(Owned):
         self.bytes = np.full(size, UNWRITTEN, np.uint8)
         self.busy = threading.Lock()
 
+    def at(self, offset: int) -> "FakePart":
+        return FakePart(self, offset)
+
     def release(self):
         self.device.forget(self)
+
+
+class FakeShared(FakeMemory):
+    """Memory of another process: closed here, it is there still."""
+
+    def release(self):
+        pass
+
+
+class FakePart:
+    """A part of a memory; it is open for as long as that."""
+
+    def __init__(self, whole: "FakeMemory | FakePart", offset: int) -> None:
+        self._whole = whole
+        self.size, self.address = whole.size - offset, whole.address + offset
+        self.bytes = whole.bytes[offset:]
+
+    @property
+    def open(self) -> bool:
+        return self._whole.open
+
+    def at(self, offset: int) -> "FakePart":
+        return FakePart(self, offset)
+
+    def close(self) -> None:
+        pass
 
 
 class FakePinned(Owned):
@@ -89,6 +118,7 @@ class FakeDevice:
         self.lost = False
         self._total = total
         self._memories: dict[int, FakeMemory] = {}
+        self._lent: dict[bytes, np.ndarray] = {}
         self._streams: dict[int, FakeStream] = {}
         self._handles = iter(range(1, 1 << 30))
         self._next_address = 0x7F00_0000_0000
@@ -167,6 +197,21 @@ class FakeDevice:
         memory = FakeMemory(self, size, self._next_address)
         self._next_address += -(-size // 256) * 256
         self._memories[memory.address] = memory
+        return memory
+
+    def lend(self, size: int) -> tuple[bytes, np.ndarray]:
+        """What another process has allocated: its handle and its bytes."""
+        handle = len(self._lent).to_bytes(64, "big")
+        self._lent[handle] = np.full(size, UNWRITTEN, np.uint8)
+        return handle, self._lent[handle]
+
+    def open_shared(self, handle: bytes) -> FakeShared:
+        self.check_current("open_shared")
+        self.fail_if_told("open_shared", "enqueue")
+        if handle not in self._lent:
+            raise InferenceFailed("no process has lent that")
+        memory = FakeShared(self, len(self._lent[handle]), self._next_address)
+        memory.bytes = self._lent[handle]
         return memory
 
     def pinned(self, size: int) -> FakePinned:

@@ -19,6 +19,7 @@ from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_server.job import Job
 from fovea_server.model import _warm_up
 from fovea_server.pipeline import Pipeline
+from fovea_server.statistics import ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 
@@ -59,7 +60,13 @@ def engine(folder, tmp_path, device) -> Engine:
 
 @pytest.fixture
 def pipeline(engine):
-    made = Pipeline(engine, limits=ImageLimits(), max_queue=64, max_queue_delay_s=0.02)
+    made = Pipeline(
+        engine,
+        limits=ImageLimits(),
+        max_queue=64,
+        max_queue_delay_s=0.02,
+        statistics=ModelStatistics(),
+    )
     yield made
     made.close(10)
 

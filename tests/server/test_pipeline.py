@@ -15,6 +15,7 @@ from fovea_preprocess.errors import InferenceFailed, ModelNotReady, QueueFull, S
 from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_server.job import Job
 from fovea_server.pipeline import Pipeline
+from fovea_server.statistics import ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 
@@ -41,7 +42,13 @@ def scenes() -> list[bytes]:
 
 @pytest.fixture
 def pipeline(folder):
-    made = Pipeline(Engine.open(folder), limits=ImageLimits(), max_queue=64, max_queue_delay_s=0.02)
+    made = Pipeline(
+        Engine.open(folder),
+        limits=ImageLimits(),
+        max_queue=64,
+        max_queue_delay_s=0.02,
+        statistics=ModelStatistics(),
+    )
     yield made
     made.close(10)
 
@@ -134,7 +141,11 @@ def test_a_stage_that_dies_fails_everyone_who_waits(pipeline, scenes, monkeypatc
 
 def test_closing_finishes_what_was_accepted_and_takes_nothing_new(folder, scenes):
     pipeline = Pipeline(
-        Engine.open(folder), limits=ImageLimits(), max_queue=64, max_queue_delay_s=0.0
+        Engine.open(folder),
+        limits=ImageLimits(),
+        max_queue=64,
+        max_queue_delay_s=0.0,
+        statistics=ModelStatistics(),
     )
     jobs = [job(scenes[0]) for _ in range(20)]
     pipeline.submit(jobs)

@@ -42,7 +42,9 @@ def url(repository: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    settings = Settings(model_repository=repository, http_port=port)
+    settings = Settings(
+        model_repository=repository, http_port=port, allow_grpc=False, allow_metrics=False
+    )
     registry = Registry(settings)
     registry.start()
     server = make_server(settings, registry)

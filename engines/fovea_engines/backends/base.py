@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -14,6 +15,14 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.placed import PlacedPicture
 
 Array = NDArray[Any]
+
+
+@cache
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":
+        # Makes the name known to numpy.
+        import ml_dtypes  # noqa: F401
+    return np.dtype(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class TensorSpec:
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The element type as numpy knows it."""
-        return np.dtype(self.dtype)
+        return _numpy_dtype(self.dtype)
 
 
 class Session(Protocol):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu import CpuSession, load_layouts
+from fovea_engines.backends.onnx_elements import BFloat16Calls, StringCalls
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
 ENGINE_FILE = "model.onnx"
@@ -77,7 +79,14 @@ class _Layout:
         # spins for 50 us only still a third.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         errors = ort.capi.onnxruntime_pybind11_state
-        self._failures = (errors.Fail, errors.InvalidArgument, errors.RuntimeException)
+        self._failures = (
+            errors.Fail,
+            errors.InvalidArgument,
+            errors.NotImplemented,
+            errors.RuntimeException,
+            # Strings that the model made and that are not UTF-8.
+            UnicodeDecodeError,
+        )
         try:
             self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except (
@@ -96,10 +105,22 @@ class _Layout:
             _spec(node) for node in self._session.get_overridable_initializers()
         )
         self._names = [spec.name for spec in self.outputs]
+        self._call = self._calls()
+
+    def _calls(self) -> Callable[[Mapping[str, Array]], list[Array]]:
+        tensors = (*self.inputs, *self.outputs, *self.optional_inputs)
+        elements = {spec.dtype for spec in tensors}
+        if elements >= {"object", "bfloat16"}:
+            raise UnsupportedModel("it has strings and bfloat16; only one of them is served")
+        if "object" in elements:
+            return StringCalls(self._session, self._names)
+        if "bfloat16" in elements:
+            return BFloat16Calls(self._session, self.outputs)
+        return partial(self._session.run, self._names)
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         try:
-            results = self._session.run(self._names, dict(feeds))
+            results = self._call(feeds)
         except self._failures as error:
             raise InferenceFailed(f"ONNX Runtime failed on this batch: {error}") from error
         return dict(zip(self._names, results, strict=True))
@@ -114,4 +135,11 @@ def _spec(node: Any) -> TensorSpec:
         raise UnsupportedModel(f"{node.name!r} is a {node.type}; only tensors are served")
     element = node.type.removeprefix("tensor(").removesuffix(")")
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
-    return TensorSpec(node.name, NUMPY_NAMES.get(element, element), shape)
+    spec = TensorSpec(node.name, NUMPY_NAMES.get(element, element), shape)
+    try:
+        spec.numpy_dtype  # noqa: B018 - looked up to see whether there is one
+    except TypeError:
+        raise UnsupportedModel(
+            f"{node.name!r} has elements of type {element}, which numpy does not know"
+        ) from None
+    return spec

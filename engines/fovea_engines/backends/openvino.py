@@ -14,7 +14,7 @@ from typing import Any
 from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu import CpuSession, load_layouts
-from fovea_preprocess.errors import InferenceFailed, InvalidModel
+from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
 ENGINE_FILE = "model.xml"
 
@@ -31,12 +31,14 @@ def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> C
 
     Raises:
         InvalidModel: the file cannot be read as a model.
+        UnsupportedModel: an input or output has strings.
     """
     ov = _runtime()
     cores = threads or usable_cores()
     core = ov.Core()
     try:
         model = core.read_model(path)
+        _refuse_strings(model)
         if max_batch == 1:
             _fix_rows(model)
         wide, narrow = load_layouts(lambda width: _Layout(core, model, width, cores), cores)
@@ -114,7 +116,7 @@ class _Layout:
         )
         self._inputs = [_name(port) for port in model.inputs]
         # Compiling may add names of fused nodes to an output: the model's own are the ones.
-        self._outputs = [_name(port) for port in model.outputs]
+        self._outputs = [_spec(port) for port in model.outputs]
         self._requests: SimpleQueue[Any] = SimpleQueue()
         self._streams = cores // threads
         for _ in range(self._streams):
@@ -128,7 +130,11 @@ class _Layout:
             results = request.infer(
                 [feeds[name] for name in self._inputs], share_inputs=True, share_outputs=False
             )
-            return dict(zip(self._outputs, results.values(), strict=True))
+            return {
+                # The binding hands bfloat16 out as if it were float16.
+                spec.name: array.view(spec.numpy_dtype) if spec.dtype == "bfloat16" else array
+                for spec, array in zip(self._outputs, results.values(), strict=True)
+            }
         except RuntimeError as error:
             raise InferenceFailed(f"OpenVINO failed on this batch: {error}") from error
         finally:
@@ -145,6 +151,15 @@ class _Layout:
             self._compiled.release_memory()
         for request in idle:
             self._requests.put(request)
+
+
+def _refuse_strings(model: Any) -> None:
+    for spec in map(_spec, (*model.inputs, *model.outputs)):
+        if spec.dtype == "object":
+            raise UnsupportedModel(
+                f"{spec.name!r} has strings, which OpenVINO does not take from Python: "
+                "build it for onnxruntime"
+            )
 
 
 def _fix_rows(model: Any) -> None:

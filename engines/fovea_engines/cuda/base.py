@@ -67,6 +67,10 @@ class DeviceMemory(Protocol):
     address: int
     size: int
 
+    def at(self, offset: int) -> DeviceMemory:
+        """The bytes from an offset on, good for as long as these; it need not be closed."""
+        ...
+
     def close(self) -> None:
         """Give it back. Calling it again does nothing."""
         ...
@@ -165,6 +169,17 @@ class Device(Protocol):
 
         Raises:
             OutOfMemory: there are not that many; the message has the figures.
+        """
+        ...
+
+    def open_shared(self, handle: bytes) -> DeviceMemory:
+        """Bytes that another process has allocated on this GPU; closing leaves them to it.
+
+        Args:
+            handle: the 64 bytes of its `CUipcMemHandle`.
+
+        Raises:
+            InferenceFailed: it is no handle, or none of another process on this GPU.
         """
         ...
 

@@ -17,6 +17,7 @@ from fovea_engines.cuda.resources import (
     PycudaMemory,
     PycudaPinned,
     PycudaStream,
+    SharedMemory,
     failures,
     native,
 )
@@ -99,6 +100,10 @@ class PycudaDevice(Closing):
                 f"{_megabytes(size)} are wanted, and {self.name} has {_megabytes(free)} of "
                 f"{_megabytes(total)} free; unload a model, or stop what else uses the GPU"
             ) from error
+
+    def open_shared(self, handle: bytes) -> base.DeviceMemory:
+        """Bytes that another process has allocated on this GPU."""
+        return SharedMemory(handle)
 
     def pinned(self, size: int) -> base.PinnedMemory:
         """New bytes of the host; raises OutOfMemory with the figure."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.cuda import base
+from fovea_engines.cuda.capture import driver_call
 from fovea_preprocess.errors import InferenceFailed, OutOfMemory
 
 # CU_STREAM_NON_BLOCKING, for which pycuda has no name.
@@ -78,11 +81,54 @@ class PycudaMemory:
         self.address = int(self._allocation)
         self.size = size
 
+    def at(self, offset: int) -> base.DeviceMemory:
+        """The bytes from an offset on."""
+        return _Part(self, offset)
+
     def close(self) -> None:
         """Give it back. Calling it again does nothing."""
         if self._allocation is not None:
             self._allocation.free()
             self._allocation = None
+
+
+class SharedMemory:
+    """A `DeviceMemory` of another process; pycuda cannot say how large it is."""
+
+    def __init__(self, handle: bytes) -> None:
+        bindings = import_module("cuda.bindings.driver")
+        wanted = bindings.CUipcMemHandle()
+        ctypes.memmove(wanted.getPtr(), handle, len(handle))
+        flag = bindings.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+        self._opened = driver_call("cuIpcOpenMemHandle", wanted, flag)
+        self.address = int(self._opened)
+        _, self.size = driver_call("cuMemGetAddressRange", self._opened)
+
+    def at(self, offset: int) -> base.DeviceMemory:
+        """The bytes from an offset on."""
+        return _Part(self, offset)
+
+    def close(self) -> None:
+        """Leave it to the process that has it. Calling it again does nothing."""
+        if self._opened is not None:
+            opened, self._opened = self._opened, None
+            driver_call("cuIpcCloseMemHandle", opened)
+
+
+class _Part:
+    """A `DeviceMemory` within another, which keeps that."""
+
+    def __init__(self, whole: base.DeviceMemory, offset: int) -> None:
+        self._whole = whole
+        self.address = whole.address + offset
+        self.size = whole.size - offset
+
+    def at(self, offset: int) -> base.DeviceMemory:
+        """The bytes from an offset on."""
+        return _Part(self, offset)
+
+    def close(self) -> None:
+        """Nothing is given back: the whole is."""
 
 
 class PycudaPinned:

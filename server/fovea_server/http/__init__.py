@@ -1,1 +1,4 @@
-"""The v2 protocol over HTTP."""
+"""Triton's v2 protocol over HTTP: a lean application of its own beside FastAPI.
+
+The hot path parses with orjson, keeps tensors as views into the body, and answers with buffers.
+"""

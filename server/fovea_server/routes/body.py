@@ -3,44 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from starlette.requests import Request
 
-from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest, QueueFull
-
-
-class Intake:
-    """Bytes of all bodies that are held at once; a bound on memory whatever clients do.
-
-    Args:
-        limit: in bytes.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held = 0
-
-    @contextmanager
-    def body(self) -> Iterator[Callable[[int], None]]:
-        """Count one body while the block lasts: call what is yielded for each piece."""
-        mine = 0
-
-        def take(size: int) -> None:
-            nonlocal mine
-            if self._held + size > self._limit:
-                raise QueueFull(
-                    f"{self._held / 1e6:.0f} MB of requests are held already; send again later",
-                    retry_after_s=1.0,
-                )
-            self._held += size
-            mine += size
-
-        try:
-            yield take
-        finally:
-            self._held -= mine
+from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest
 
 
 async def read_body(

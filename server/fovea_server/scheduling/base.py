@@ -40,3 +40,12 @@ class Scheduler(Protocol):
     def close(self, timeout_s: float) -> None:
         """Finish what was accepted, for so long, then stop. The engine stays open."""
         ...
+
+
+class HasScheduler(Protocol):
+    """A model that can be asked."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What answers."""
+        ...

@@ -7,12 +7,11 @@ options of a prediction travel as `parameters` of the request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fovea_engines.backends.base import Array
-from fovea_engines.detections import Detections
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
@@ -53,10 +52,10 @@ def encoded_pictures(model: ServedModel, request: InferRequest) -> list[bytes] |
             f"input '{sent.name}' has shape {list(sent.shape)}; pictures are BYTES of shape [n] or "
             "[n, 1], an encoded picture an element"
         )
-    if isinstance(sent.data, memoryview):
-        pictures = decode(sent.data, sent.shape[0]).tolist()
-    else:
-        pictures = sent.data.tolist()
+    elements = sent.data
+    if isinstance(elements, memoryview):
+        elements = decode(elements, sent.shape[0])
+    pictures: list[bytes] = elements.tolist()
     if len(pictures) != sent.shape[0]:
         raise InvalidRequest(
             f"input '{sent.name}' has {len(pictures)} elements; its shape {list(sent.shape)} says "
@@ -99,10 +98,12 @@ def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
         for column, class_id in enumerate(detections.class_ids.tolist()):
             names[row, column] = class_name(prediction.labels, class_id).encode()
     return [
-        OutputTensor("num_detections", "INT32", np.int32([len(d.scores) for d in found])),
+        OutputTensor("num_detections", "INT32", np.array([len(d.scores) for d in found], np.int32)),
         OutputTensor("boxes", "FP32", _padded([d.boxes for d in found], (most, 4))),
         OutputTensor("scores", "FP32", _padded([d.scores for d in found], (most,))),
-        OutputTensor("class_ids", "INT32", _padded_ids(found, most)),
+        OutputTensor(
+            "class_ids", "INT32", _padded([d.class_ids for d in found], (most,), np.int32)
+        ),
         OutputTensor("class_names", "BYTES", names),
     ]
 
@@ -140,12 +141,8 @@ def _raw(results: list[ImageResult]) -> list[OutputTensor]:
     ]
 
 
-def _padded(arrays: list[Array], shape: tuple[int, ...]) -> Array:
-    padded = np.zeros((len(arrays), *shape), np.float32)
+def _padded(arrays: list[Array], shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+    padded = np.zeros((len(arrays), *shape), dtype)
     for row, array in zip(padded, arrays, strict=True):
         row[: len(array)] = array
     return padded
-
-
-def _padded_ids(found: list[Detections], most: int) -> Array:
-    return _padded([detections.class_ids for detections in found], (most,)).astype(np.int32)

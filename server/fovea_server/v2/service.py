@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from fovea_server.dataplane import DataPlane
+from fovea_server.logs import SERVER_LOG
+from fovea_server.registry import Registry
 from fovea_server.settings import Settings
+from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
+from fovea_server.v2.log_settings import LogSettings
+from fovea_server.v2.regions import Regions
+from fovea_server.v2.restrictions import Restrictions
+from fovea_server.v2.shared_memory import SharedMemory
+from fovea_server.v2.trace import TraceSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +24,42 @@ class Service:
     Attributes:
         settings: what the operator decided.
         plane: infers.
+        system_shared_memory: memory of this machine that clients have registered.
+        cuda_shared_memory: memory of GPUs that clients have registered.
+        regions: tensors in both of them.
+        trace: settings of tracing.
+        log_settings: settings of the log.
+        http_restrictions: which parts of the protocol ask for a header over HTTP.
+        grpc_restrictions: the same over gRPC.
     """
 
     settings: Settings
     plane: DataPlane
+    system_shared_memory: SharedMemory
+    cuda_shared_memory: CudaSharedMemory
+    regions: Regions
+    trace: TraceSettings
+    log_settings: LogSettings
+    http_restrictions: Restrictions
+    grpc_restrictions: Restrictions
+
+    @classmethod
+    def of(cls, settings: Settings, registry: Registry) -> Self:
+        """The service that answers from a registry.
+
+        Raises:
+            InvalidOption: a setting cannot be understood.
+        """
+        system = SharedMemory(settings.allow_client_shm)
+        cuda = CudaSharedMemory(settings.allow_client_shm)
+        return cls(
+            settings=settings,
+            plane=DataPlane(registry),
+            system_shared_memory=system,
+            cuda_shared_memory=cuda,
+            regions=Regions(system, cuda),
+            trace=TraceSettings(settings.trace_config, registry),
+            log_settings=LogSettings(SERVER_LOG),
+            http_restrictions=Restrictions.parse(settings.http_restricted_api),
+            grpc_restrictions=Restrictions.parse(settings.grpc_restricted_protocol),
+        )

@@ -1,0 +1,115 @@
+"""`fovea serve`: every model of a repository, for every client of Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from typer.core import TyperCommand
+
+from fovea_server.commands.flags import WITHOUT_EFFECT, flag, with_flags
+from fovea_server.settings import Settings
+
+# Title of each group in the help, and the first of its settings in the order of `Settings`.
+GROUPS = {
+    "Repository and models": "model_repository",
+    "HTTP": "allow_http",
+    "gRPC": "allow_grpc",
+    "Metrics": "allow_metrics",
+    "Shared memory and cache": "allow_client_shm",
+    "Log": "log_level",
+    "Limits": "max_held_mb",
+    "Pictures by URL": "allow_url",
+}
+SWITCHES = frozenset(
+    flag(name) for name, field in Settings.model_fields.items() if field.annotation is bool
+)
+
+
+class ServeCommand(TyperCommand):
+    """Reads switches as Triton does, and shows the flags in groups."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As usual, but a switch may stand alone, or have its value after = or a space."""
+        return super().parse_args(ctx, list(_with_values(args)))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The flags under the titles of `GROUPS`."""
+        rows = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        titles = {first: title for title, first in GROUPS.items()}
+        sections: dict[str, list[Any]] = {"Arguments and help": []}
+        for name in Settings.model_fields:
+            title = titles.get(name, list(sections)[-1])
+            sections.setdefault(title, []).append(rows.pop(name))
+        # What is left belongs to no setting; hidden flags have no row.
+        sections["Arguments and help"] = list(filter(None, rows.values()))
+        for title, shown in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(shown)
+
+
+def _with_values(args: list[str]) -> Iterator[str]:
+    """Switches as --switch=value, everything else as it is."""
+    coming = [*args, ""]
+    while len(coming) > 1:
+        arg = coming.pop(0)
+        if arg not in SWITCHES:
+            yield arg
+        elif coming[0].lower() in ("true", "false", "1", "0"):
+            yield f"{arg}={coming.pop(0)}"
+        else:
+            yield f"{arg}=true"
+
+
+@with_flags
+def serve(
+    repository: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of models, as `fovea build` makes it; or --model-repository."),
+    ] = None,
+    **given: Any,
+) -> None:
+    """Serve every model of a repository: pictures over HTTP, tensors as Triton does.
+
+    The flags are Triton's wherever Triton has the thing. Each can also be given in the
+    environment, as FOVEA_ and its name in capitals (FOVEA_HTTP_PORT for --http-port); a flag wins.
+
+    Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
+    """
+    from fovea_server.listen import bind
+    from fovea_server.logs import set_up_logging
+    from fovea_server.registry import Registry
+
+    settings = read_settings(repository, given)
+    set_up_logging(settings.log_level)
+    registry = Registry(settings)
+    listener = bind(settings.http_address, settings.http_port)
+    registry.start()
+    # Only now: FastAPI takes as long to import as a model to load, and they overlap.
+    from fovea_server.serve import make_server
+
+    make_server(settings, registry).run([listener])
+
+
+def read_settings(repository: Path | None, given: dict[str, Any]) -> Settings:
+    """What was said on the command line; all else from the environment, or as it is by default.
+
+    Args:
+        repository: the argument.
+        given: the options by the name of their setting; None or [] where one was not given.
+    """
+    given = {name: value for name, value in given.items() if value not in (None, [])}
+    for name in WITHOUT_EFFECT:
+        if given.pop(name, None) is not None:
+            typer.echo(f"{flag(name)} tunes Triton; it has no effect here", err=True)
+    if repository is not None and given.setdefault("model_repository", repository) != repository:
+        raise typer.BadParameter("give the repository once: as an argument or a flag")
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        typer.echo(f"error: {flag(str(first['loc'][0]))}: {first['msg']}", err=True)
+        raise typer.Exit(2) from None

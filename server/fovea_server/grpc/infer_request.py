@@ -1,0 +1,98 @@
+"""An infer request, from its protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from fovea_engines.backends.base import Array
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.grpc.contents import contents_of
+from fovea_server.grpc.parameters import RegionSlice, classes_of, region_slice, set_parameters
+from fovea_server.v2.messages import InferRequest, InputTensor, RequestedOutput
+
+if TYPE_CHECKING:
+    from fovea_server.v2.regions import Regions
+
+
+def read_request(
+    message: Any, version: int | None, regions: Regions
+) -> tuple[InferRequest, dict[str, RegionSlice]]:
+    """A `ModelInferRequest` as no transport spells it.
+
+    Args:
+        message: as sent.
+        version: of the model, as `message` names it.
+        regions: shared memory.
+
+    Returns:
+        The request, its arrays views into the message where they travel raw; and of each output
+        that goes to shared memory, where.
+
+    Raises:
+        InvalidRequest: fields contradict each other, or are of another type; Triton's text.
+        NotFound, RegionFailed: an input is not in the shared memory that is named.
+    """
+    request = InferRequest(message.model_name, version, [], id=message.id)
+    if message.parameters:
+        set_parameters(request, message.parameters)
+    buffers = message.raw_input_contents
+    unread = iter(buffers)
+    request.inputs = [
+        InputTensor(
+            tensor.name,
+            tensor.datatype,
+            tuple(tensor.shape),
+            _data(tensor, request.model_name, unread, regions, raw=bool(buffers)),
+        )
+        for tensor in message.inputs
+    ]
+    return request, _read_outputs(message.outputs, request)
+
+
+def _data(
+    tensor: Any, model: str, unread: Iterator[bytes], regions: Regions, *, raw: bool
+) -> memoryview | Array:
+    has_contents = tensor.HasField("contents")
+    where = region_slice(tensor) if tensor.parameters else None
+    if where is not None:
+        if has_contents:
+            raise InvalidRequest(
+                "unexpected 'content' provided when using shared memory for input tensor "
+                f"'{tensor.name}' for model '{model}'"
+            )
+        return regions.read(*where)
+    if has_contents:
+        if raw:
+            raise InvalidRequest(
+                "contents field must not be specified when using raw_input_contents for "
+                f"'{tensor.name}' for model '{model}'"
+            )
+        return contents_of(tensor, model)
+    data = next(unread, None)
+    if data is None:
+        raise InvalidRequest(
+            f"unable to find data for input tensor '{tensor.name}' for model '{model}' in request."
+        )
+    return memoryview(data)
+
+
+def _read_outputs(outputs: Any, request: InferRequest) -> dict[str, RegionSlice]:
+    """Fill in what is asked for; of an output that is named twice, the first."""
+    slices: dict[str, RegionSlice] = {}
+    named: set[str] = set()
+    for output in outputs:
+        if output.name in named:
+            continue
+        named.add(output.name)
+        where, classes = None, 0
+        if output.parameters:
+            where, classes = region_slice(output), classes_of(output)
+        if where is not None:
+            if classes:
+                raise InvalidRequest(
+                    "output can't set both 'shared_memory_region' and 'classification'"
+                )
+            slices[output.name] = where
+        request.outputs.append(RequestedOutput(output.name, classes))
+    return slices

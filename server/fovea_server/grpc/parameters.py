@@ -1,0 +1,153 @@
+"""Parameters of requests and tensors, in gRPC's own wrapping.
+
+Source: infer_handler.cc and grpc_utils.h of Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.v2.messages import InferRequest, Parameter
+
+_CHOICE = "parameter_choice"
+_UNSIGNED = 2**64
+
+# Field of InferRequest, and what its parameter may be wrapped in.
+_KNOWN = {
+    "sequence_id": ("sequence_id", ("int64_param", "string_param")),
+    "sequence_start": ("sequence_start", ("bool_param",)),
+    "sequence_end": ("sequence_end", ("bool_param",)),
+    "priority": ("priority", ("int64_param", "uint64_param")),
+    "timeout": ("timeout_us", ("int64_param",)),
+}
+# Asks for an empty answer after the last one of a decoupled model; there are none.
+_EMPTY_FINAL = "triton_enable_empty_final_response"
+
+
+class RegionSlice(NamedTuple):
+    """Where in shared memory a tensor is, bytes."""
+
+    region: str
+    offset: int
+    byte_size: int
+
+
+def set_parameters(request: InferRequest, given: Mapping[str, Any]) -> None:
+    """Put the parameters of a request where they belong.
+
+    Args:
+        request: that is filled in.
+        given: `InferParameter` by name.
+
+    Raises:
+        InvalidRequest: one is of another type than the protocol says, or is reserved.
+    """
+    for name, parameter in given.items():
+        if name in _KNOWN:
+            field, kinds = _KNOWN[name]
+            setattr(request, field, _known(name, parameter, kinds))
+        elif name == _EMPTY_FINAL:
+            _known(name, parameter, ("bool_param",))
+        elif name.startswith("triton_"):
+            raise InvalidRequest(
+                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the "
+                f"following keys starting with 'triton_' are allowed: {_EMPTY_FINAL} "
+            )
+        else:
+            request.parameters[name] = _other(name, parameter)
+
+
+def set_parameter(message: Any, value: Parameter) -> None:
+    """Wrap a value into an `InferParameter`."""
+    match value:
+        case bool():
+            message.bool_param = value
+        case int():
+            message.int64_param = value
+        case float():
+            message.double_param = value
+        case str():
+            message.string_param = value
+
+
+def region_slice(tensor: Any) -> RegionSlice | None:
+    """Where a tensor of a request is; None where it is not in shared memory.
+
+    Raises:
+        InvalidRequest: parts of that are missing, or of another type; Triton's text.
+    """
+    given = tensor.parameters
+    region = _of_tensor(tensor, "shared_memory_region", "string_param")
+    offset = _of_tensor(tensor, "shared_memory_offset", "int64_param")
+    size = _of_tensor(tensor, "shared_memory_byte_size", "int64_param")
+    if region is None:
+        for name in ("shared_memory_offset", "shared_memory_byte_size"):
+            if name in given:
+                raise InvalidRequest(
+                    f"'{name}' can not be specified without 'shared_memory_region' parameter for "
+                    f"tensor '{tensor.name}'"
+                )
+        return None
+    if size is None:
+        raise InvalidRequest(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
+            f"parameter for tensor '{tensor.name}'"
+        )
+    return RegionSlice(region, offset or 0, size)
+
+
+def classes_of(output: Any) -> int:
+    """How many classes are asked for in place of an output; 0 for the output itself.
+
+    Raises:
+        InvalidRequest: it is no number from 1; Triton's text.
+    """
+    if "classification" not in output.parameters:
+        return 0
+    parameter = output.parameters["classification"]
+    if parameter.WhichOneof(_CHOICE) != "int64_param":
+        raise InvalidRequest(
+            "invalid value type for 'classification' parameter, expected int64_param"
+        )
+    classes: int = parameter.int64_param
+    if classes <= 0:
+        raise InvalidRequest("invalid value for 'classification' parameter, expected >= 1")
+    return classes
+
+
+def _known(name: str, parameter: Any, kinds: tuple[str, ...]) -> Any:
+    kind = parameter.WhichOneof(_CHOICE)
+    if kind not in kinds:
+        raise InvalidRequest(
+            f"invalid value type for '{name}' parameter, expected {' or '.join(kinds)}."
+        )
+    value = getattr(parameter, kind)
+    if name == "priority" and value < 0:
+        raise InvalidRequest("invalid value for 'priority', expected value >= 0.")
+    # Triton takes what is signed as unsigned.
+    return value % _UNSIGNED if kind == "int64_param" else value
+
+
+def _other(name: str, parameter: Any) -> Parameter:
+    kind = parameter.WhichOneof(_CHOICE)
+    if kind is None:
+        raise InvalidRequest(
+            f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or "
+            "string_param."
+        )
+    value: Parameter = getattr(parameter, kind)
+    return value
+
+
+def _of_tensor(tensor: Any, name: str, kind: str) -> Any:
+    if name not in tensor.parameters:
+        return None
+    parameter = tensor.parameters[name]
+    if parameter.WhichOneof(_CHOICE) != kind:
+        raise InvalidRequest(
+            f"invalid value type for '{name}' parameter for tensor '{tensor.name}', expected "
+            f"{kind}."
+        )
+    return getattr(parameter, kind)

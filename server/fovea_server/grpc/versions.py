@@ -1,0 +1,32 @@
+"""Versions of models, which travel as text."""
+
+from __future__ import annotations
+
+import re
+
+from fovea_preprocess.errors import InvalidRequest
+
+_MOST = 2**63 - 1
+
+
+def version_of(text: str) -> int | None:
+    """The number in a version; None for "", which leaves the choice to the server.
+
+    Raises:
+        InvalidRequest: there is none, or it is below 0; Triton's text.
+    """
+    if not text:
+        return None
+    # As C's stol: what follows the digits is not looked at.
+    found = re.match(r"\s*[+-]?\d+", text, re.ASCII)
+    version = int(found[0]) if found else None
+    if version is None or abs(version) > _MOST:
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    if version < 0:
+        raise InvalidRequest(
+            f"invalid model version specified '{text}' , version should be an integral value > 0"
+        )
+    return version

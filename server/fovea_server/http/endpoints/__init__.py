@@ -1,0 +1,1 @@
+"""What each address of the protocol does: a request in, an answer out."""

@@ -1,0 +1,105 @@
+"""The generate extension: keys of a JSON object in, keys of a JSON object out.
+
+Source: "Generate Extension" of Triton's protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
+from fovea_server.http.compression import refuse_encoding
+from fovea_server.http.endpoints.names import model_of
+from fovea_server.http.json_reader import parse_json
+from fovea_server.http.messages import EVENTS, Answer, Request, error_answer
+from fovea_server.http.parameters import parameter
+from fovea_server.http.tensor_json import data_json, elements_of
+from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
+from fovea_server.v2.service import Service
+from fovea_server.v2.signature import ModelTensor
+
+
+async def generate(service: Service, request: Request) -> Answer:
+    """Run a model on inputs by name."""
+    return Answer(body=[await _generated(service, request)])
+
+
+async def generate_stream(service: Service, request: Request) -> Answer:
+    """The same, as a stream of one event."""
+    try:
+        event = await _generated(service, request)
+    except FoveaError as error:
+        answer = error_answer(error)
+        return Answer(answer.status, [b"data: ", *answer.body, b"\n\n"], EVENTS)
+    return Answer(body=[b"data: ", event, b"\n\n"], media_type=EVENTS)
+
+
+async def _generated(service: Service, request: Request) -> bytes:
+    model = model_of(service, request)
+    refuse_encoding(request)
+    given = parse_json(request.body)
+    if type(given) is not dict:
+        raise MalformedJson("attempt to get members of a non-object")
+    version = None if request.names["version"] is None else model.version
+    asked = InferRequest(model.name, version, [])
+    _set_inputs(asked, {tensor.name: tensor for tensor in model.signature.inputs}, given)
+    return _written(await service.plane.infer(asked))
+
+
+def _set_inputs(
+    asked: InferRequest, inputs: dict[str, ModelTensor], given: dict[str, Any]
+) -> None:
+    for name, value in given.items():
+        if name in inputs:
+            asked.inputs.append(_input(inputs[name], value))
+        elif name == "id":
+            asked.id = str(value)
+        elif name == "parameters":
+            if type(value) is not dict:
+                raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
+            _set_inputs(asked, inputs, value)
+        else:
+            asked.parameters[name] = parameter(name, value)
+
+
+def _input(tensor: ModelTensor, value: Any) -> InputTensor:
+    data = value if type(value) is list else [value]
+    elements = elements_of(tensor.name, tensor.datatype, data, None)
+    shape = _shape(tensor, elements.size)
+    return InputTensor(tensor.name, tensor.datatype, shape, elements)
+
+
+def _shape(tensor: ModelTensor, left: int) -> tuple[int, ...]:
+    """The model's shape; its last variable dimension takes all elements, the others are 1."""
+    refused = InvalidRequest(
+        f"The schema can not convert input '{tensor.name}' to tensor with proper shape"
+    )
+    shape = list(tensor.shape)
+    for size in shape:
+        if size != -1:
+            if size == 0 or left % size:
+                raise refused
+            left //= size
+    for index in reversed(range(len(shape))):
+        if shape[index] == -1:
+            shape[index], left = left, 1
+    if left != 1:
+        raise refused
+    return tuple(shape)
+
+
+def _written(response: InferResponse) -> bytes:
+    """By name, in the order of the names; a single element without its brackets."""
+    written: dict[str, Any] = {
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+        **response.parameters,
+    }
+    if response.id:
+        written["id"] = response.id
+    for tensor in response.outputs:
+        data = data_json(tensor)
+        written[tensor.name] = orjson.Fragment(data[1:-1] if tensor.array.size == 1 else data)
+    return orjson.dumps(dict(sorted(written.items())))

@@ -1,0 +1,88 @@
+"""Which models there are, and loading and unloading them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from functools import partial
+from typing import Any
+
+from fovea_preprocess.errors import InvalidRequest, LoadFailed, MalformedJson, Unsupported
+from fovea_server.http.endpoints.names import name_of
+from fovea_server.http.json_reader import find, parse_json, read
+from fovea_server.http.messages import Answer, Request, json_answer
+from fovea_server.v2.json_values import as_bool, as_string
+from fovea_server.v2.service import Service
+
+
+async def index(service: Service, request: Request) -> Answer:
+    """Every model of the repository, or every one that is ready."""
+    ready = as_bool(find(_body(request), "ready", False))
+    entries = service.plane.registry.index(ready)
+    return json_answer(
+        [
+            {
+                key: value
+                for key in ("name", "version", "state", "reason")
+                if (value := getattr(entry, key))
+            }
+            for entry in entries
+        ]
+    )
+
+
+async def load(service: Service, request: Request) -> Answer:
+    """Load a model, or load it again."""
+    _refuse_repository(request)
+    given = _parameters(request)
+    config, files = None, {}
+    for name, value in given.items():
+        text = as_string(value)
+        if name == "config":
+            config = text
+        elif name.startswith("file:"):
+            files[name.removeprefix("file:")] = _file(name, text)
+        else:
+            raise LoadFailed("unexpected error on creating Triton parameter")
+    work = partial(
+        service.plane.registry.load, name_of(request, "model"), config=config, files=files
+    )
+    await asyncio.to_thread(work)
+    return Answer()
+
+
+async def unload(service: Service, request: Request) -> Answer:
+    """Unload a model, and what is made of it if that is asked for."""
+    _refuse_repository(request)
+    dependents = find(_parameters(request), "unload_dependents", False)
+    work = partial(
+        service.plane.registry.unload,
+        name_of(request, "model"),
+        dependents=read("unload_dependents", as_bool, dependents),
+    )
+    await asyncio.to_thread(work)
+    return Answer()
+
+
+def _refuse_repository(request: Request) -> None:
+    if request.names["repository"] is not None:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def _body(request: Request) -> Any:
+    return parse_json(request.body) if request.body else {}
+
+
+def _parameters(request: Request) -> dict[str, Any]:
+    given = find(_body(request), "parameters", {})
+    if type(given) is not dict:
+        raise MalformedJson("attempt to get members of a non-object")
+    return given
+
+
+def _file(name: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest(f"'{name}' is not base64") from None

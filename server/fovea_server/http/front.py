@@ -1,0 +1,53 @@
+"""From a request of the v2 protocol to its answer, whatever happens on the way."""
+
+from __future__ import annotations
+
+import logging
+
+from fovea_preprocess.errors import FoveaError
+from fovea_server.http.intake import Intake
+from fovea_server.http.messages import Answer, Request, error_answer, refusal
+from fovea_server.http.routing import Route, resolve
+from fovea_server.v2.service import Service
+
+log = logging.getLogger(__name__)
+
+
+class Front:
+    """Answers requests of the v2 protocol.
+
+    Attributes:
+        service: of the protocol.
+        intake: counts bodies.
+    """
+
+    def __init__(self, service: Service, intake: Intake) -> None:
+        self.service = service
+        self.intake = intake
+
+    def admit(
+        self, method: str, path: str, headers: dict[bytes, bytes]
+    ) -> tuple[Route, Request] | Answer:
+        """What a request is for, once its head is there; or why it is refused."""
+        found = resolve(path)
+        if found is None:
+            return refusal(404, "Not Found")
+        route, names = found
+        request = Request(method, headers, b"", names)
+        key = self.service.http_restrictions.missing(route.api, request.header)
+        if key is not None:
+            return refusal(403, f"This API is restricted, expecting header '{key}'")
+        if method not in route.methods:
+            return refusal(405, "Method Not Allowed", route.refusal)
+        return route, request
+
+    async def answer(self, route: Route, request: Request) -> Answer:
+        """The answer to a whole request."""
+        try:
+            return await route.endpoint(self.service, request)
+        except FoveaError as error:
+            return error_answer(error)
+        except Exception:
+            # The log has the traceback; it is nobody else's business.
+            log.exception("%s %s", request.method, route.path)
+            return refusal(500, "an internal error; the server's log has the details")

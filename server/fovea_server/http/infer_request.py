@@ -1,0 +1,170 @@
+"""The body of an infer request, and what it asks of the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.http.json_reader import find, parse_json, read, read_member
+from fovea_server.http.parameters import set_parameters
+from fovea_server.http.tensor_json import elements_of
+from fovea_server.v2.json_values import as_bool, as_list, as_string, as_unsigned
+from fovea_server.v2.messages import InferRequest, InputTensor, RequestedOutput
+
+if TYPE_CHECKING:
+    from fovea_server.v2.regions import Regions
+
+_EMPTY = memoryview(b"")
+
+
+class RegionSlice(NamedTuple):
+    """Where in shared memory a tensor is, bytes."""
+
+    region: str
+    offset: int
+    byte_size: int
+
+
+@dataclass(slots=True)
+class Wish:
+    """How the outputs are to travel.
+
+    Attributes:
+        binary: of each output by name, whether in binary; those in shared memory are not here.
+        regions: of each output in shared memory, where.
+        by_default: whether outputs that are not named travel in binary.
+    """
+
+    binary: dict[str, bool] = field(default_factory=dict)
+    regions: dict[str, RegionSlice] = field(default_factory=dict)
+    by_default: bool = False
+
+
+class BodyReader:
+    """Takes a body apart.
+
+    Args:
+        request: that is filled in.
+        body: the JSON, and after it the binary tensors.
+        header_size: how many bytes of it are JSON.
+        regions: shared memory.
+    """
+
+    def __init__(
+        self,
+        request: InferRequest,
+        body: bytes | bytearray,
+        header_size: int,
+        regions: Regions,
+    ) -> None:
+        self.wish = Wish()
+        self._request = request
+        self._body = memoryview(body)
+        self._at = header_size
+        self._json = body if header_size == len(body) else body[:header_size]
+        self._regions = regions
+
+    def read(self) -> None:
+        """Fill in the request and the wish.
+
+        Raises:
+            MalformedJson: it is no JSON, or a field is missing or of another type.
+            InvalidRequest: fields contradict each other, or the bytes are too few or too many.
+            RegionFailed, NotFound: an input is not in the shared memory that is named.
+        """
+        document = parse_json(self._json)
+        request, wish = self._request, self.wish
+        if type(document) is not dict:
+            document = {}
+        if "id" in document:
+            request.id = read("id", as_string, document["id"])
+        if "parameters" in document:
+            wish.by_default = set_parameters(request, document["parameters"])
+        inputs = read_member("inputs", as_list, document)
+        request.inputs = [self._input(given) for given in inputs]
+        if self._at != len(self._body):
+            raise InvalidRequest(
+                f"unexpected additional input data for model '{request.model_name}'"
+            )
+        if "outputs" in document:
+            for given in read("outputs", as_list, document["outputs"]):
+                self._output(given)
+
+    def _input(self, given: Any) -> InputTensor:
+        parameters = find(given, "parameters")
+        size = find(parameters, "binary_data_size")
+        region = find(parameters, "shared_memory_region")
+        data = find(given, "data")
+        if (data is None) + (size is None) + (region is None) != 2:
+            raise _one_source(data=data, binary_data_size=size, shared_memory_region=region)
+        name = read_member("name", as_string, given)
+        datatype = read_member("datatype", as_string, given)
+        shape = read_member("shape", _shape, given)
+        if size is not None:
+            return InputTensor(name, datatype, shape, self._next(name, _size(parameters)))
+        if region is not None:
+            return InputTensor(name, datatype, shape, self._regions.read(*_slice(parameters)))
+        count = prod(shape)
+        if count == 0:
+            return InputTensor(name, datatype, shape, _EMPTY)
+        elements = read("data", as_list, data)
+        return InputTensor(name, datatype, shape, elements_of(name, datatype, elements, count))
+
+    def _next(self, name: str, size: int) -> memoryview:
+        missing = self._at + size - len(self._body)
+        if missing > 0:
+            raise InvalidRequest(
+                f"unexpected size for input '{name}', expecting {missing} additional bytes for "
+                f"model '{self._request.model_name}'"
+            )
+        self._at += size
+        return self._body[self._at - size : self._at]
+
+    def _output(self, given: Any) -> None:
+        parameters = find(given, "parameters")
+        name = read_member("name", as_string, given)
+        if name in self.wish.binary or name in self.wish.regions:
+            return
+        classes = read("classification", as_unsigned, find(parameters, "classification", 0))
+        binary = read("binary_data", as_bool, find(parameters, "binary_data", False))
+        if find(parameters, "shared_memory_region") is not None:
+            if "classification" in parameters:
+                raise _either("classification")
+            if binary:
+                raise _either("binary_data")
+            self.wish.regions[name] = _slice(parameters)
+        else:
+            self.wish.binary[name] = binary
+        self._request.outputs.append(RequestedOutput(name, classes))
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(as_unsigned(size) for size in as_list(value))
+
+
+def _size(parameters: dict[str, Any]) -> int:
+    return read_member("binary_data_size", as_unsigned, parameters)
+
+
+def _slice(parameters: dict[str, Any]) -> RegionSlice:
+    offset, size = "shared_memory_offset", "shared_memory_byte_size"
+    return RegionSlice(
+        read_member("shared_memory_region", as_string, parameters),
+        read(offset, as_unsigned, parameters.get(offset, 0)),
+        read(size, as_unsigned, parameters.get(size, 0)),
+    )
+
+
+def _one_source(**found: object) -> InvalidRequest:
+    names = "".join(f" '{name}'" for name, value in found.items() if value is not None)
+    return InvalidRequest(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in "
+        "'parameters', 'shared_memory_region' in 'parameters'. But"
+        + (f" set{names}" if names else " no field is set")
+    )
+
+
+def _either(parameter: str) -> InvalidRequest:
+    return InvalidRequest(f"Output can't set both 'shared_memory_region' and '{parameter}'")

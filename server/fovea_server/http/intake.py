@@ -1,0 +1,52 @@
+"""Bytes of bodies that are held at once: a bound on memory whatever clients do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from fovea_preprocess.errors import QueueFull
+
+
+class Intake:
+    """Counts the bodies of all requests; of the event loop alone.
+
+    Args:
+        limit: in bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+
+    def take(self, size: int) -> None:
+        """Hold so many more.
+
+        Raises:
+            QueueFull: that would be over the limit.
+        """
+        if self._held + size > self._limit:
+            raise QueueFull(
+                f"{self._held / 1e6:.0f} MB of requests are held already; send again later",
+                retry_after_s=1.0,
+            )
+        self._held += size
+
+    def give_back(self, size: int) -> None:
+        """So many are no longer held."""
+        self._held -= size
+
+    @contextmanager
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """Count one body while the block lasts: call what is yielded for each piece."""
+        mine = 0
+
+        def take(size: int) -> None:
+            nonlocal mine
+            self.take(size)
+            mine += size
+
+        try:
+            yield take
+        finally:
+            self.give_back(mine)

@@ -1,0 +1,91 @@
+"""The machine that serves: its processor, memory and GPUs.
+
+Source: docs/user_guide/metrics.md of Triton.
+"""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+from fovea_engines.cuda.readings import GpuReading, read_gpus
+from fovea_server.metrics.text import Family
+
+_GPU_GAUGES = {
+    "nv_gpu_utilization": ("utilization", "GPU utilization rate [0.0 - 1.0)"),
+    "nv_gpu_memory_total_bytes": ("memory_total", "GPU total memory, in bytes"),
+    "nv_gpu_memory_used_bytes": ("memory_used", "GPU used memory, in bytes"),
+    "nv_gpu_power_usage": ("power_w", "GPU power usage in watts"),
+    "nv_gpu_power_limit": ("power_limit_w", "GPU power management limit in watts"),
+}
+
+
+class Machine:
+    """Looks at the machine when it is asked, but not more often than it should.
+
+    Args:
+        interval_s: what was seen is told again for so long.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._seen_at: float | None = None
+        self._seen: list[Family] = []
+        self._energy_at_start = {gpu.uuid: gpu.energy_j for gpu in read_gpus()}
+        # The rate is of the time between two calls; this is the first.
+        psutil.cpu_percent()
+
+    def families(self) -> list[Family]:
+        """The families of the processor, of memory, and of GPUs where there are some."""
+        now = time.monotonic()
+        if self._seen_at is None or now - self._seen_at >= self._interval_s:
+            self._seen = _host() + self._gpus(read_gpus())
+            self._seen_at = now
+        return self._seen
+
+    def _gpus(self, gpus: list[GpuReading]) -> list[Family]:
+        if not gpus:
+            return []
+        energy = Family(
+            "nv_energy_consumption",
+            "counter",
+            "GPU energy consumption in joules since the Triton Server started",
+        )
+        for gpu in gpus:
+            start = self._energy_at_start.get(gpu.uuid)
+            if gpu.energy_j is not None and start is not None:
+                energy.add({"gpu_uuid": gpu.uuid}, gpu.energy_j - start)
+        families = [energy]
+        for name, (reading, told) in _GPU_GAUGES.items():
+            family = Family(name, "gauge", told)
+            for gpu in gpus:
+                value = getattr(gpu, reading)
+                if value is not None:
+                    family.add({"gpu_uuid": gpu.uuid}, value)
+            families.append(family)
+        return families
+
+
+def _host() -> list[Family]:
+    memory = psutil.virtual_memory()
+    return [
+        _gauge(
+            "nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent() / 100
+        ),
+        _gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
+        _gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
+        # Each engine pins what it needs; dashboards of Triton look for a pool.
+        _gauge(
+            "nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0
+        ),
+        _gauge(
+            "nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0
+        ),
+    ]
+
+
+def _gauge(name: str, told: str, value: float) -> Family:
+    family = Family(name, "gauge", told)
+    family.add({}, value)
+    return family

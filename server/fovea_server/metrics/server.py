@@ -1,0 +1,92 @@
+"""The metrics on a port of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from fovea_server.listen import bind
+from fovea_server.metrics.machine import Machine
+from fovea_server.metrics.models import model_families
+from fovea_server.metrics.text import render
+from fovea_server.v2.service import Service
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
+
+_PLAIN = b"text/plain"
+_PLAIN_UTF8 = b"text/plain; charset=utf-8"
+
+
+class MetricsServer:
+    """Answers /metrics as Triton does: all other paths are empty.
+
+    Args:
+        service: whose models are told.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._settings = service.settings
+        self._registry = service.plane.registry
+        self._machine = Machine(service.settings.metrics_interval_ms / 1e3)
+        self._state = ServerState()
+        self._listener: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Answer from now on.
+
+        Raises:
+            Unavailable: the port is taken, or the address is not this machine's.
+        """
+        # uvicorn's connections without its server, which would take the process's signals; those
+        # of h11, because they bound the heads of requests.
+        config = Config(self._answer, lifespan="off", log_config=None, access_log=False)
+        config.load()
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: H11Protocol(config, self._state, {}),
+            sock=bind(self._settings.metrics_address, self._settings.metrics_port),
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it answers, once started."""
+        assert self._listener is not None, "it was started"
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more connections, and close those that are open when they are answered."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        async with asyncio.timeout(grace_s):
+            while self._state.connections:
+                await asyncio.sleep(0.01)
+
+    def text(self) -> str:
+        """All metrics, as Prometheus reads them."""
+        return render([*model_families(self._registry), *self._machine.families()])
+
+    async def _answer(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        assert scope["type"] == "http", "there are no others without websockets and lifespan"
+        if scope["method"] != "GET":
+            await _send(send, 405, _PLAIN, b'{"error":"Method Not Allowed"}')
+        elif scope["path"] != "/metrics":
+            await _send(send, 200, _PLAIN_UTF8, b"")
+        else:
+            # Not here: with many models it takes longer than a request should wait.
+            text = await asyncio.to_thread(self.text)
+            await _send(send, 200, _PLAIN_UTF8, text.encode())
+
+
+async def _send(send: ASGISendCallable, status: int, kind: bytes, body: bytes) -> None:
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,68 @@
+"""What a model promises its clients: which requests fit, and what an answer looks like."""
+
+from __future__ import annotations
+
+from math import prod
+
+from fovea_engines.backends.base import Array
+from fovea_preprocess.errors import InferenceFailed
+from fovea_server.scheduling.job import Outputs
+from fovea_server.v2.check import RequestCheck, reshaped
+from fovea_server.v2.messages import InferRequest, InferResponse, OutputTensor
+from fovea_server.v2.signature import ModelTensor, Signature
+
+
+class Contract:
+    """One version of one model, as clients see it.
+
+    Args:
+        name: of the model.
+        version: of it.
+        signature: its inputs and outputs.
+    """
+
+    def __init__(self, name: str, version: int, signature: Signature) -> None:
+        self.name = name
+        self.check = RequestCheck(name, signature)
+        self._version = str(version)
+        self._outputs = signature.outputs
+        self._batched = signature.max_batch_size > 0
+
+    def respond(self, request: InferRequest, outputs: Outputs) -> InferResponse:
+        """The answer: what was asked for, in the order of the configuration.
+
+        Raises:
+            InferenceFailed: the engine gave something else than the configuration says.
+        """
+        asked = {output.name for output in request.outputs}
+        return InferResponse(
+            self.name,
+            self._version,
+            [
+                OutputTensor(tensor.name, tensor.datatype, self._shaped(tensor, outputs))
+                for tensor in self._outputs
+                if not asked or tensor.name in asked
+            ],
+            request.id,
+        )
+
+    def _shaped(self, tensor: ModelTensor, outputs: Outputs) -> Array:
+        array = outputs.get(tensor.name)
+        if array is None:
+            raise InferenceFailed(
+                f"the engine has no output '{tensor.name}': correct its name in the config.pbtxt "
+                f"of '{self.name}'"
+            )
+        if tensor.reshape is None:
+            return array
+        lead = array.shape[:1] if self._batched else ()
+        dims = tensor.shape[len(lead) :]
+        have = array.shape[len(lead) :]
+        if len(have) == len(tensor.reshape):
+            shape = (*lead, *reshaped(tensor.reshape, have, dims))
+            if prod(shape) == array.size:
+                return array.reshape(shape)
+        raise InferenceFailed(
+            f"output '{tensor.name}' has shape {list(have)}, and the reshape in the config.pbtxt "
+            f"of '{self.name}' is {list(tensor.reshape)}"
+        )

@@ -1,0 +1,50 @@
+"""One request on its way through a scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from fovea_engines.backends.base import Array
+from fovea_server.v2.check import Checked
+from fovea_server.v2.messages import InferRequest
+
+Outputs = dict[str, Array]
+"""An array per output of the engine."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request that fits its model, from arrival to answer.
+
+    Attributes:
+        request: as it came.
+        checked: its arrays.
+        arrived_ns: `time.monotonic_ns` then.
+        future: set to its outputs, or to why there are none.
+        expiry: what ends its wait when that is too long; None where it may wait for ever.
+    """
+
+    request: InferRequest
+    checked: Checked
+    arrived_ns: int
+    future: asyncio.Future[Outputs]
+    expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def rows(self) -> int:
+        """Of the batch."""
+        return self.checked.rows
+
+    def fits(self, other: Job) -> bool:
+        """Whether both can go in one batch: the same inputs, of the same sizes but for the rows."""
+        mine, others = self.checked.feeds, other.checked.feeds
+        return mine.keys() == others.keys() and all(
+            array.shape[1:] == others[name].shape[1:] for name, array in mine.items()
+        )
+
+    def leave_queue(self) -> None:
+        """It waits no longer."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None

@@ -1,0 +1,39 @@
+"""Answers in the order of their requests (`preserve_ordering`)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fovea_server.scheduling.around import Around
+from fovea_server.scheduling.base import Scheduler
+from fovea_server.v2.messages import InferRequest, InferResponse
+
+
+class OrderedScheduler(Around):
+    """Holds an answer back until all that were asked for before it are out."""
+
+    def __init__(self, inside: Scheduler) -> None:
+        super().__init__(inside)
+        self._last: asyncio.Future[None] | None = None
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """See `Scheduler`."""
+        before, mine = self._last, asyncio.get_running_loop().create_future()
+        self._last = mine
+        try:
+            return await self._inside.infer(request)
+        finally:
+            try:
+                if before is not None and not before.done():
+                    # Shielded, because others wait for it too.
+                    await asyncio.shield(before)
+            finally:
+                _follow(mine, before)
+
+
+def _follow(mine: asyncio.Future[None], before: asyncio.Future[None] | None) -> None:
+    """Let those go on who wait for `mine`, once `before` is out; it is not if mine was given up."""
+    if before is None or before.done():
+        mine.set_result(None)
+    else:
+        before.add_done_callback(mine.set_result_from)

@@ -1,0 +1,157 @@
+"""A model by its name: its versions, and how new ones take the place of old ones."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fovea_preprocess.errors import InvalidModel
+from fovea_server.model import ServedModel, State
+from fovea_server.source import Source
+
+# A request may have found an old version and not have entered its queue yet.
+_GRACE_S = 0.05
+
+Make = Callable[[Source, int], ServedModel]
+"""A version of a source, not loaded yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replacement:
+    """Versions that are to be served from now on.
+
+    Attributes:
+        source: what they come from.
+        kept: those that are served already, and have not changed.
+        fresh: those that are to be loaded.
+    """
+
+    source: Source
+    kept: dict[int, ServedModel]
+    fresh: dict[int, ServedModel]
+
+
+class Slot:
+    """The place of one model in the registry.
+
+    Attributes:
+        name: of the model.
+        lock: whoever loads or unloads it holds this.
+        versions: the last known of each version, unloaded ones among them.
+        newest: the newest version that can answer; None while none can.
+        source: what is served comes from this; None before the first load.
+        tried: what the last load was made from.
+        wanted: it was asked for by its name, and not unloaded since.
+        fault: why the last load failed; empty where it did not.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock = threading.Lock()
+        self.versions: dict[int, ServedModel] = {}
+        self.newest: ServedModel | None = None
+        self.source: Source | None = None
+        self.tried: Source | None = None
+        self.wanted = False
+        self.fault = ""
+        self._next: Replacement | None = None
+
+    @property
+    def ready(self) -> tuple[int, ...]:
+        """Versions that can answer now, ascending."""
+        return tuple(sorted(v for v, m in self.versions.items() if m.state is State.READY))
+
+    def begin(self, source: Source, make: Make) -> Replacement | None:
+        """Decide what is to be loaded; `finish` does it.
+
+        Returns:
+            None where there is nothing that can be: `fault` says why.
+        """
+        self.tried, self.fault = source, ""
+        try:
+            chosen = source.served()
+        except InvalidModel as error:
+            self.fault = str(error)
+            return None
+        kept = {
+            version: model
+            for version, model in self.versions.items()
+            if version in chosen
+            and model.state is State.READY
+            and self.source is not None
+            and source.same_version(self.source, version)
+        }
+        fresh = {version: make(source, version) for version in chosen if version not in kept}
+        self._next = Replacement(source, kept, fresh)
+        if not self.ready:
+            # Nothing answers that these could put out of sight.
+            self.versions = self._still_there(source) | fresh
+        return self._next
+
+    def finish(self, replacement: Replacement, *, rebuild: bool, timeout_s: float) -> None:
+        """Load what is fresh; then it is served, and what it replaces is unloaded.
+
+        Where one version fails, none is exchanged: `fault` says why.
+
+        Args:
+            replacement: of `begin`; nothing is done where another one has begun since.
+            rebuild: build engines again where they need it, and may be.
+            timeout_s: time for what is replaced to finish what it has accepted.
+        """
+        if replacement is not self._next:
+            return
+        for model in replacement.fresh.values():
+            model.load()
+            if rebuild:
+                model.rebuild()
+        broken = [m for m in replacement.fresh.values() if m.state is State.UNAVAILABLE]
+        if broken:
+            self.fault = "".join(
+                f"version {m.version} is at {m.state} state: {m.reason};" for m in broken
+            )
+            for model in replacement.fresh.values():
+                if model.state is State.READY:
+                    model.close(timeout_s)
+        else:
+            self._exchange(replacement, timeout_s)
+
+    def _exchange(self, replacement: Replacement, timeout_s: float) -> None:
+        new = replacement.kept | replacement.fresh
+        past = [m for v, m in self.versions.items() if m is not new.get(v)]
+        past = [m for m in past if m.state is not State.UNAVAILABLE or m.failure]
+        self.versions = self._still_there(replacement.source) | new
+        self.source = replacement.source
+        self.elect()
+        if past:
+            time.sleep(_GRACE_S)
+            for model in past:
+                model.close(timeout_s)
+            trim()
+
+    def _still_there(self, source: Source) -> dict[int, ServedModel]:
+        return {v: m for v, m in self.versions.items() if v in source.versions}
+
+    def elect(self) -> None:
+        """Find the newest version that can answer."""
+        ready = self.ready
+        self.newest = self.versions[ready[-1]] if ready else None
+
+    def close(self, timeout_s: float) -> None:
+        """Unload every version, once it has finished what it has accepted."""
+        live = [m for m in self.versions.values() if m.state is not State.UNAVAILABLE or m.failure]
+        self.newest = None
+        self._next = None
+        for model in live:
+            model.retire()
+        for model in live:
+            model.close(timeout_s)
+        if live:
+            trim()
+
+
+def trim() -> None:
+    """Give what loading or unloading has freed back to the system."""
+    ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,123 @@
+"""What the versions of a model are loaded from, and when that has changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from fovea_engines.repository import ModelRepository
+from fovea_preprocess.errors import InvalidModel
+from fovea_server.config import ModelConfig
+from fovea_server.settings import Settings
+
+Stamp = frozenset[tuple[str, int, int]]
+"""Path, time of change (ns) and size of every file below a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model's folder and configuration, as they were at one moment.
+
+    Two are equal when nothing has changed between them.
+
+    Attributes:
+        folder: of the model.
+        config: what is said of it.
+        versions: on disk, ascending.
+        stamps: of each entry of the folder, by its name.
+    """
+
+    folder: Path
+    config: ModelConfig
+    versions: tuple[int, ...]
+    stamps: dict[str, Stamp]
+
+    @classmethod
+    def read(cls, folder: Path, name: str, settings: Settings, config: str | None = None) -> Self:
+        """Look at a model's folder.
+
+        Args:
+            folder: of the model.
+            name: of the model.
+            settings: how configurations are found.
+            config: JSON that takes the place of config.pbtxt.
+
+        Raises:
+            InvalidModel: the folder is not there, or its configuration cannot be used.
+        """
+        if not folder.is_dir():
+            raise InvalidModel(f"there is no folder {folder}: put the model there")
+        return cls(
+            folder,
+            ModelConfig.parse(config, name)
+            if config is not None
+            else ModelConfig.read(
+                folder,
+                name,
+                variant=settings.model_config_name,
+                required=settings.disable_auto_complete_config,
+            ),
+            ModelRepository(folder.parent).versions(folder.name),
+            {entry.name: frozenset(_stamps(entry)) for entry in os.scandir(folder)},
+        )
+
+    def served(self) -> tuple[int, ...]:
+        """The versions that are to be served.
+
+        Raises:
+            InvalidModel: the version policy names none that is there.
+        """
+        return self.config.served(self.versions)
+
+    def same_version(self, other: Source, version: int) -> bool:
+        """Whether a version that was loaded from `other` need not be loaded again from this."""
+        return (
+            self.folder == other.folder
+            and _but_policy(self.config) == _but_policy(other.config)
+            and self._files_of(version) == other._files_of(version)
+        )
+
+    def _files_of(self, version: int) -> dict[str, Stamp]:
+        """What a version reads besides the configuration: its folder, and files beside it."""
+        return {
+            name: stamp
+            for name, stamp in self.stamps.items()
+            if name == str(version) or not (name.isdecimal() or name.endswith(".pbtxt"))
+        }
+
+
+def _but_policy(config: ModelConfig) -> bytes:
+    message = type(config.message)()
+    message.CopyFrom(config.message)
+    message.ClearField("version_policy")
+    serialised: bytes = message.SerializeToString(deterministic=True)
+    return serialised
+
+
+def _stamps(entry: os.DirEntry[str]) -> Iterator[tuple[str, int, int]]:
+    found = entry.stat()
+    if not entry.is_dir():
+        yield entry.path, found.st_mtime_ns, found.st_size
+        return
+    yield entry.path, found.st_mtime_ns, 0
+    for inner in os.scandir(entry.path):
+        yield from _stamps(inner)
+
+
+def check_name(name: str) -> None:
+    """Refuse what could lead out of the repository.
+
+    Raises:
+        InvalidModel: Triton's text.
+    """
+    if not name:
+        raise InvalidModel("model name must not be empty")
+    if not name.strip():
+        raise InvalidModel("model name must not contain only whitespace characters")
+    if ".." in name or "/" in name:
+        raise InvalidModel(
+            f"invalid model name '{name}', model name must not contain path traversal characters"
+        )

@@ -1,0 +1,79 @@
+"""Parts of the protocol that answer only those who know a secret.
+
+Source: "Limit Endpoint Access" of Triton's protocol documentation.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterable, Mapping
+from typing import Self
+
+from fovea_preprocess.errors import InvalidOption
+
+APIS = (
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""What can be restricted; Triton's words."""
+
+
+class Restrictions:
+    """Which parts of the protocol ask for which header.
+
+    Args:
+        secrets: (key, value) by the name of the API.
+    """
+
+    def __init__(self, secrets: Mapping[str, tuple[str, str]]) -> None:
+        self._secrets = dict(secrets)
+
+    @classmethod
+    def parse(cls, values: Iterable[str]) -> Self:
+        """From the operator's words, each ``API[,API...]:KEY=VALUE``.
+
+        Raises:
+            InvalidOption: one is not of that form, names an unknown API or one that is named
+                already.
+        """
+        secrets: dict[str, tuple[str, str]] = {}
+        for given in values:
+            names, _, secret = given.partition(":")
+            key, _, value = secret.partition("=")
+            if not (names.strip() and key.strip() and value.strip()):
+                raise InvalidOption(
+                    f"'{names}' restricts nothing; say API[,API...]:KEY=VALUE, for example "
+                    "model-repository,logging:admin-key=SECRET"
+                )
+            for name in map(str.strip, names.split(",")):
+                if name not in APIS:
+                    raise InvalidOption(
+                        f"there is no API '{name}' to restrict; there are {', '.join(APIS)}"
+                    )
+                if name in secrets:
+                    raise InvalidOption(
+                        f"restricted api '{name}' can not be specified in multiple config groups"
+                    )
+                secrets[name] = key.strip(), value.strip()
+        return cls(secrets)
+
+    def missing(self, api: str, header: Callable[[str], str | None]) -> str | None:
+        """The key of the secret that a request lacks; None where it may pass.
+
+        Args:
+            api: one of `APIS`.
+            header: what the request says for a key.
+        """
+        if api not in self._secrets:
+            return None
+        key, value = self._secrets[api]
+        given = header(key) or ""
+        # In constant time: what is right of a wrong secret must not show.
+        return None if hmac.compare_digest(given.encode(), value.encode()) else key

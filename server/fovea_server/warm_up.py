@@ -1,0 +1,124 @@
+"""Runs before the first request, so that no caller pays for what a runtime does once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fovea_engines.backends.base import Array, TensorSpec
+from fovea_engines.engine import Engine
+from fovea_engines.options import PredictOptions
+from fovea_engines.triton_messages import model_config_messages
+from fovea_preprocess.errors import InvalidModel, InvalidRequest
+from fovea_server.inside import inside
+from fovea_server.v2.byte_strings import decode
+from fovea_server.v2.datatypes import NUMPY, protocol_name
+
+_FOLDER = "warmup"
+_SEED = 1
+
+
+def warm_up_pictures(engine: Engine) -> None:
+    """Run an empty picture through everything, as a lone request and as one of many.
+
+    Raises:
+        InvalidModel: the card does not describe the engine.
+        InferenceFailed: the engine refuses or breaks.
+    """
+    assert engine.preprocessor is not None, "the model takes pictures"
+    image = engine.session.inputs[0]
+    feeds = _zeros(engine.session.inputs, 1)
+    if engine.preprocessor.spec.row_shape != image.shape[1:]:
+        raise InvalidModel("its card.json does not fit the engine: build it again")
+    empty = np.zeros((8, 8, 3), np.uint8)
+    engine.preprocessor(empty, feeds[image.name][0])
+    if engine.pictures is not None:
+        engine.outputs_of(empty)
+    for alone in (True, False):
+        outputs = engine.session.infer(feeds, alone=alone)
+        if engine.head is not None:
+            engine.head.decode(outputs, 0, PredictOptions())
+
+
+def run_samples(engine: Engine, message: Any, folder: Path) -> None:
+    """Run what `model_warmup` of the configuration asks for.
+
+    Args:
+        engine: of the model.
+        message: the complete `ModelConfig`.
+        folder: of the model; files of samples are in `warmup` there.
+
+    Raises:
+        InvalidModel: a sample cannot be made.
+        InferenceFailed: the engine refuses one or breaks.
+    """
+    for sample in message.model_warmup:
+        # What the sample does not say, the flags of sequences among it, is zero.
+        feeds = _zeros(engine.session.inputs, max(1, sample.batch_size))
+        for name, said in sample.inputs.items():
+            feeds[name] = _input(message, sample, name, said, folder)
+        for _ in range(max(1, sample.count)):
+            engine.session.infer(feeds)
+
+
+def _zeros(specs: tuple[TensorSpec, ...], rows: int) -> dict[str, Array]:
+    feeds = {}
+    for spec in specs:
+        shape = tuple(abs(n) for n in spec.shape)
+        if spec.shape[:1] == (-1,):
+            shape = (rows, *shape[1:])
+        feeds[spec.name] = np.zeros(shape, spec.numpy_dtype)
+        if spec.dtype == "object":
+            feeds[spec.name][...] = b""
+    return feeds
+
+
+def _input(message: Any, sample: Any, name: str, said: Any, folder: Path) -> Array:
+    told = f"warmup sample '{sample.name}', input '{name}': "
+    tensor = next((tensor for tensor in message.input if tensor.name == name), None)
+    if tensor is None:
+        raise InvalidModel(f"{told}the model has no such input")
+    dims: tuple[int, ...] = tuple(said.dims)
+    if any(n < 0 for n in dims):
+        raise InvalidModel(f"{told}dims must all be fixed")
+    if tensor.HasField("reshape") and list(dims) == list(tensor.dims):
+        dims = tuple(tensor.reshape.shape)
+    shape = (max(1, sample.batch_size), *dims) if message.max_batch_size else dims
+    dtype = NUMPY[protocol_name(model_config_messages().DataType.Name(said.data_type))]
+    match said.WhichOneof("input_data_type"):
+        case "random_data":
+            return _random(shape, dtype, told)
+        case "input_data_file":
+            return _from_file(inside(folder / _FOLDER, said.input_data_file), shape, dtype, told)
+        case _:
+            array = np.zeros(shape, dtype)
+            if dtype == object:
+                array[...] = b""
+            return array
+
+
+def _random(shape: tuple[int, ...], dtype: np.dtype[Any], told: str) -> Array:
+    generator = np.random.default_rng(_SEED)
+    if dtype == object:
+        raise InvalidModel(f"{told}random_data is not for strings: use zero_data or a file")
+    if dtype.kind in "iu":
+        return generator.integers(0, 127, shape).astype(dtype)
+    return generator.random(shape).astype(dtype)
+
+
+def _from_file(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], told: str) -> Array:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InvalidModel(f"{told}{file} cannot be read ({error.strerror})") from error
+    count = int(np.prod(shape))
+    try:
+        if dtype == object:
+            return decode(memoryview(data), count).reshape(shape)
+        return np.frombuffer(data, dtype, count).reshape(shape)
+    except (ValueError, InvalidRequest) as error:
+        raise InvalidModel(
+            f"{told}{file} has {len(data)} bytes, which are not {list(shape)} of {dtype.name}"
+        ) from error

@@ -1,0 +1,108 @@
+"""The command line of `fovea serve`: Triton's flag names, and `Settings` behind each."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fovea_server.cli import app
+from fovea_server.commands.flags import WITHOUT_EFFECT, flag
+from fovea_server.commands.serve import GROUPS, read_settings
+from fovea_server.settings import ModelControlMode, Settings
+
+# As tritonserver is started in its manuals and charts.
+FROM_TRITON = shlex.split(
+    "--model-repository=/models --model-control-mode=explicit --load-model=a --load-model=b "
+    "--strict-readiness=false --exit-on-error true --exit-timeout-secs 5 --allow-http true "
+    "--http-address=0.0.0.0 --http-port 9000 --http-restricted-api=model-repository:key=value "
+    "--allow-grpc=1 --grpc-port=9001 --grpc-use-ssl=false --disable-auto-complete-config "
+    "--allow-metrics=0 --metrics-port 9002 --cache-config local,size=1048576 --log-verbose=1 "
+    "--allow-client-shm=true --repository-poll-secs 3 --id=camera"
+)
+
+
+def parse(*args: str) -> Settings:
+    command = typer.main.get_command(app).commands["serve"]
+    params = command.make_context("serve", list(args)).params
+    return read_settings(params.pop("repository"), params)
+
+
+def test_a_command_line_of_triton_is_understood():
+    settings = parse(*FROM_TRITON)
+    assert settings.model_repository == Path("/models")
+    assert settings.model_control_mode is ModelControlMode.EXPLICIT
+    assert settings.load_model == ("a", "b")
+    assert (settings.strict_readiness, settings.exit_on_error) == (False, True)
+    assert (settings.http_port, settings.grpc_port, settings.metrics_port) == (9000, 9001, 9002)
+    assert (settings.allow_http, settings.allow_grpc, settings.allow_metrics) == (True, True, False)
+    assert settings.disable_auto_complete_config
+    assert settings.allow_client_shm
+    assert settings.exit_timeout_secs == 5
+
+
+def test_one_address_is_that_of_all_three_ports():
+    given = parse("--host", "0.0.0.0")
+    assert (given.grpc_address, given.metrics_address) == ("0.0.0.0", "0.0.0.0")
+    given = parse("--host", "0.0.0.0", "--metrics-address", "127.0.0.1")
+    assert (given.grpc_address, given.metrics_address) == ("0.0.0.0", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "said", [["--allow-url"], ["--allow-url=true"], ["--allow-url", "true"], ["--allow-url=1"]]
+)
+def test_a_switch_stands_alone_or_has_a_value(said):
+    assert parse(*said).allow_url
+    assert parse(*said, "models").model_repository == Path("models")
+    assert not parse(*said, "--allow-url=false").allow_url
+
+
+def test_old_names_and_the_argument():
+    assert parse("models", "--port", "9000").http_port == 9000
+    assert parse("--model-store=models").model_repository == Path("models")
+    with pytest.raises(typer.BadParameter, match="once"):
+        parse("models", "--model-repository=models")
+
+
+def test_an_unset_flag_leaves_the_environment_in_charge(monkeypatch):
+    monkeypatch.setenv("FOVEA_HTTP_PORT", "9000")
+    assert parse().http_port == 9000
+    assert parse("--http-port=9001").http_port == 9001
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_what_only_tunes_triton_is_taken_and_said_to_be_idle(name, capsys):
+    assert parse(flag(name), "1") == Settings()
+    assert f"{flag(name)} tunes Triton" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--http-port=99999"], "--http-port: "),
+        (["--allow-url=perhaps"], "--allow-url: "),
+        (["--model-control-mode=auto"], "--model-control-mode: "),
+        (["--model-namespacing=true"], "--model-namespacing"),
+    ],
+)
+def test_a_wrong_flag_is_named(args, told):
+    result = CliRunner().invoke(app, ["serve", *args])
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_help_shows_every_setting_under_the_title_of_its_group():
+    lines = CliRunner().invoke(app, ["serve", "--help"]).stdout.splitlines()
+    lines = lines[lines.index("Arguments and help:") :]
+    shown = [line.split()[0].strip(",") for line in lines if line.startswith("  --")]
+    assert set(shown) == {"--help", *map(flag, Settings.model_fields)}
+    assert len(shown) == len(set(shown))
+    titled = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titled == ["Arguments and help:", *(f"{title}:" for title in GROUPS)]
+    for title, first in GROUPS.items():
+        assert lines[lines.index(f"{title}:") + 1].startswith(f"  {flag(first)}")
+
+
+def test_every_setting_says_what_it_is():
+    assert all(field.description for field in Settings.model_fields.values())

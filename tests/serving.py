@@ -1,0 +1,82 @@
+"""A real server for tests: the `fovea` command, a process of its own, real ports."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+
+@dataclass
+class RunningServer:
+    """`fovea serve` on ports of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+    log: Path
+    grpc_port: int
+    metrics_port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def predict_url(self, model: str) -> str:
+        return f"{self.url}/v1/models/{model}/predict"
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses now, all different."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def start_server(
+    repository: Path, folder: Path, flags: Sequence[str] = (), *, wait: bool = True
+) -> RunningServer:
+    """Serve a repository; returns when it is ready, or without `wait` when it is alive.
+
+    Args:
+        repository: the models.
+        folder: where the log goes.
+        flags: of `fovea serve`, beside the repository and the ports.
+        wait: for readiness.
+    """
+    port, grpc_port, metrics_port = free_ports(3)
+    log = folder / f"serve-{port}.log"
+    ports = {"--http-port": port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
+    command = [sys.executable, "-m", "fovea_server.cli", "serve", str(repository)]
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [*command, *(f"{flag}={number}" for flag, number in ports.items()), *flags],
+            stderr=stream,
+            text=True,
+        )
+    server = RunningServer(process, port, log, grpc_port, metrics_port)
+    until = time.monotonic() + 60
+    path = "/v2/health/ready" if wait else "/v2/health/live"
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            if httpx.get(server.url + path).status_code == 200:
+                return server
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    pytest.fail(f"the server did not start:\n{log.read_text()}")
