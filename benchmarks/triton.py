@@ -34,7 +34,7 @@ from typing import Any
 import httpx
 import orjson
 import psutil
-from http_load import http_load
+from http_load import Burst, http_load
 
 from fovea_engines.device import processor_name
 
@@ -44,18 +44,11 @@ PERF_ANALYZER = CLIENTS / "bin" / "perf_analyzer"
 # Clients -> Triton 2.51 with a Python backend, the best of its runs, to the bare answer beside it.
 TRITON = {1: 2760 / 4990, 8: 4820 / 11360, 32: 6360 / 8700}
 
-# Puts a server under load; gives requests/s, p50 and p99 in ms, and the generator's cores.
-Load = Callable[[], tuple[float, float, float, float]]
-
 
 @dataclass(frozen=True)
-class Burst:
-    """What one burst measured: requests/s, ms, cores, and the server's CPU a request, us."""
+class Served(Burst):
+    """A burst, and what the server spent on it: cores, and us of CPU a request."""
 
-    rate: float
-    p50_ms: float
-    p99_ms: float
-    generator_cpu: float
     server_cpu: float
     server_us: float
 
@@ -121,30 +114,21 @@ def start_fovea(models: Path) -> tuple[subprocess.Popen[bytes], int, int]:
     raise SystemExit("the server was not ready within 60 s")
 
 
-def measured(server: psutil.Process, load: Load) -> Burst:
+def measured(server: psutil.Process, load: Callable[[], Burst]) -> Served:
     """A burst, with what the server spent on it."""
     before, started = sum(server.cpu_times()[:2]), time.perf_counter()
-    rate, p50_ms, p99_ms, generator = load()
+    burst = load()
     cores = (sum(server.cpu_times()[:2]) - before) / (time.perf_counter() - started)
-    return Burst(rate, p50_ms, p99_ms, generator, cores, 1e6 * cores / rate)
+    return Served(**asdict(burst), server_cpu=cores, server_us=1e6 * cores / burst.rate)
 
 
-def by_http(port: int, clients: int, seconds: float) -> tuple[float, float, float, float]:
-    """Load from `http_load.py`."""
-    load = http_load(port, binary_request(), clients, seconds)
-    return load.rate, load.p50_ms, load.p99_ms, load.generator_cpu
-
-
-def by_perf_analyzer(
-    protocol: str, port: int, clients: int, seconds: float
-) -> tuple[float, float, float, float]:
-    """Load from perf_analyzer: three windows of `seconds`."""
+def perf_analyzer(protocol: str, port: int, clients: int, seconds: float) -> Burst:
+    """Load from perf_analyzer: three windows, `seconds` together."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "table.csv"
-        command = [str(PERF_ANALYZER), "-m", "simple", "-i", protocol]
-        command += ["-u", f"127.0.0.1:{port}", "-f", str(table), "-a", "--percentile", "50"]
-        command += ["--concurrency-range", str(clients), "-r", "3", "-s", "999"]
-        command += ["-p", str(int(1e3 * seconds))]
+        command = [str(PERF_ANALYZER), "-m", "simple", "-i", protocol, "-f", str(table), "-a"]
+        command += ["-u", f"127.0.0.1:{port}", "--concurrency-range", str(clients)]
+        command += ["-p", str(int(1e3 * seconds / 3)), "-r", "3", "-s", "999"]
         libraries = {"LD_LIBRARY_PATH": str(CLIENTS / "nvidia/cuda_runtime/lib")}
         before, started = _children_cpu(), time.perf_counter()
         subprocess.run(
@@ -153,8 +137,12 @@ def by_perf_analyzer(
         cores = (_children_cpu() - before) / (time.perf_counter() - started)
         with table.open() as stream:
             [row] = csv.DictReader(stream)
-    p50, p99 = float(row["p50 latency"]), float(row["p99 latency"])
-    return float(row["Inferences/Second"]), p50 / 1e3, p99 / 1e3, cores
+    return Burst(
+        rate=float(row["Inferences/Second"]),
+        p50_ms=float(row["p50 latency"]) / 1e3,
+        p99_ms=float(row["p99 latency"]) / 1e3,
+        generator_cpu=cores,
+    )
 
 
 def _children_cpu() -> float:
@@ -162,29 +150,31 @@ def _children_cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, dict[int, list[Burst]]]:
+def measure(arguments: argparse.Namespace) -> dict[str, dict[int, list[Served]]]:
     """Kind of load -> clients -> bursts; "bare" is measured before and after each of "HTTP"."""
-    bursts: dict[str, dict[int, list[Burst]]] = {}
+    bursts: dict[str, dict[int, list[Served]]] = {}
     seconds = arguments.seconds
 
-    def note(kind: str, clients: int, server: psutil.Process, load: Load) -> None:
+    def note(kind: str, clients: int, server: psutil.Process, load: Callable[[], Burst]) -> None:
         bursts.setdefault(kind, {}).setdefault(clients, []).append(measured(server, load))
 
+    request = binary_request()
     (bare, bare_port), (fovea, http_port, grpc_port) = start_bare(), start_fovea(arguments.models)
     with stopping(bare) as baseline, stopping(fovea) as server:
         for clients in arguments.clients * arguments.rounds:
-            note("bare", clients, baseline, partial(by_http, bare_port, clients, seconds))
-            note("HTTP", clients, server, partial(by_http, http_port, clients, seconds))
-            note("bare", clients, baseline, partial(by_http, bare_port, clients, seconds))
+            bare_load = partial(http_load, bare_port, request, clients, seconds)
+            note("bare", clients, baseline, bare_load)
+            note("HTTP", clients, server, partial(http_load, http_port, request, clients, seconds))
+            note("bare", clients, baseline, bare_load)
             if not PERF_ANALYZER.exists():
                 continue
             for protocol, port in (("http", http_port), ("grpc", grpc_port)):
-                load = partial(by_perf_analyzer, protocol, port, clients, seconds / 3)
+                load = partial(perf_analyzer, protocol, port, clients, seconds)
                 note(f"perf_analyzer {protocol}", clients, server, load)
     return bursts
 
 
-def summary(bursts: dict[str, dict[int, list[Burst]]]) -> list[dict[str, object]]:
+def summary(bursts: dict[str, dict[int, list[Served]]]) -> list[dict[str, object]]:
     """A row for each kind and number of clients: medians over the rounds."""
     rows = []
     for kind, by_clients in bursts.items():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -24,13 +24,9 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.answer import error_json
 from fovea_server.http.intake import Intake
-from fovea_server.registry import Registry
 from fovea_server.routes import predict
-from fovea_server.settings import Settings
 from fovea_server.status import http_status
 from fovea_server.v2.service import Service
-
-log = logging.getLogger(__name__)
 
 
 def create_app(service: Service, intake: Intake) -> FastAPI:
@@ -44,14 +40,16 @@ def create_app(service: Service, intake: Intake) -> FastAPI:
     app = FastAPIOffline(
         title="Fovea",
         summary="Image in, boxes out.",
+        description=(
+            "Triton's v2 protocol is served beside it, at `/v2`: see the protocol's own "
+            "documentation."
+        ),
         version="1",
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
     )
     app.state.service = service
-    app.state.settings = service.settings
-    app.state.plane = service.plane
     app.state.fetcher = None
     app.state.intake = intake
     app.state.drawing = asyncio.Semaphore(2)
@@ -67,10 +65,19 @@ def create_app(service: Service, intake: Intake) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    settings: Settings = app.state.settings
-    registry: Registry = app.state.plane.registry
+    service: Service = app.state.service
+    settings = service.settings
+    others: list[_Other] = []
+    # Here and below, because imports cost tenths of a second that most servers need not pay.
+    if settings.allow_grpc:
+        from fovea_server.grpc.server import GrpcServer
+
+        others.append(GrpcServer(service))
+    if settings.allow_metrics:
+        from fovea_server.metrics.server import MetricsServer
+
+        others.append(MetricsServer(service))
     if settings.allow_url:
-        # Here, because httpx costs a tenth of a second that most servers need not pay.
         from fovea_server.fetch import Fetcher
 
         app.state.fetcher = Fetcher(
@@ -78,10 +85,23 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             timeout_s=settings.url_timeout_s,
             allow_private=settings.url_allow_private,
         )
+    for server in others:
+        await server.start()
     yield
-    await run_in_threadpool(registry.close)
+    for server in others:
+        await server.stop(settings.exit_timeout_secs)
+    await run_in_threadpool(service.plane.registry.close)
+    service.cuda_shared_memory.close()
     if app.state.fetcher is not None:
         await app.state.fetcher.close()
+
+
+class _Other(Protocol):
+    """A server of another protocol."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self, grace_s: float) -> None: ...
 
 
 async def _to_docs() -> Response:
@@ -101,6 +121,10 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 404 and not request.url.path.startswith("/v1"):
+        # What is nobody's is answered as Triton does.
+        plain = {"Content-Type": "text/plain"}
+        return JSONResponse({"error": "Not Found"}, status_code=404, headers=plain)
     told = NotFound if error.status_code == 404 else InvalidRequest
     message = f"{request.method} {request.url.path}: {error.detail}; see /docs for the routes"
     headers = {**(error.headers or {}), "Connection": "close"}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import orjson
+
 from fovea_engines.model_config import CONFIG_FILE, read_config
 from fovea_engines.triton_messages import model_config_messages
 from fovea_preprocess.errors import InvalidModel
@@ -57,8 +59,11 @@ class ModelConfig:
 
         message = model_config_messages().ModelConfig()
         try:
-            json_format.Parse(text, message)
-        except json_format.ParseError as error:
+            said = orjson.loads(text)
+            if not isinstance(said, dict):
+                raise InvalidModel("Invalid config override: it is not a JSON object")
+            json_format.ParseDict(said, message)
+        except (orjson.JSONDecodeError, json_format.ParseError) as error:
             raise InvalidModel(f"Invalid config override: {error}") from error
         return cls._of(message, name)
 

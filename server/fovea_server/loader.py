@@ -11,6 +11,7 @@ from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidModel
 from fovea_server.ensembles import check_ensemble
 from fovea_server.model import Find, ServedModel
+from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import Settings
 from fovea_server.slot import Replacement, Slot
 from fovea_server.source import Source
@@ -28,12 +29,19 @@ class Loader:
         closing: nothing is loaded any more.
     """
 
-    def __init__(self, repository: ModelRepository, settings: Settings, find: Find) -> None:
+    def __init__(
+        self,
+        repository: ModelRepository,
+        settings: Settings,
+        find: Find,
+        cache: ResponseCache | None,
+    ) -> None:
         self.slots: dict[str, Slot] = {}
         self.closing = threading.Event()
         self._repository = repository
         self._settings = settings
         self._find = find
+        self._cache = cache
 
     def read(self, name: str) -> Source:
         """What the repository has of a model now.
@@ -110,7 +118,9 @@ class Loader:
     def _make(self, source: Source, version: int) -> ServedModel:
         name = source.config.message.name
         folder = source.folder / str(version)
-        return ServedModel(name, version, folder, self._settings, source.config, self._find)
+        return ServedModel(
+            name, version, folder, self._settings, source.config, self._find, self._cache
+        )
 
     def _finish(self, slot: Slot, replacement: Replacement) -> None:
         with slot.lock:

@@ -22,7 +22,8 @@ from fovea_server.model_labels import read_output_labels
 from fovea_server.opening import open_engine, open_pipeline
 from fovea_server.pipeline import Pipeline
 from fovea_server.scheduling.base import Scheduler
-from fovea_server.scheduling.direct import DirectScheduler
+from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics import ModelStatistics
 from fovea_server.v2.signature import Signature
@@ -63,6 +64,7 @@ class ServedModel:
         settings: Settings,
         config: ModelConfig,
         find: Find,
+        cache: ResponseCache | None = None,
     ) -> None:
         self.name = name
         self.version = version
@@ -71,10 +73,12 @@ class ServedModel:
         self.signature = Signature.of(config.message)
         self.statistics = ModelStatistics()
         self._state = State.LOADING
+        self._wanted = True
         self._folder = folder
         self._settings = settings
         self._config = config
         self._find = find
+        self._cache = cache
         self._engine: Engine | None = None
         self._pipeline: Pipeline | None = None
         self._scheduler: Scheduler | None = None
@@ -95,6 +99,13 @@ class ServedModel:
         if self._state is State.READY and self.failure:
             return State.UNAVAILABLE
         return self._state
+
+    @property
+    def unserved(self) -> str:
+        """Why it is not served though it should be; empty where it is, or nobody wants it."""
+        if self._wanted and self.state is not State.READY:
+            return self.failure or self.reason
+        return ""
 
     @property
     def takes_pictures(self) -> bool:
@@ -205,7 +216,16 @@ class ServedModel:
             run_samples(engine, self.config, self._folder.parent)
         self.signature = Signature.of(self.config)
         self._labels |= read_output_labels(self.config, self._folder.parent)
-        self._scheduler = self._make_scheduler()
+        self._scheduler = make_scheduler(
+            name=self.name,
+            version=self.version,
+            config=self.config,
+            session=None if self._engine is None else self._engine.session,
+            settings=self._settings,
+            statistics=self.statistics,
+            cache=self._cache,
+            find=self._find,
+        )
         if self._engine is not None and self._engine.preprocessor is not None:
             self._pipeline = open_pipeline(
                 self._engine, self._config, self._settings, self.statistics
@@ -217,12 +237,6 @@ class ServedModel:
             self.version,
             self._describe(),
             time.monotonic() - started,
-        )
-
-    def _make_scheduler(self) -> Scheduler:
-        assert self._engine is not None, "ensembles come with scheduling.make_scheduler"
-        return DirectScheduler(
-            self.name, self.version, self.signature, self._engine.session, self.statistics
         )
 
     def _composed_labels(self) -> dict[str, tuple[str, ...]]:
@@ -244,6 +258,7 @@ class ServedModel:
 
     def retire(self) -> None:
         """Take nothing new; `close` does the rest."""
+        self._wanted = False
         self._state, self.reason = State.UNLOADING, "it is being unloaded"
 
     def close(self, timeout_s: float) -> None:

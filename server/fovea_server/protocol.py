@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from fovea_server.http.exchange import Exchange
 from fovea_server.http.front import Front
@@ -23,16 +21,11 @@ class ServerProtocol(HttpToolsProtocol):
     the v2 protocol become an `Exchange`; all others go to the ASGI application.
 
     Args:
-        config: uvicorn's.
-        server_state: uvicorn's.
-        app_state: uvicorn's.
-        front: answers the v2 protocol.
+        front: answers the v2 protocol; the rest is uvicorn's.
     """
 
-    def __init__(
-        self, config: Config, server_state: ServerState, app_state: dict[str, Any], *, front: Front
-    ) -> None:
-        super().__init__(config, server_state, app_state)
+    def __init__(self, *args: Any, front: Front, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._front = front
         self._exchange: Exchange | None = None
         self._head_bytes = 0

@@ -6,7 +6,6 @@ import gc
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -25,8 +24,9 @@ from fovea_server.loader import Loader
 from fovea_server.model import ServedModel, State
 from fovea_server.overrides import model_of_files
 from fovea_server.polling import poll
+from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import ModelControlMode, Settings
-from fovea_server.slot import Slot, trim
+from fovea_server.slot import trim
 from fovea_server.source import Source, check_name
 
 log = logging.getLogger(__name__)
@@ -57,11 +57,13 @@ class Registry:
         self._mode = settings.model_control_mode
         self._repository = ModelRepository(settings.model_repository)
         self._repository.models()
-        self._loader = Loader(self._repository, settings, self.find)
+        given = settings.cache_config
+        self.cache = None if given is None else ResponseCache.parse(given)
+        self._loader = Loader(self._repository, settings, self.find, self.cache)
         self._slots = self._loader.slots
         # Models of the start whose state is the server's; later requests may take them out.
         self._startup: set[str] = set()
-        self._scanned = self._started = False
+        self._scanned = self.started = False
         self._thread = threading.Thread(target=self._run, name="load")
 
     def start(self) -> None:
@@ -73,7 +75,7 @@ class Registry:
             self._load_first()
         except OSError as error:
             log.error("the repository cannot be read: %s", error)
-        self._scanned = self._started = True
+        self._scanned = self.started = True
         ready = sum(model.state is State.READY for model in self)
         log.info("%d of %d model versions are ready", ready, len(list(self)))
         # What lives as long as the process need not be looked at by every later collection, and
@@ -158,7 +160,7 @@ class Registry:
         slot = self._slots.get(name)
         return slot.ready if slot is not None else ()
 
-    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+    def index(self, ready: bool = False) -> list[IndexEntry]:
         """Every model of the repository, or every version that can answer, by name."""
         names = set(self._slots)
         if not ready:
@@ -190,16 +192,17 @@ class Registry:
         if not self._scanned:
             return "the repository is being read"
         if not self._settings.strict_readiness:
-            return "" if self._started else "models are being loaded"
+            return "" if self.started else "models are being loaded"
         if not self._slots and self._mode is ModelControlMode.NONE:
             return (
                 f"there is no model in {self._repository.root} (NAME/VERSION/model.*): "
                 "make one with `fovea build`, then start again"
             )
-        waiting = [f"{m.name}: {m.failure}" for m in self if m.failure]
+        unserved = [f"{m.name}: {m.failure}" for m in self if m.failure]
         for name in sorted(self._startup):
-            waiting += _missing(self._slots.get(name), name)
-        return "; ".join(waiting)
+            if (slot := self._slots.get(name)) is not None:
+                unserved += slot.unserved()
+        return "; ".join(dict.fromkeys(unserved))
 
     def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
@@ -274,14 +277,3 @@ class Registry:
         if self._thread.ident is not None:
             self._thread.join()
         self._loader.close()
-
-
-def _missing(slot: Slot | None, name: str) -> Iterator[str]:
-    """What a model of the start lacks."""
-    if slot is None:
-        return
-    if slot.fault and not slot.ready and not slot.versions:
-        yield f"{name}: {slot.fault}"
-    for model in slot.versions.values():
-        if model.state is not State.READY and not model.failure:
-            yield f"{name}: {model.reason}"

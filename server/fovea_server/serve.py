@@ -7,14 +7,22 @@ import math
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
 from fovea_server.app import create_app
-from fovea_server.protocol import BoundedHeadProtocol
+from fovea_server.http.front import Front
+from fovea_server.http.intake import Intake
+from fovea_server.protocol import ServerProtocol
 from fovea_server.registry import Registry
 from fovea_server.settings import Settings
+from fovea_server.v2.service import Service
+
+# Clients keep connections for their next request; one that is closed as it is sent is an error.
+KEEP_ALIVE_S = 75
 
 
 class Server(uvicorn.Server):
@@ -45,19 +53,29 @@ class Server(uvicorn.Server):
 
 
 def make_server(settings: Settings, registry: Registry) -> Server:
-    """A server for a registry that is being loaded; `run()` it."""
+    """A server for a registry that is being loaded; `run()` it.
+
+    Raises:
+        InvalidOption: a setting cannot be understood.
+    """
+    service, intake = Service.of(settings, registry), Intake(int(settings.max_held_mb * 1e6))
+    # uvicorn calls it as it would call a class.
+    protocol: Any = partial(ServerProtocol, front=Front(service, intake))
     return Server(
         uvicorn.Config(
-            create_app(settings, registry),
+            create_app(service, intake),
             host=settings.http_address,
             port=settings.http_port,
             loop="uvloop",
-            http=BoundedHeadProtocol,
+            http=protocol,
             ws="none",
             lifespan="on",
             access_log=settings.log_level == "debug",
             log_config=None,
             server_header=False,
+            ssl_certfile=settings.http_server_cert,
+            ssl_keyfile=settings.http_server_key,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_secs)),
         )
     )

@@ -64,6 +64,12 @@ class Slot:
         """Versions that can answer now, ascending."""
         return tuple(sorted(v for v, m in self.versions.items() if m.state is State.READY))
 
+    def unserved(self) -> list[str]:
+        """What of it is not served though it should be, and why."""
+        if self.fault and not self.versions:
+            return [f"{self.name}: {self.fault}"]
+        return [f"{self.name}: {m.unserved}" for m in self.versions.values() if m.unserved]
+
     def begin(self, source: Source, make: Make) -> Replacement | None:
         """Decide what is to be loaded; `finish` does it.
 

@@ -94,14 +94,14 @@ def _input(message: Any, sample: Any, name: str, said: Any, folder: Path) -> Arr
             return _from_file(inside(folder / _FOLDER, said.input_data_file), shape, dtype, told)
         case _:
             array = np.zeros(shape, dtype)
-            if dtype == object:
+            if dtype.hasobject:
                 array[...] = b""
             return array
 
 
 def _random(shape: tuple[int, ...], dtype: np.dtype[Any], told: str) -> Array:
     generator = np.random.default_rng(_SEED)
-    if dtype == object:
+    if dtype.hasobject:
         raise InvalidModel(f"{told}random_data is not for strings: use zero_data or a file")
     if dtype.kind in "iu":
         return generator.integers(0, 127, shape).astype(dtype)
@@ -115,7 +115,7 @@ def _from_file(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], told: s
         raise InvalidModel(f"{told}{file} cannot be read ({error.strerror})") from error
     count = int(np.prod(shape))
     try:
-        if dtype == object:
+        if dtype.hasobject:
             return decode(memoryview(data), count).reshape(shape)
         return np.frombuffer(data, dtype, count).reshape(shape)
     except (ValueError, InvalidRequest) as error:

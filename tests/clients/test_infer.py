@@ -2,6 +2,7 @@
 
 import queue
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -85,7 +86,7 @@ def test_every_datatype(client, protocol, kind):
 
 
 def test_bf16(client, protocol):
-    sent = np.array([[1.0, -2.5], [0.0, 3.0]], np.float32)  # all are BF16 numbers
+    sent = np.array([[1.0, -2.5], [0.0, 3.0]], ml_dtypes.bfloat16)
     got = client.infer("identity_bf16", [make_input(protocol, "INPUT0", sent, "BF16")])
     np.testing.assert_array_equal(got.as_numpy("OUTPUT0"), sent)
 

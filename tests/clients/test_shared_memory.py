@@ -46,8 +46,7 @@ def test_inputs_and_outputs_in_shared_memory(client, protocol, regions):
     inputs, outputs = pair(protocol)
     for n in range(3):
         shm.set_shared_memory_region(regions["fovea_in"], [FIRST + n, ONES])
-        result = client.infer("simple", inputs, outputs=outputs)
-        assert result.as_numpy("OUTPUT0") is None
+        client.infer("simple", inputs, outputs=outputs)
         got = shm.get_contents_as_numpy(regions["fovea_out"], np.int32, [2, 16])
         np.testing.assert_array_equal(got, np.concatenate([FIRST + n + 1, FIRST + n - 1]))
 

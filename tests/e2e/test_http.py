@@ -115,7 +115,7 @@ def test_an_annotated_picture_on_request(url, scene, kind):
         ("/v1/models/digits/versions/0/predict", 422, "invalid_request"),
         ("/v1/models/digits/predict?conf=2", 422, "invalid_option"),
         ("/v1/models/digits/predict?speed=2", 422, "invalid_option"),
-        ("/nowhere", 404, "not_found"),
+        ("/v1/nowhere", 404, "not_found"),
     ],
 )
 def test_errors_have_a_code_and_a_message(demo_server, scene, path, status, code):
@@ -146,6 +146,11 @@ def test_health(demo_server):
         assert httpx.get(demo_server.url + path).status_code == 200
     unknown = httpx.get(demo_server.url + "/v2/models/nobody/ready")
     assert (unknown.status_code, unknown.json()["ready"]) == (400, False)
+
+
+def test_what_is_nobodys_is_answered_as_triton_does(demo_server):
+    response = httpx.post(demo_server.url + "/nowhere")
+    assert (response.status_code, response.json()) == (404, {"error": "Not Found"})
 
 
 def test_openapi_describes_what_is_served(demo_server):

@@ -21,8 +21,13 @@ def folder(tmp_path_factory) -> Path:
     return repository / "digits" / "1"
 
 
+def nobody(name: str, version: int | None) -> ServedModel:
+    raise AssertionError("only ensembles ask for others")
+
+
 def loaded(folder: Path) -> ServedModel:
-    model = ServedModel("digits", 1, folder, Settings(), ModelConfig())
+    config = ModelConfig.read(folder.parent, "digits")
+    model = ServedModel("digits", 1, folder, Settings(), config, nobody)
     model.load()
     return model
 

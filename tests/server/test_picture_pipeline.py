@@ -17,7 +17,7 @@ from fovea_engines.plan import BuildPlan
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, InvalidImage, ModelNotReady
 from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_server.job import Job
-from fovea_server.model import _warm_up
+from fovea_server.warm_up import warm_up_pictures
 from fovea_server.pipeline import Pipeline
 from fovea_server.statistics import ModelStatistics
 
@@ -139,7 +139,7 @@ def test_cancelled_among_others_changes_no_answer(pipeline, scenes):
 def test_the_way_of_pictures_is_warmed_up(engine, device):
     with engine:
         device.trace.clear()
-        _warm_up(engine)
+        warm_up_pictures(engine)
     assert "kernel" in [operation for operation, _ in device.trace]
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from fovea_engines.backends.base import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.v2.byte_strings import objects
 from fovea_server.v2.datatypes import NUMPY
 
 # The types that may travel in a field; that of its own elements comes first.
@@ -55,7 +54,9 @@ def contents_of(tensor: Any, model: str) -> memoryview | Array:
 
 def _array(values: Any, carrier: str, datatype: str) -> Array:
     if datatype == "BYTES":
-        return objects(list(values))
-    elements = np.fromiter(values, NUMPY[carrier], len(values))
+        strings = np.empty(len(values), object)
+        strings[:] = list(values)
+        return strings
+    elements: Array = np.fromiter(values, NUMPY[carrier], len(values))
     # Of what is too large for a narrow type Triton takes the low bytes, as this does.
     return elements.astype(NUMPY[datatype], copy=False)

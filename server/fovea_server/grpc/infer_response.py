@@ -7,7 +7,7 @@ protobuf would copy them three times.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2 as messages
 
@@ -40,17 +40,18 @@ def response_bytes(
     )
     for name, value in response.parameters.items():
         set_parameter(head.parameters[name], value)
-    parts: list[bytes | Array] = [b""]
+    # numpy's arrays are buffers, too.
+    parts: list[Any] = [b""]
     for tensor in response.outputs:
         head.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        data, size = _wire(tensor)
         if tensor.name in slices:
             regions.write(tensor, *slices[tensor.name])
-            data, size = b"", 0
-        parts += (_RAW + _varint(size), data)
+            parts += (_RAW, b"\0")
+        else:
+            data, size = _wire(tensor)
+            parts += (_RAW, _varint(size), data)
     parts[0] = head.SerializeToString()
-    # numpy's arrays are buffers; mypy knows only bytes.
-    return b"".join(parts)  # type: ignore[arg-type]
+    return b"".join(parts)
 
 
 def streamed_bytes(response: bytes) -> bytes:

@@ -45,6 +45,8 @@ class Wish:
 class BodyReader:
     """Takes a body apart.
 
+    What is right is looked at once and quickly; what is wrong is looked at again, to be told.
+
     Args:
         request: that is filled in.
         body: the JSON, and after it the binary tensors.
@@ -99,11 +101,11 @@ class BodyReader:
         data = find(given, "data")
         if (data is None) + (size is None) + (region is None) != 2:
             raise _one_source(data=data, binary_data_size=size, shared_memory_region=region)
-        name = read_member("name", as_string, given)
-        datatype = read_member("datatype", as_string, given)
-        shape = read_member("shape", _shape, given)
+        name, datatype, shape = _described(given)
         if size is not None:
-            return InputTensor(name, datatype, shape, self._next(name, _size(parameters)))
+            if type(size) is not int or size < 0:
+                read("binary_data_size", as_unsigned, size)
+            return InputTensor(name, datatype, shape, self._next(name, size))
         if region is not None:
             return InputTensor(name, datatype, shape, self._regions.read(*_slice(parameters)))
         count = prod(shape)
@@ -123,12 +125,18 @@ class BodyReader:
         return self._body[self._at - size : self._at]
 
     def _output(self, given: Any) -> None:
-        parameters = find(given, "parameters")
-        name = read_member("name", as_string, given)
+        name = find(given, "name")
+        if type(name) is not str:
+            name = read_member("name", as_string, given)
         if name in self.wish.binary or name in self.wish.regions:
             return
-        classes = read("classification", as_unsigned, find(parameters, "classification", 0))
-        binary = read("binary_data", as_bool, find(parameters, "binary_data", False))
+        parameters = find(given, "parameters")
+        classes = find(parameters, "classification", 0)
+        if type(classes) is not int or classes < 0:
+            read("classification", as_unsigned, classes)
+        binary = find(parameters, "binary_data", False)
+        if type(binary) is not bool:
+            read("binary_data", as_bool, binary)
         if find(parameters, "shared_memory_region") is not None:
             if "classification" in parameters:
                 raise _either("classification")
@@ -140,12 +148,23 @@ class BodyReader:
         self._request.outputs.append(RequestedOutput(name, classes))
 
 
+def _described(given: Any) -> tuple[str, str, tuple[int, ...]]:
+    """Name, datatype and shape of an input."""
+    name, datatype, shape = given.get("name"), given.get("datatype"), given.get("shape")
+    if type(name) is str and type(datatype) is str and type(shape) is list:
+        for size in shape:
+            if type(size) is not int or size < 0:
+                break
+        else:
+            return name, datatype, tuple(shape)
+    # One of them is wrong, and these tell which.
+    name = read_member("name", as_string, given)
+    datatype = read_member("datatype", as_string, given)
+    return name, datatype, read_member("shape", _shape, given)
+
+
 def _shape(value: Any) -> tuple[int, ...]:
     return tuple(as_unsigned(size) for size in as_list(value))
-
-
-def _size(parameters: dict[str, Any]) -> int:
-    return read_member("binary_data_size", as_unsigned, parameters)
 
 
 def _slice(parameters: dict[str, Any]) -> RegionSlice:

@@ -61,7 +61,7 @@ def wire(tensor: OutputTensor) -> Buffer:
     if tensor.array.nbytes < _SMALL:
         return tensor.array.tobytes()
     # As bytes, because a memoryview knows no half or brain floats.
-    return memoryview(np.ascontiguousarray(tensor.array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(tensor.array).reshape(-1).view(np.uint8).data
 
 
 def _described(response: InferResponse) -> dict[str, Any]:

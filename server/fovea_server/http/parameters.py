@@ -21,9 +21,7 @@ def set_parameters(request: InferRequest, given: Any) -> bool:
         InvalidRequest: one is of no type that parameters have, or is reserved.
     """
     if type(given) is not dict:
-        raise MalformedJson(
-            "failed to get request params.: attempt to get members of a non-object"
-        )
+        raise MalformedJson("failed to get request params.: attempt to get members of a non-object")
     binary = False
     for name, value in given.items():
         if name == "binary_data_output":

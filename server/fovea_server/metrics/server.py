@@ -44,7 +44,15 @@ class MetricsServer:
         """
         # uvicorn's connections without its server, which would take the process's signals; those
         # of h11, because they bound the heads of requests.
-        config = Config(self._answer, lifespan="off", log_config=None, access_log=False)
+        config = Config(
+            self._answer,
+            interface="asgi3",
+            lifespan="off",
+            proxy_headers=False,
+            server_header=False,
+            log_config=None,
+            access_log=False,
+        )
         config.load()
         self._listener = await asyncio.get_running_loop().create_server(
             lambda: H11Protocol(config, self._state, {}),

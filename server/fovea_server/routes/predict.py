@@ -62,8 +62,8 @@ async def predict_version(request: Request, name: ModelName, version: Version) -
 
 
 async def _answer(request: Request, name: str, version: int | None) -> Response:
-    settings: Settings = request.app.state.settings
-    plane: DataPlane = request.app.state.plane
+    settings: Settings = request.app.state.service.settings
+    plane: DataPlane = request.app.state.service.plane
     # An unknown model is told before a large body is taken in.
     plane.registry.get(name, version)
     timeout_s = _timeout_s(request)
@@ -98,7 +98,7 @@ async def _predicted(
     timeout_s: float | None,
     picture: Picture | None,
 ) -> Response:
-    plane: DataPlane = request.app.state.plane
+    plane: DataPlane = request.app.state.service.plane
     images = await _fetched(request, sources)
     if picture is None:
         prediction = await plane.predict(name, version, images, options, timeout_s=timeout_s)
@@ -137,7 +137,7 @@ async def _parsed(
 async def _fetched(request: Request, sources: list[Source]) -> list[bytes | FoveaError]:
     """The sources with every address replaced by what is behind it."""
     fetcher: Fetcher | None = request.app.state.fetcher
-    left = request.app.state.settings.http_max_input_size
+    left = request.app.state.service.settings.http_max_input_size
     few = asyncio.Semaphore(4)
 
     async def fetched(source: Source) -> bytes | FoveaError:

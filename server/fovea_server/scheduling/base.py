@@ -8,13 +8,12 @@ from fovea_server.v2.messages import InferRequest, InferResponse
 
 
 class Scheduler(Protocol):
-    """Lets requests wait, meet in batches, and be answered.
+    """Lets requests wait, meet in batches, and be answered."""
 
-    Attributes:
-        failure: why it can never answer again; None while it can.
-    """
-
-    failure: str | None
+    @property
+    def failure(self) -> str | None:
+        """Why it can never answer again; None while it can."""
+        ...
 
     @property
     def pending(self) -> int:

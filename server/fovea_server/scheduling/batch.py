@@ -18,7 +18,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.scheduling.batching import Batching
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.execution import Execution
+from fovea_server.scheduling.execution import Execution, execute
 from fovea_server.scheduling.fast_lane import FastLane
 from fovea_server.scheduling.job import Job, Outputs
 from fovea_server.scheduling.waiting import WaitingRoom
@@ -55,7 +55,8 @@ class BatchScheduler:
         self._statistics = statistics
         self._waiting = waiting
         self._batching = batching
-        self._lane = FastLane(contract.name, session)
+        self._session = session
+        self._lane = FastLane()
         self._side_by_side = side_by_side
         self._running = 0
         self._seconds = 0.0
@@ -89,6 +90,8 @@ class BatchScheduler:
                 f"{request_prefix(request)}Server is stopping, scheduler for model has stopped "
                 "accepting new inference requests"
             )
+        if not self._waiting and not self._batching.waits and self._lane.takes(checked):
+            return self._run_here(checked, arrived_ns)
         loop = asyncio.get_running_loop()
         job = Job(request, checked, arrived_ns, loop.create_future())
         self._enter(job, loop)
@@ -99,7 +102,7 @@ class BatchScheduler:
         except asyncio.CancelledError:
             if self._waiting.discard(job):
                 job.leave_queue()
-                self._fail(job, None, FailureReason.CANCELED)
+                self._count_failure(job.arrived_ns, FailureReason.CANCELED)
             raise
         finally:
             self.inflight -= 1
@@ -114,10 +117,21 @@ class BatchScheduler:
             self._loop.call_soon_threadsafe(self._turn_away, ShuttingDown("the server has stopped"))
         self._threads.shutdown()
 
+    def _run_here(self, checked: Checked, arrived_ns: int) -> Outputs:
+        alone = not self._running
+        execution = execute(self.contract.name, self._session, (checked,), alone=alone)
+        self._lane.learn(execution.spans.compute_infer, here=True)
+        if execution.error is not None:
+            self._count_failure(arrived_ns, FailureReason.BACKEND)
+            raise execution.error
+        self._statistics.executed(execution.rows, execution.spans)
+        self._count_success(checked, arrived_ns, execution)
+        return execution.outputs[0]
+
     def _enter(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         policy = self._waiting.add(job)
         if policy is None:
-            self._statistics.failed(time.monotonic_ns() - job.arrived_ns, FailureReason.REJECTED)
+            self._count_failure(job.arrived_ns, FailureReason.REJECTED)
             raise QueueFull(
                 f"{request_prefix(job.request)}Exceeds maximum queue size",
                 retry_after_s=len(self._waiting) * self._seconds / self._side_by_side,
@@ -151,21 +165,27 @@ class BatchScheduler:
     def _start(self, jobs: list[Job], here: bool, loop: asyncio.AbstractEventLoop) -> None:
         for job in jobs:
             job.leave_queue()
-        alone = not self._running and not self._waiting
-        execute = partial(self._lane.execute, [job.checked for job in jobs], alone=alone)
+        call = partial(
+            execute,
+            self.contract.name,
+            self._session,
+            [job.checked for job in jobs],
+            alone=not self._running and not self._waiting,
+        )
         if here:
-            self._settle(jobs, execute())
+            self._settle(jobs, call(), here=True)
             return
         self._running += 1
-        loop.run_in_executor(self._threads, execute).add_done_callback(partial(self._done, jobs))
+        loop.run_in_executor(self._threads, call).add_done_callback(partial(self._done, jobs))
 
     def _done(self, jobs: list[Job], executed: asyncio.Future[Execution]) -> None:
         self._running -= 1
-        self._settle(jobs, executed.result())
+        self._settle(jobs, executed.result(), here=False)
         self._dispatch()
 
-    def _settle(self, jobs: list[Job], execution: Execution) -> None:
+    def _settle(self, jobs: list[Job], execution: Execution, *, here: bool) -> None:
         """Count what was done, and answer."""
+        self._lane.learn(execution.spans.compute_infer, here=here)
         if execution.error is not None:
             for job in jobs:
                 self._fail(job, execution.error, FailureReason.BACKEND)
@@ -173,25 +193,25 @@ class BatchScheduler:
                 self.failure = str(execution.error)
                 self._turn_away(ModelNotReady(self.failure))
             return
-        _, compute_input, compute_infer, compute_output = spans = execution.spans
-        self._seconds = compute_infer / 1e9
-        self._statistics.executed(execution.rows, spans)
-        ended_ns = time.monotonic_ns()
+        self._seconds = execution.spans.compute_infer / 1e9
+        self._statistics.executed(execution.rows, execution.spans)
         for job, outputs in zip(jobs, execution.outputs, strict=True):
             if job.future.done():
-                self._fail(job, None, FailureReason.CANCELED)
-                continue
-            waited_ns = execution.began_ns - job.arrived_ns
-            self._statistics.succeeded(
-                job.rows,
-                ended_ns - job.arrived_ns,
-                Spans(waited_ns, compute_input, compute_infer, compute_output),
-            )
-            job.future.set_result(outputs)
+                self._count_failure(job.arrived_ns, FailureReason.CANCELED)
+            else:
+                self._count_success(job.checked, job.arrived_ns, execution)
+                job.future.set_result(outputs)
 
-    def _fail(self, job: Job, error: FoveaError | None, reason: FailureReason) -> None:
-        self._statistics.failed(time.monotonic_ns() - job.arrived_ns, reason)
-        if error is not None and not job.future.done():
+    def _count_success(self, checked: Checked, arrived_ns: int, execution: Execution) -> None:
+        spans = execution.spans._replace(queue=execution.began_ns - arrived_ns)
+        self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, spans)
+
+    def _count_failure(self, arrived_ns: int, reason: FailureReason) -> None:
+        self._statistics.failed(time.monotonic_ns() - arrived_ns, reason)
+
+    def _fail(self, job: Job, error: FoveaError, reason: FailureReason) -> None:
+        self._count_failure(job.arrived_ns, reason)
+        if not job.future.done():
             job.future.set_exception(error)
 
     def _turn_away(self, error: FoveaError) -> None:

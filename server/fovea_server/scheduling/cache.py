@@ -5,22 +5,15 @@ Source: `response_cache` of model_config.proto, and the "local" cache of Triton.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from typing import Self
 
 from fovea_engines.backends.base import Array
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.scheduling.around import Around
-from fovea_server.scheduling.base import Scheduler
-from fovea_server.statistics import Duration, ModelStatistics
-from fovea_server.v2 import byte_strings
-from fovea_server.v2.messages import InferRequest, InferResponse, OutputTensor
-
-# Bytes of a request from which hashing would hold up the event loop.
-_LARGE = 64 << 10
+from fovea_server.statistics import Duration
+from fovea_server.v2.messages import InferResponse, OutputTensor
 
 
 @dataclass(slots=True)
@@ -53,29 +46,29 @@ class ResponseCache:
         self.size = size
         self.used = 0
         self.statistics = CacheStatistics()
-        self._answers: OrderedDict[bytes, tuple[list[OutputTensor], int]] = OrderedDict()
+        self._answers: OrderedDict[bytes, InferResponse] = OrderedDict()
 
     @classmethod
-    def parse(cls, setting: str) -> ResponseCache:
+    def parse(cls, setting: str) -> Self:
         """From the value of `--cache-config`: "local,size=1048576".
 
         Raises:
             InvalidOption: it is something else.
         """
         kind, _, option = setting.partition(",")
-        key, _, value = option.partition("=")
-        if kind != "local" or key != "size" or not value.isdecimal():
+        key, _, size = option.partition("=")
+        if kind != "local" or key != "size" or not size.isdecimal():
             raise InvalidOption(
                 f"--cache-config is {setting!r}; it must be local,size=BYTES, "
                 "for instance local,size=104857600"
             )
-        return cls(int(value))
+        return cls(int(size))
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def find(self, key: bytes) -> list[OutputTensor] | None:
-        """The outputs that were kept; None if there are none."""
+    def find(self, key: bytes) -> InferResponse | None:
+        """The answer that was kept; None if there is none."""
         began_ns = time.monotonic_ns()
         found = self._answers.get(key)
         if found is None:
@@ -84,24 +77,35 @@ class ResponseCache:
             self.statistics.hits += 1
             self._answers.move_to_end(key)
         self.statistics.lookups.add(time.monotonic_ns() - began_ns)
-        return None if found is None else found[0]
+        return found
 
-    def keep(self, key: bytes, outputs: list[OutputTensor]) -> None:
-        """Keep outputs, at the cost of those that were not used for longest."""
+    def keep(self, key: bytes, answer: InferResponse) -> None:
+        """Keep an answer, at the cost of those that were not used for longest."""
         began_ns = time.monotonic_ns()
-        size = sum(_size(tensor.array) for tensor in outputs)
-        if size <= self.size:
-            self._drop(key)
-            self._answers[key] = ([_alone(tensor) for tensor in outputs], size)
-            self.used += size
-            while self.used > self.size:
+        size = _size(answer)
+        if size <= self.size and key not in self._answers:
+            while self.used + size > self.size:
+                _, oldest = self._answers.popitem(last=False)
+                self.used -= _size(oldest)
                 self.statistics.evictions += 1
-                self._drop(next(iter(self._answers)))
+            self._answers[key] = InferResponse(
+                answer.model_name, answer.model_version, [_own(t) for t in answer.outputs]
+            )
+            self.used += size
         self.statistics.insertions.add(time.monotonic_ns() - began_ns)
 
-    def forget(self, prefix: bytes) -> None:
-        ...
 
-    def _drop(self, key: bytes) -> None:
-        if key in self._answers:
-            self.used -= self._answers.pop(key)[1]
+def _size(answer: InferResponse) -> int:
+    return sum(map(_bytes, (tensor.array for tensor in answer.outputs)))
+
+
+def _bytes(array: Array) -> int:
+    if array.dtype == object:
+        return sum(map(len, array.ravel().tolist()))
+    return array.nbytes
+
+
+def _own(tensor: OutputTensor) -> OutputTensor:
+    """The tensor with memory of its own: a row must not keep its whole batch alive."""
+    array = tensor.array if tensor.array.base is None else tensor.array.copy()
+    return OutputTensor(tensor.name, tensor.datatype, array)

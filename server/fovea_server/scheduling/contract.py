@@ -34,17 +34,15 @@ class Contract:
         Raises:
             InferenceFailed: the engine gave something else than the configuration says.
         """
-        asked = {output.name for output in request.outputs}
-        return InferResponse(
-            self.name,
-            self._version,
-            [
-                OutputTensor(tensor.name, tensor.datatype, self._shaped(tensor, outputs))
-                for tensor in self._outputs
-                if not asked or tensor.name in asked
-            ],
-            request.id,
-        )
+        wanted = self._outputs
+        if request.outputs:
+            asked = {output.name for output in request.outputs}
+            wanted = tuple(tensor for tensor in wanted if tensor.name in asked)
+        tensors = [
+            OutputTensor(tensor.name, tensor.datatype, self._shaped(tensor, outputs))
+            for tensor in wanted
+        ]
+        return InferResponse(self.name, self._version, tensors, request.id)
 
     def _shaped(self, tensor: ModelTensor, outputs: Outputs) -> Array:
         array = outputs.get(tensor.name)

@@ -2,56 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from time import thread_time_ns
-
-from fovea_engines.backends.base import Session
-from fovea_engines.backends.cpu import CpuSession
-from fovea_server.scheduling.execution import Execution, execute
 from fovea_server.v2.check import Checked
 
-# CPU time of a call, nanoseconds. What goes to a thread and back costs about half of this, and
-# nothing else is answered meanwhile.
+# Nanoseconds of a call. What goes to a thread and back costs about half of this, and nothing else
+# is answered meanwhile.
 _QUICK_NS = 200_000
-# Executions in a row that must have been quick.
-_STREAK = 32
 # Bytes of a request; larger ones are rarely quick.
 _MOST_BYTES = 64 << 10
+# Weight of the newest call on the event loop: one that another process interrupted for ten
+# milliseconds must not close the lane of a quick model.
+_SMOOTHING = 1 / 64
+# Calls in threads that are looked at before the lane opens; doubled whenever it was not open for
+# so many calls as `_LONG`.
+_FEWEST, _MOST = 16, 1 << 16
+_LONG = 1000
 
 
 class FastLane:
-    """Runs a model's batches, and learns whether they may run on the event loop.
+    """Learns whether a model may run on the event loop.
 
-    A thread's own CPU time is what counts: a neighbour that takes the core, or the wait for the
-    interpreter's lock, says nothing about the model. So it goes only for engines that compute in
-    the thread that calls them.
-
-    Args:
-        name: of the model, for the log.
-        session: the engine.
+    In a thread a call may wait for the interpreter's lock, so there the quickest one counts; on the
+    event loop the mean does. A model that is quick only now and then is tried ever more rarely.
     """
 
-    def __init__(self, name: str, session: Session) -> None:
-        self._name = name
-        self._session = session
-        self._on_caller = isinstance(session, CpuSession)
-        # Threads may miss a count; the next execution makes up for it.
-        self._quick_in_a_row = 0
+    def __init__(self) -> None:
+        self._open = False
+        self._calls = 0
+        self._needed = _FEWEST
+        self._least_ns = _QUICK_NS
+        self._mean_ns = 0.0
 
     def takes(self, checked: Checked) -> bool:
         """Whether this request may run on the event loop."""
-        return self._quick_in_a_row >= _STREAK and (
+        return self._open and (
             sum([array.nbytes for array in checked.feeds.values()]) <= _MOST_BYTES
         )
 
-    def execute(self, batch: Sequence[Checked], *, alone: bool) -> Execution:
-        """As `execution.execute`; in a thread, or on the event loop where the lane is open."""
-        if not self._on_caller:
-            return execute(self._name, self._session, batch, alone=alone)
-        began = thread_time_ns()
-        execution = execute(self._name, self._session, batch, alone=alone)
-        if thread_time_ns() - began < _QUICK_NS:
-            self._quick_in_a_row += 1
-        else:
-            self._quick_in_a_row = 0
-        return execution
+    def learn(self, call_ns: int, *, here: bool) -> None:
+        """A call of the engine took so long, here on the event loop or in a thread."""
+        self._calls += 1
+        if not here:
+            self._least_ns = min(self._least_ns, call_ns)
+            if not self._open and self._calls >= self._needed:
+                self._turn(opened=self._least_ns < _QUICK_NS)
+            return
+        self._mean_ns += _SMOOTHING * (call_ns - self._mean_ns)
+        if self._mean_ns > _QUICK_NS:
+            self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MOST)
+            self._turn(opened=False)
+
+    def _turn(self, *, opened: bool) -> None:
+        self._open = opened
+        self._calls = 0
+        self._mean_ns, self._least_ns = float(self._least_ns), _QUICK_NS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 from fovea_engines.backends.base import Session
@@ -10,11 +11,20 @@ from fovea_engines.triton_messages import model_config_messages
 from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.batching import Batching, DynamicBatching, OneByOne
+from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.scheduling.cached import CachedScheduler
 from fovea_server.scheduling.contract import Contract
+from fovea_server.scheduling.controls import Controls, States
+from fovea_server.scheduling.ensemble import EnsembleScheduler, Step
+from fovea_server.scheduling.ordering import OrderedScheduler
+from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.scheduling.waiting import QueuePolicy, WaitingRoom
 from fovea_server.settings import Settings
 from fovea_server.statistics import ModelStatistics
 from fovea_server.v2.signature import Signature
+
+# Microseconds that a sequence may be idle where its model does not say; Triton's.
+_IDLE_US = 1_000_000
 
 
 def make_scheduler(
@@ -25,7 +35,7 @@ def make_scheduler(
     session: Session | None,
     settings: Settings,
     statistics: ModelStatistics,
-    cache: Any,
+    cache: ResponseCache | None,
     find: Callable[[str, int | None], HasScheduler],
 ) -> Scheduler:
     """Read the configuration, make what it says.
@@ -39,28 +49,63 @@ def make_scheduler(
         statistics: what is counted.
         cache: answers that are kept; None where the server keeps none.
         find: gives a model, and the version that its policy prefers for None.
+
+    Raises:
+        UnsupportedModel: the configuration asks for what is not served.
     """
     contract = Contract(name, version, Signature.of(config))
-    assert session is not None
-    return BatchScheduler(
-        contract,
-        session,
-        statistics,
-        waiting=_waiting_room(config.dynamic_batching, settings.max_queue),
-        batching=_batching(config),
-        side_by_side=_side_by_side(config, session),
-    )
+    if session is None:
+        steps = tuple(map(Step.of, config.ensemble_scheduling.step))
+        inputs = [tensor.name for tensor in config.input]
+        made: Scheduler = EnsembleScheduler(contract, inputs, steps, statistics, find)
+    else:
+        made = _around(
+            BatchScheduler(
+                contract,
+                session,
+                statistics,
+                waiting=_waiting_room(config.dynamic_batching, settings.max_queue),
+                batching=_batching(config),
+                side_by_side=_side_by_side(config, session),
+            ),
+            config,
+        )
+    if cache is not None and config.response_cache.enable:
+        made = CachedScheduler(made, cache, statistics)
+    return made
+
+
+def _around(batches: BatchScheduler, config: Any) -> Scheduler:
+    """What the configuration wants besides batches."""
+    if config.HasField("sequence_batching"):
+        sequences, batched = config.sequence_batching, config.max_batch_size > 0
+        return SequenceScheduler(
+            batches,
+            Controls(sequences, batched=batched),
+            States(sequences, batched=batched),
+            sequences.max_sequence_idle_microseconds or _IDLE_US,
+        )
+    if config.dynamic_batching.preserve_ordering:
+        return OrderedScheduler(batches)
+    return batches
 
 
 def _batching(config: Any) -> Batching:
-    if not config.HasField("dynamic_batching") or config.max_batch_size < 2:
-        return OneByOne()
-    dynamic = config.dynamic_batching
-    return DynamicBatching(
-        config.max_batch_size,
-        dynamic.preferred_batch_size,
-        dynamic.max_queue_delay_microseconds,
-    )
+    rows = config.max_batch_size
+    if rows > 1 and config.HasField("dynamic_batching"):
+        asked = config.dynamic_batching
+        delay_us = asked.max_queue_delay_microseconds
+        return DynamicBatching(rows, asked.preferred_batch_size, delay_us)
+    if rows > 1 and config.HasField("sequence_batching"):
+        if config.sequence_batching.HasField("oldest"):
+            oldest = config.sequence_batching.oldest
+            delay_us = oldest.max_queue_delay_microseconds
+            return DynamicBatching(rows, oldest.preferred_batch_size, delay_us)
+        direct = config.sequence_batching.direct
+        full_enough = ceil(rows * direct.minimum_slot_utilization)
+        delay_us = direct.max_queue_delay_microseconds
+        return DynamicBatching(rows, range(max(1, full_enough), rows + 1), delay_us)
+    return OneByOne()
 
 
 def _waiting_room(dynamic: Any, limit: int) -> WaitingRoom:

@@ -18,22 +18,18 @@ class OrderedScheduler(Around):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
-        before, mine = self._last, asyncio.get_running_loop().create_future()
-        self._last = mine
+        before = self._last
+        self._last = mine = asyncio.get_running_loop().create_future()
         try:
             return await self._inside.infer(request)
         finally:
             try:
                 if before is not None and not before.done():
-                    # Shielded, because others wait for it too.
+                    # Shielded, because it is not this request's to cancel.
                     await asyncio.shield(before)
             finally:
-                _follow(mine, before)
-
-
-def _follow(mine: asyncio.Future[None], before: asyncio.Future[None] | None) -> None:
-    """Let those go on who wait for `mine`, once `before` is out; it is not if mine was given up."""
-    if before is None or before.done():
-        mine.set_result(None)
-    else:
-        before.add_done_callback(mine.set_result_from)
+                # Not before those before it, even if this one was given up.
+                if before is None or before.done():
+                    mine.set_result(None)
+                else:
+                    before.add_done_callback(lambda _: mine.set_result(None))

@@ -19,7 +19,7 @@ def config_json(message: Any) -> bytes:
 
 
 def _object(message: Any) -> dict[str, Any]:
-    shown = {}
+    shown: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
             continue

@@ -48,9 +48,7 @@ async def _generated(service: Service, request: Request) -> bytes:
     return _written(await service.plane.infer(asked))
 
 
-def _set_inputs(
-    asked: InferRequest, inputs: dict[str, ModelTensor], given: dict[str, Any]
-) -> None:
+def _set_inputs(asked: InferRequest, inputs: dict[str, ModelTensor], given: dict[str, Any]) -> None:
     for name, value in given.items():
         if name in inputs:
             asked.inputs.append(_input(inputs[name], value))

@@ -40,7 +40,11 @@ async def infer(service: Service, request: Request) -> Answer:
 
 
 def _asked(
-    service: Service, model: ServedModel, request: Request, body: bytes | bytearray, header_size: int
+    service: Service,
+    model: ServedModel,
+    request: Request,
+    body: bytes | bytearray,
+    header_size: int,
 ) -> tuple[InferRequest, Wish]:
     version = request.names["version"]
     asked = InferRequest(model.name, None if version is None else model.version, [])
@@ -60,7 +64,8 @@ def _header_size(request: Request, body_size: int) -> int:
     size = _leading_number(given)
     if not 0 <= size <= body_size:
         raise InvalidRequest(
-            f"inference header size should be in range (0, {body_size}), got: {given.decode('latin-1')}"
+            f"inference header size should be in range (0, {body_size}), "
+            f"got: {given.decode('latin-1')}"
         )
     return size
 

@@ -1,0 +1,172 @@
+"""A million requests of every kind while models come and go: no error, and nothing left behind.
+
+    python benchmarks/soak.py [--requests 1000000] [--models DIR] [--json FILE]
+
+Every answer is looked at. After a tenth of the requests, and after all of them, every client hangs
+up, and the server is measured: resident memory, file descriptors, threads, /dev/shm. The exit code
+is 1 if an answer was wrong, or if one of these has grown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+import httpx
+import psutil
+import uvloop
+from soak_load import MixedLoad
+from soak_requests import REGION, REGION_BYTES, http_requests
+
+from fovea_engines.build import build
+from fovea_engines.plan import BuildPlan
+
+DEMO = Path(__file__).parents[1] / "server" / "fovea_server" / "demo"
+DEMO_MODEL = "digits"
+ALLOWED_GROWTH_MB = 16.0
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a server holds while nobody asks it anything."""
+
+    rss_mb: float
+    descriptors: int
+    threads: int
+    shared_memory: tuple[str, ...]
+
+    @classmethod
+    def of(cls, server: psutil.Process) -> Footprint:
+        """Now."""
+        return cls(
+            round(server.memory_info().rss / 1e6, 1),
+            server.num_fds(),
+            server.num_threads(),
+            tuple(sorted(path.name for path in Path("/dev/shm").iterdir())),
+        )
+
+    def growth(self, later: Footprint) -> list[str]:
+        """What has grown since, in words."""
+        grown = []
+        if later.rss_mb > self.rss_mb + ALLOWED_GROWTH_MB:
+            grown.append(f"memory has grown from {self.rss_mb} to {later.rss_mb} MB")
+        if later.descriptors > self.descriptors:
+            grown.append(f"there were {self.descriptors} descriptors, now {later.descriptors}")
+        if later.threads > self.threads:
+            grown.append(f"there were {self.threads} threads, now {later.threads}")
+        if new := set(later.shared_memory) - set(self.shared_memory):
+            grown.append(f"there is more in /dev/shm: {', '.join(sorted(new))}")
+        return grown
+
+
+@contextmanager
+def serving(models: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
+    """Serve copies of the models and the demo model; the server, and its two ports."""
+    repository = folder / "models"
+    shutil.copytree(models, repository)
+    for path in (repository, *repository.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    build(BuildPlan(source=DEMO / "digits.onnx", name=DEMO_MODEL, repository=repository))
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    names = ("--http-port", "--grpc-port", "--metrics-port")
+    flags = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
+    flags += ["--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true"]
+    flags += ["--cache-config=local,size=1048576", "--log-level=warning"]
+    command = [sys.executable, "-m", "fovea_server.cli", "serve", str(repository), *flags]
+    server = subprocess.Popen(command)
+    try:
+        _wait_until_ready(ports[0])
+        yield server, ports[0], ports[1]
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+
+
+def _wait_until_ready(port: int) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/v2/health/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise SystemExit("the server was not ready within 60 s")
+
+
+@contextmanager
+def shared_region(port: int) -> Iterator[None]:
+    """The region that requests name: zeros, known to the server."""
+    region = SharedMemory(REGION, create=True, size=REGION_BYTES)
+    url = f"http://127.0.0.1:{port}/v2/systemsharedmemory"
+    described = {"key": f"/{REGION}", "offset": 0, "byte_size": REGION_BYTES}
+    httpx.post(f"{url}/region/{REGION}/register", json=described).raise_for_status()
+    try:
+        yield
+    finally:
+        httpx.post(f"{url}/unregister").raise_for_status()
+        region.close()
+        region.unlink()
+
+
+def soak(models: Path, requests: int) -> dict[str, object]:
+    """Load a server, and say what came of it."""
+    before = sorted(path.name for path in Path("/dev/shm").iterdir())
+    footprints, started = [], time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        with serving(models, Path(folder)) as (process, http_port, grpc_port):
+            server = psutil.Process(process.pid)
+            picture = (DEMO / "scene-1.jpg").read_bytes()
+            load = MixedLoad(http_port, grpc_port, http_requests(picture, DEMO_MODEL))
+            for part in (requests // 10, requests - requests // 10):
+                with shared_region(http_port):
+                    uvloop.run(load.run(part))
+                time.sleep(1)  # for the server to notice that everybody has left
+                footprints.append(Footprint.of(server))
+        code = process.returncode
+    faults = load.errors[:10] + footprints[0].growth(footprints[-1])
+    if code != 0:
+        faults.append(f"the server ended with exit code {code}")
+    if sorted(path.name for path in Path("/dev/shm").iterdir()) != before:
+        faults.append("something is left in /dev/shm")
+    return {
+        "requests": dict(load.counts),
+        "seconds": round(time.monotonic() - started),
+        "wrong_answers": len(load.errors),
+        "footprints": [asdict(each) for each in footprints],
+        "faults": faults,
+    }
+
+
+def main() -> None:
+    """Soak, print, and fail if something was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--models", type=Path, default=Path("../shared/data/triton/models"))
+    parser.add_argument("--json", type=Path, help="write the report there")
+    arguments = parser.parse_args()
+    report = soak(arguments.models, arguments.requests)
+    text = json.dumps(report, indent=1)
+    print(text)
+    if arguments.json:
+        arguments.json.write_text(text + "\n")
+    sys.exit(bool(report["faults"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""grpc.health.v1, which Kubernetes' probes and load balancers ask.
+
+As with Triton there is one answer for every service that is named. The messages are so small that
+they are written by hand: field 1 of the answer is the status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fovea_server.grpc.calls import Context
+from fovea_server.registry import Registry
+
+_SERVING = bytes([1 << 3, 1])
+_NOT_SERVING = bytes([1 << 3, 2])
+# How long a change may go unnoticed by those who watch.
+_LOOK_S = 0.5
+
+
+class AnyRequest:
+    """A message of which nothing is read."""
+
+    @staticmethod
+    def FromString(data: bytes) -> bytes:  # noqa: N802 - as protobuf names it
+        """The message as it came."""
+        return data
+
+
+class Health:
+    """Whether the server is ready.
+
+    Args:
+        registry: of the models.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._closed = asyncio.Event()
+
+    async def check(self, request: Any) -> bytes:
+        """Check: now."""
+        return _SERVING if self._registry.ready else _NOT_SERVING
+
+    async def watch(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """Watch: now, and whenever it changes, until the server stops."""
+        told = b""
+        while not self._closed.is_set():
+            if (status := await self.check(None)) != told:
+                told = status
+                await context.write(told)
+            await _sleep(self._closed, _LOOK_S)
+        if told != _NOT_SERVING:
+            await context.write(_NOT_SERVING)
+
+    def close(self) -> None:
+        """Tell those who watch that it is over."""
+        self._closed.set()
+
+
+async def _sleep(event: asyncio.Event, seconds: float) -> None:
+    """Until the event, and no longer than that."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

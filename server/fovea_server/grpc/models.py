@@ -1,0 +1,65 @@
+"""What clients ask about the server and its models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+from tritonclient.grpc import service_pb2 as messages
+
+from fovea_preprocess.errors import ModelNotReady, NotFound
+from fovea_server.grpc.versions import version_of
+from fovea_server.model import State
+from fovea_server.v2.metadata import model_metadata, server_metadata
+from fovea_server.v2.service import Service
+from fovea_server.v2.statistics_json import statistics_json
+
+
+class Models:
+    """Health, metadata, configuration and statistics.
+
+    Args:
+        service: of the protocol.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._registry = service.plane.registry
+
+    async def live(self, request: Any) -> Any:
+        """ServerLive: the process answers."""
+        return messages.ServerLiveResponse(live=True)
+
+    async def ready(self, request: Any) -> Any:
+        """ServerReady: what was to be loaded at start is."""
+        return messages.ServerReadyResponse(ready=self._registry.ready)
+
+    async def model_ready(self, request: Any) -> Any:
+        """ModelReady: false for what is not there, too."""
+        version = version_of(request.version)
+        try:
+            model = self._registry.get(request.name, version)
+        except (NotFound, ModelNotReady):
+            return messages.ModelReadyResponse(ready=False)
+        return messages.ModelReadyResponse(ready=model.state is State.READY)
+
+    async def server_metadata(self, request: Any) -> Any:
+        """ServerMetadata."""
+        return ParseDict(server_metadata(self._service), messages.ServerMetadataResponse())
+
+    async def metadata(self, request: Any) -> Any:
+        """ModelMetadata."""
+        model = self._registry.find(request.name, version_of(request.version))
+        described = model_metadata(model, self._registry.versions(model.name))
+        return ParseDict(described, messages.ModelMetadataResponse())
+
+    async def config(self, request: Any) -> Any:
+        """ModelConfig."""
+        model = self._registry.find(request.name, version_of(request.version))
+        return messages.ModelConfigResponse(config=model.config)
+
+    async def statistics(self, request: Any) -> Any:
+        """ModelStatistics: of one model, or of all that are ready."""
+        version = version_of(request.version)
+        counted = statistics_json(self._registry, request.name or None, version)
+        return ParseDict(counted, messages.ModelStatisticsResponse())

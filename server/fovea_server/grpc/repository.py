@@ -1,0 +1,73 @@
+"""Which models there are, and loading and unloading them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tritonclient.grpc import service_pb2 as messages
+
+from fovea_preprocess.errors import InvalidRequest, Unsupported
+from fovea_server.registry import Registry
+
+_CHOICE = "parameter_choice"
+
+
+class Repository:
+    """The model repository extension.
+
+    Args:
+        registry: of the models.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def index(self, request: Any) -> Any:
+        """RepositoryIndex: all models, or those that are ready."""
+        _refuse_repository(request)
+        answer = messages.RepositoryIndexResponse()
+        for entry in self._registry.index(request.ready):
+            answer.models.add(
+                name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
+            )
+        return answer
+
+    async def load(self, request: Any) -> Any:
+        """RepositoryModelLoad: load a model, or load it again, with files of the client's."""
+        _refuse_repository(request)
+        config, files = None, {}
+        for name, parameter in request.parameters.items():
+            if name == "config":
+                config = _value(name, parameter, "string_param")
+            elif name.startswith("file:"):
+                files[name.removeprefix("file:")] = _value(name, parameter, "bytes_param")
+            else:
+                raise InvalidRequest(f"unrecognized load parameter '{name}'.")
+        await asyncio.to_thread(self._registry.load, request.model_name, config=config, files=files)
+        return messages.RepositoryModelLoadResponse()
+
+    async def unload(self, request: Any) -> Any:
+        """RepositoryModelUnload: and what is made of it, if that is asked for."""
+        _refuse_repository(request)
+        dependents = False
+        if "unload_dependents" in request.parameters:
+            parameter = request.parameters["unload_dependents"]
+            if parameter.WhichOneof(_CHOICE) != "bool_param":
+                raise InvalidRequest(
+                    "invalid value type for 'unload_dependents' parameter, expected bool_param."
+                )
+            dependents = parameter.bool_param
+        await asyncio.to_thread(self._registry.unload, request.model_name, dependents=dependents)
+        return messages.RepositoryModelUnloadResponse()
+
+
+def _refuse_repository(request: Any) -> None:
+    if request.repository_name:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def _value(name: str, parameter: Any, kind: str) -> Any:
+    if parameter.WhichOneof(_CHOICE) != kind:
+        raise InvalidRequest(f"invalid value type for load parameter '{name}', expected {kind}.")
+    return getattr(parameter, kind)

@@ -1,0 +1,66 @@
+"""Registering memory that client and server share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tritonclient.grpc import service_pb2 as messages
+
+from fovea_server.v2.service import Service
+
+
+class SharedMemoryCalls:
+    """The shared memory extensions.
+
+    Args:
+        service: of the protocol.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._system = service.system_shared_memory
+        self._cuda = service.cuda_shared_memory
+
+    async def system_status(self, request: Any) -> Any:
+        """SystemSharedMemoryStatus: of one region, or of all."""
+        answer = messages.SystemSharedMemoryStatusResponse()
+        for region in self._system.status(request.name or None):
+            told = answer.regions[region.name]
+            told.name, told.key = region.name, region.key
+            told.offset, told.byte_size = region.offset, region.byte_size
+        return answer
+
+    async def register_system(self, request: Any) -> Any:
+        """SystemSharedMemoryRegister."""
+        self._system.register(request.name, request.key, request.offset, request.byte_size)
+        return messages.SystemSharedMemoryRegisterResponse()
+
+    async def unregister_system(self, request: Any) -> Any:
+        """SystemSharedMemoryUnregister: one region, or all."""
+        self._system.unregister(request.name or None)
+        return messages.SystemSharedMemoryUnregisterResponse()
+
+    async def cuda_status(self, request: Any) -> Any:
+        """CudaSharedMemoryStatus: of one region, or of all."""
+        answer = messages.CudaSharedMemoryStatusResponse()
+        for region in self._cuda.status(request.name or None):
+            told = answer.regions[region.name]
+            told.name, told.device_id = region.name, region.device_id
+            told.byte_size = region.byte_size
+        return answer
+
+    async def register_cuda(self, request: Any) -> Any:
+        """CudaSharedMemoryRegister; the first one of a GPU has to open it."""
+        await asyncio.to_thread(
+            self._cuda.register,
+            request.name,
+            request.raw_handle,
+            request.device_id,
+            request.byte_size,
+        )
+        return messages.CudaSharedMemoryRegisterResponse()
+
+    async def unregister_cuda(self, request: Any) -> Any:
+        """CudaSharedMemoryUnregister: one region, or all."""
+        self._cuda.unregister(request.name or None)
+        return messages.CudaSharedMemoryUnregisterResponse()

@@ -1,0 +1,177 @@
+"""Models that are made of others: tensors go from one to the next (`ensemble_scheduling`).
+
+Source: `ModelEnsembling` of model_config.proto; `EnsembleScheduler` of Triton's core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from fovea_preprocess.errors import FoveaError, ShuttingDown
+from fovea_server.scheduling.base import HasScheduler
+from fovea_server.scheduling.contract import Contract
+from fovea_server.scheduling.job import Outputs
+from fovea_server.statistics import FailureReason, ModelStatistics, Spans
+from fovea_server.v2.check import request_prefix
+from fovea_server.v2.messages import (
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    RequestedOutput,
+)
+
+Find = Callable[[str, int | None], HasScheduler]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model of an ensemble.
+
+    Attributes:
+        model: its name.
+        version: of it; None for the one that its version policy prefers.
+        inputs: of the model -> tensor of the ensemble.
+        outputs: of the model -> tensor of the ensemble.
+    """
+
+    model: str
+    version: int | None
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    @classmethod
+    def of(cls, message: Any) -> Self:
+        """From a step of the `ModelEnsembling` message."""
+        version = None if message.model_version == -1 else message.model_version
+        # Sorted, because protobuf hands maps out in any order.
+        inputs, outputs = sorted(message.input_map.items()), sorted(message.output_map.items())
+        return cls(message.model_name, version, dict(inputs), dict(outputs))
+
+
+class EnsembleScheduler:
+    """Runs each step as soon as its inputs are there; steps that wait for none run side by side.
+
+    Args:
+        contract: of the ensemble.
+        inputs: names of its inputs.
+        steps: in any order.
+        statistics: of the ensemble; those of its models count their own part.
+        find: gives the models.
+    """
+
+    failure: str | None = None
+    pending = 0
+
+    def __init__(
+        self,
+        contract: Contract,
+        inputs: Iterable[str],
+        steps: Sequence[Step],
+        statistics: ModelStatistics,
+        find: Find,
+    ) -> None:
+        self.inflight = 0
+        self._contract = contract
+        self._inputs = frozenset(inputs)
+        self._steps = steps
+        self._statistics = statistics
+        self._find = find
+        self._closing = False
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """See `Scheduler`."""
+        arrived_ns = time.monotonic_ns()
+        checked = self._contract.check(request)
+        if self._closing:
+            raise ShuttingDown(
+                f"{request_prefix(request)}Server is stopping, scheduler for model has stopped "
+                "accepting new inference requests"
+            )
+        self.inflight += 1
+        reason: FailureReason | None = FailureReason.CANCELED
+        try:
+            outputs = await self._outputs(request)
+            reason = None
+        except FoveaError:
+            reason = FailureReason.OTHER
+            raise
+        finally:
+            self.inflight -= 1
+            took_ns = time.monotonic_ns() - arrived_ns
+            if reason is not None:
+                self._statistics.failed(took_ns, reason)
+        spans = Spans(compute_infer=took_ns)
+        self._statistics.executed(checked.rows, spans)
+        self._statistics.succeeded(checked.rows, took_ns, spans)
+        return self._contract.respond(request, outputs)
+
+    def close(self, timeout_s: float) -> None:
+        """See `Scheduler`. The models of the ensemble stay as they are."""
+        self._closing = True
+        until = time.monotonic() + timeout_s
+        while self.inflight and time.monotonic() < until:
+            time.sleep(0.01)
+
+    async def _outputs(self, request: InferRequest) -> Outputs:
+        """The arrays that the steps leave."""
+        tensors = {tensor.name: tensor for tensor in request.inputs}
+        # Optional inputs that were not sent: nothing waits for them.
+        absent = self._inputs - tensors.keys()
+        waiting = list(self._steps)
+        running: set[asyncio.Task[list[InputTensor]]] = set()
+        try:
+            while True:
+                have = tensors.keys() | absent
+                ready = [step for step in waiting if have >= set(step.inputs.values())]
+                waiting = [step for step in waiting if step not in ready]
+                running |= {
+                    asyncio.create_task(self._run(step, request, tensors)) for step in ready
+                }
+                if not running:
+                    break
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    tensors |= {tensor.name: tensor for tensor in task.result()}
+        finally:
+            for task in running:
+                task.cancel()
+        return {
+            tensor.name: tensor.data.reshape(tensor.shape)
+            for tensor in tensors.values()
+            if not isinstance(tensor.data, memoryview)
+        }
+
+    async def _run(
+        self, step: Step, request: InferRequest, tensors: Mapping[str, InputTensor]
+    ) -> list[InputTensor]:
+        """What one step makes, under the ensemble's names."""
+        part = replace(
+            request,
+            model_name=step.model,
+            model_version=step.version,
+            inputs=[
+                replace(tensors[tensor], name=name)
+                for name, tensor in step.inputs.items()
+                if tensor in tensors
+            ],
+            outputs=[RequestedOutput(name) for name in step.outputs],
+        )
+        try:
+            response = await self._find(step.model, step.version).scheduler.infer(part)
+        except FoveaError as error:
+            raise _with_text(error, f"in ensemble '{self._contract.name}', {error}") from error
+        return [
+            InputTensor(step.outputs[made.name], made.datatype, made.shape, made.array.ravel())
+            for made in response.outputs
+        ]
+
+
+def _with_text(error: FoveaError, text: str) -> FoveaError:
+    """The error with another text; a new one, as others may have been told the same one."""
+    told = type(error).__new__(type(error), text)
+    told.__dict__.update(error.__dict__)
+    return told

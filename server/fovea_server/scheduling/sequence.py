@@ -1,0 +1,99 @@
+"""Requests that belong together (`sequence_batching`): in order, with control inputs.
+
+An engine here has no memory between calls, so a sequence is bound to no slot of no instance:
+"direct" and "oldest" are the same but for how long a batch waits. What the engine is to remember
+(`state`) is kept here and handed in again.
+
+Source: `ModelSequenceBatching` of model_config.proto; `SequenceBatchScheduler` of Triton's core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from fovea_engines.backends.base import Array
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.scheduling.around import Around
+from fovea_server.scheduling.batch import BatchScheduler
+from fovea_server.scheduling.controls import Controls, States
+from fovea_server.v2.check import Checked
+from fovea_server.v2.messages import InferRequest, InferResponse
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    last_ns: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    states: dict[str, Array] = field(default_factory=dict)
+
+
+class SequenceScheduler(Around):
+    """Lets the requests of a sequence through one after the other.
+
+    Args:
+        inside: runs them, together with those of other sequences.
+        controls: the inputs that say where in its sequence a request is.
+        states: what the engine is to remember.
+        idle_us: microseconds without a request after which a sequence is forgotten.
+    """
+
+    def __init__(
+        self, inside: BatchScheduler, controls: Controls, states: States, idle_us: int
+    ) -> None:
+        super().__init__(inside)
+        self._batches = inside
+        self._controls = controls
+        self._states = states
+        self._idle_ns = 1000 * idle_us
+        # The one that was idle for longest first.
+        self._sequences: OrderedDict[int | str, _Sequence] = OrderedDict()
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """See `Scheduler`."""
+        arrived_ns = time.monotonic_ns()
+        checked = self._batches.contract.check(request)
+        sequence = self._sequence(request, checked, arrived_ns)
+        async with sequence.turn:
+            if request.sequence_start:
+                sequence.states = self._states.initial()
+            checked.feeds.update(self._controls.feeds(request))
+            checked.feeds.update(sequence.states)
+            outputs = await self._batches.run(request, checked, arrived_ns)
+            sequence.states = self._states.after(outputs)
+        return self._batches.contract.respond(request, outputs)
+
+    def _sequence(self, request: InferRequest, checked: Checked, now_ns: int) -> _Sequence:
+        model, name = request.model_name, request.sequence_id
+        if checked.rows > 1:
+            raise InvalidRequest(
+                f"inference request to model '{model}' must specify batch-size 1 due to "
+                "requirements of sequence batcher"
+            )
+        if not name:
+            raise InvalidRequest(
+                f"inference request to model '{model}' must specify a non-zero or non-empty "
+                "correlation ID"
+            )
+        self._forget_idle(now_ns)
+        sequence = self._sequences.pop(name, None)
+        if sequence is None:
+            if not request.sequence_start:
+                raise InvalidRequest(
+                    f"inference request for sequence {name} to model '{model}' must specify the "
+                    "START flag on the first request of the sequence"
+                )
+            sequence = _Sequence()
+        sequence.last_ns = now_ns
+        if not request.sequence_end:
+            self._sequences[name] = sequence
+        return sequence
+
+    def _forget_idle(self, now_ns: int) -> None:
+        while self._sequences:
+            name, oldest = next(iter(self._sequences.items()))
+            if now_ns - oldest.last_ns <= self._idle_ns or oldest.turn.locked():
+                return
+            del self._sequences[name]

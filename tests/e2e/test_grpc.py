@@ -1,0 +1,239 @@
+"""gRPC on the wire: sizes, compression, cancellation, streams, health, and a server that stops."""
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tests.serving import RunningServer, start_server
+from tritonclient.grpc import service_pb2 as messages
+
+MODELS = ("simple", "identity_fp32", "onnx_zero_1_float32_queue")
+# Its queue takes one request, and waits a second for more to make a batch of.
+QUEUE = "onnx_zero_1_float32_queue"
+SERVICE = "/inference.GRPCInferenceService"
+
+
+@pytest.fixture(scope="module")
+def repository(shared, tmp_path_factory) -> Path:
+    repository = tmp_path_factory.mktemp("triton")
+    for name in MODELS:
+        (repository / name).symlink_to(shared / "data" / "triton" / "models" / name)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory) -> Iterator[RunningServer]:
+    flags = ("--model-control-mode=explicit", "--load-model=*")
+    server = start_server(repository, tmp_path_factory.mktemp("log"), flags)
+    yield server
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.fixture
+def client(server) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(address(server)) as client:
+        yield client
+
+
+@pytest.fixture
+def channel(server) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(address(server)) as channel:
+        yield channel
+
+
+def address(server: RunningServer) -> str:
+    return f"127.0.0.1:{server.grpc_port}"
+
+
+def floats(array: np.ndarray) -> list[triton.InferInput]:
+    tensor = triton.InferInput("INPUT0", list(array.shape), "FP32")
+    tensor.set_data_from_numpy(array)
+    return [tensor]
+
+
+def queued() -> messages.ModelInferRequest:
+    message = messages.ModelInferRequest(model_name=QUEUE, id="queued")
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 2))
+    message.raw_input_contents.append(bytes(8))
+    return message
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.01)
+
+
+def waiting(server: RunningServer) -> bool:
+    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+    line = f'nv_inference_pending_request_count{{model="{QUEUE}",version="1"}} 1'
+    return line in metrics.splitlines()
+
+
+def test_messages_may_be_large(client):
+    sent = np.random.default_rng(0).random((3, 2_000_000), np.float32)
+    got = client.infer("identity_fp32", floats(sent)).as_numpy("OUTPUT0")
+    np.testing.assert_array_equal(got, sent)
+
+
+def test_bytes_that_are_no_message_are_refused(channel):
+    for rpc in ("ModelInfer", "ServerMetadata"):
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(f"{SERVICE}/{rpc}")(b"\xff\xff\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        told = f"the bytes of the request are no inference.{rpc}Request"
+        assert caught.value.details() == told
+    (answer,) = channel.stream_stream(f"{SERVICE}/ModelStreamInfer")(iter([b"\xff\xff\xff"]))
+    assert messages.ModelStreamInferResponse.FromString(answer).error_message
+
+
+def test_an_error_that_is_too_long_for_a_header_is_cut(client):
+    with pytest.raises(triton.InferenceServerException, match="unknown model: 'xxx"):
+        client.get_model_metadata("x" * 100_000)
+
+
+def test_a_client_that_leaves_frees_its_place_in_the_queue(server, client, channel):
+    infer = channel.unary_unary(
+        f"{SERVICE}/ModelInfer", messages.ModelInferRequest.SerializeToString
+    )
+    call = infer.future(queued())
+    until(lambda: waiting(server))
+    with pytest.raises(triton.InferenceServerException, match="Exceeds maximum queue size"):
+        client.infer(QUEUE, floats(np.zeros((1, 2), np.float32)))
+    call.cancel()
+    until(lambda: not waiting(server))
+    (counted,) = client.get_inference_statistics(QUEUE).model_stats
+    assert counted.execution_count == 0, "it left before its time"
+    assert client.infer(QUEUE, floats(np.zeros((1, 2), np.float32))) is not None
+
+
+def test_a_stream_that_is_cancelled_frees_its_places_too(server, channel):
+    stream = channel.stream_stream(
+        f"{SERVICE}/ModelStreamInfer", messages.ModelInferRequest.SerializeToString
+    )
+    call = stream(iter([queued()]))
+    until(lambda: waiting(server))
+    call.cancel()
+    until(lambda: not waiting(server))
+
+
+def test_a_strict_stream_ends_with_its_first_error(client):
+    answers = queue.SimpleQueue()
+    client.start_stream(
+        lambda result, error: answers.put(error), headers={"triton_grpc_error": "true"}
+    )
+    client.async_stream_infer("nobody", floats(np.zeros((1, 2), np.float32)))
+    error = answers.get(timeout=30)
+    assert error.status() == "StatusCode.NOT_FOUND"
+    assert error.message() == "Request for unknown model: 'nobody' is not found"
+    client.stop_stream()
+
+
+def test_what_was_accepted_is_answered_before_the_server_stops(repository, serve):
+    """And neither an idle stream nor a watcher keeps it from stopping."""
+    flags = ("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=600")
+    server = serve(repository, *flags)
+    with grpc.insecure_channel(address(server)) as channel:
+        stream = channel.stream_stream(
+            f"{SERVICE}/ModelStreamInfer",
+            messages.ModelInferRequest.SerializeToString,
+            messages.ModelStreamInferResponse.FromString,
+        )
+        sent: queue.SimpleQueue[messages.ModelInferRequest] = queue.SimpleQueue()
+        idle = stream(iter(sent.get, None))
+        busy = stream(iter([queued()]))
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+        assert next(watch).hex() == "0801"
+        until(lambda: waiting(server))
+        assert server.stop() == 0
+        (answer,) = busy
+        assert answer.error_message == ""
+        assert answer.infer_response.id == "queued"
+        assert list(idle) == []
+        assert [status.hex() for status in watch] == ["0802"]
+        sent.put(None)
+
+
+def test_restricted_protocols(repository, serve):
+    server = serve(
+        repository,
+        "--grpc-restricted-protocol=model-repository,statistics:admin=secret",
+        "--grpc-restricted-protocol=inference:user=word",
+    )
+    header = {"triton-grpc-protocol-admin": "secret"}
+    word = {"triton-grpc-protocol-user": "word"}
+    inputs = floats(np.zeros((1, 2), np.float32))
+    with triton.InferenceServerClient(address(server)) as client:
+        told = "This protocol is restricted, expecting header 'triton-grpc-protocol-admin'"
+        for wrong in ({}, word, {"triton-grpc-protocol-admin": "guess"}):
+            with pytest.raises(triton.InferenceServerException, match=told) as caught:
+                client.get_model_repository_index(headers=wrong)
+            assert caught.value.status() == "StatusCode.UNAVAILABLE"
+        assert len(client.get_model_repository_index(headers=header).models) == len(MODELS)
+        assert client.get_model_metadata("simple").name == "simple"
+        with pytest.raises(triton.InferenceServerException, match="protocol-user"):
+            client.infer("identity_fp32", inputs)
+        assert client.infer("identity_fp32", inputs, headers=word) is not None
+        answers = queue.SimpleQueue()
+        client.start_stream(lambda result, error: answers.put(error))
+        assert "protocol-user" in answers.get(timeout=30).message()
+        client.stop_stream()
+
+
+def test_a_port_that_is_taken_is_told(server, repository, serve):
+    with pytest.raises(pytest.fail.Exception) as caught:
+        serve(repository, f"--grpc-port={server.grpc_port}")
+    told = str(caught.value)
+    assert f"cannot listen on 127.0.0.1 port {server.grpc_port}" in told
+    assert "--grpc-port" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(("level", "most"), [("high", 100_000), ("none", 5_000_000)])
+def test_answers_are_compressed_where_the_operator_says_so(repository, serve, level, most):
+    server = serve(repository, f"--grpc-infer-response-compression-level={level}")
+    with (
+        counting_relay(server.grpc_port) as (port, counted),
+        triton.InferenceServerClient(f"127.0.0.1:{port}") as client,
+    ):
+        got = client.infer("identity_fp32", floats(np.zeros((1, 1_000_000), np.float32)))
+        assert not got.as_numpy("OUTPUT0").any()
+    assert most / 10 < counted() < most
+
+
+@contextlib.contextmanager
+def counting_relay(port: int) -> Iterator[tuple[int, Callable[[], int]]]:
+    """A port that leads to another, and how many bytes have come back from there."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    total = 0
+
+    def pump(source: socket.socket, sink: socket.socket, *, count: bool) -> None:
+        nonlocal total
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                total += len(data) if count else 0
+                sink.sendall(data)
+        sink.close()
+
+    def accept() -> None:
+        near, _ = listener.accept()
+        far = socket.create_connection(("127.0.0.1", port))
+        threading.Thread(target=pump, args=(near, far), kwargs={"count": False}).start()
+        pump(far, near, count=True)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    yield listener.getsockname()[1], lambda: total
+    listener.close()
+    thread.join()

@@ -1,0 +1,112 @@
+"""Schedulers over the models that Triton's answers were recorded with, on real sessions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fovea_engines.backends.base import Array, Session
+from fovea_engines.backends.registry import open_session
+from fovea_engines.model_config import read_config
+from fovea_server.scheduling.base import HasScheduler, Scheduler
+from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.scheduling.make import make_scheduler
+from fovea_server.settings import Settings
+from fovea_server.statistics import ModelStatistics
+from fovea_server.v2 import byte_strings
+from fovea_server.v2.datatypes import NAMES
+from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
+
+
+class Gate:
+    """A real session that begins no call before it may."""
+
+    def __init__(self, session: Session) -> None:
+        self.inputs, self.outputs = session.inputs, session.outputs
+        self.max_batch, self.concurrency = session.max_batch, 1
+        self.open = threading.Event()
+        self._session = session
+
+    def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
+        assert self.open.wait(10), "nobody has opened the gate"
+        return self._session.infer(feeds, alone=alone)
+
+
+class Served:
+    """A model with its scheduler, its statistics and what its configuration says."""
+
+    def __init__(
+        self,
+        folder: Path,
+        exits: ExitStack,
+        *,
+        backend: str = "onnxruntime",
+        gated: bool = False,
+        change: Callable[[Any], object] = lambda config: None,
+        settings: Settings | None = None,
+        cache: ResponseCache | None = None,
+        find: Callable[[str, int | None], HasScheduler] | None = None,
+    ) -> None:
+        self.name = folder.name
+        self.statistics = ModelStatistics()
+        config = read_config(folder / "config.pbtxt")
+        change(config)
+        self.session: Any = None
+        if not config.HasField("ensemble_scheduling"):
+            self.session = exits.enter_context(
+                open_session(
+                    backend, folder / "1" / "model.onnx", max_batch=config.max_batch_size, threads=2
+                )
+            )
+            if gated:
+                self.session = self.gate = Gate(self.session)
+        self.scheduler: Scheduler = make_scheduler(
+            name=self.name,
+            version=1,
+            config=config,
+            session=self.session,
+            settings=settings or Settings(),
+            statistics=self.statistics,
+            cache=cache,
+            find=find or _nothing,
+        )
+        exits.callback(self.scheduler.close, 0)
+
+    def request(self, *arrays: Array, names: str = "INPUT{}", **fields: Any) -> InferRequest:
+        """A request with these inputs, named by their number."""
+        inputs = [wire(names.format(at), array) for at, array in enumerate(arrays)]
+        return InferRequest(self.name, None, inputs, **fields)
+
+    async def infer(self, *arrays: Array, **fields: Any) -> InferResponse:
+        """Ask for these inputs."""
+        return await self.scheduler.infer(self.request(*arrays, **fields))
+
+
+def wire(name: str, array: Array) -> InputTensor:
+    """An input as it comes in binary."""
+    if array.dtype == object:
+        data = byte_strings.encode(array)
+    else:
+        data = array.tobytes()
+    return InputTensor(name, NAMES[array.dtype], array.shape, memoryview(data))
+
+
+def rows(first: int, count: int = 1) -> Array:
+    """int32 [count, 16], every row other numbers."""
+    return first + np.arange(16 * count, dtype=np.int32).reshape(count, 16)
+
+
+def strings(*elements: bytes, shape: tuple[int, ...] | None = None) -> Array:
+    """object, of `bytes`."""
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array if shape is None else array.reshape(shape)
+
+
+def _nothing(name: str, version: int | None) -> HasScheduler:
+    raise AssertionError(f"no model should be asked for, and {name} was")

@@ -1,0 +1,127 @@
+"""Answers that are kept."""
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fovea_preprocess.errors import InvalidOption, InvalidRequest
+from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.v2.messages import RequestedOutput
+from tests.server.scheduling.golden import Served, rows
+
+Serve = Callable[..., Served]
+
+# Two outputs of int32 [1, 16].
+ANSWER = 128
+
+
+def test_the_same_inputs_are_computed_once(serve: Serve) -> None:
+    cache = ResponseCache(10 * ANSWER)
+    served = serve("simple_cache", cache=cache)
+
+    answers = [asyncio.run(served.infer(rows(1), rows(2), id=str(n))) for n in range(3)]
+
+    assert [answer.id for answer in answers] == ["0", "1", "2"]
+    for answer in answers:
+        np.testing.assert_array_equal(answer.outputs[0].array, rows(1) + rows(2))
+    statistics = served.statistics
+    assert (statistics.cache_miss.count, statistics.cache_hit.count) == (1, 2)
+    assert (statistics.execution_count, statistics.success.count) == (1, 3)
+    assert (len(cache), cache.used) == (1, ANSWER)
+    assert (cache.statistics.hits, cache.statistics.misses) == (2, 1)
+
+
+def test_other_inputs_and_other_outputs_are_others(serve: Serve) -> None:
+    served = serve("simple_cache", cache=ResponseCache(10 * ANSWER))
+    one = [RequestedOutput("OUTPUT1")]
+
+    asyncio.run(served.infer(rows(1), rows(2)))
+    swapped = asyncio.run(served.infer(rows(2), rows(1)))
+    part = asyncio.run(served.infer(rows(1), rows(2), outputs=one))
+
+    np.testing.assert_array_equal(swapped.outputs[1].array, rows(2) - rows(1))
+    assert [output.name for output in part.outputs] == ["OUTPUT1"]
+    assert served.statistics.cache_hit.count == 0
+
+
+def test_whoever_changes_an_answer_changes_only_that(serve: Serve) -> None:
+    served = serve("simple_cache", cache=ResponseCache(10 * ANSWER))
+
+    for _ in range(3):
+        answer = asyncio.run(served.infer(rows(1), rows(2)))
+        assert len(answer.outputs) == 2
+        answer.outputs.clear()
+
+
+def test_the_least_recently_used_makes_room(serve: Serve) -> None:
+    cache = ResponseCache(2 * ANSWER)
+    served = serve("simple_cache", cache=cache)
+
+    for first in (1, 2, 1, 3, 1, 2):
+        asyncio.run(served.infer(rows(first), rows(0)))
+
+    assert served.statistics.cache_hit.count == 2
+    assert cache.statistics.evictions == 2
+    assert cache.used == 2 * ANSWER
+
+
+def test_an_answer_that_does_not_fit_is_not_kept(serve: Serve) -> None:
+    cache = ResponseCache(ANSWER - 1)
+    served = serve("simple_cache", cache=cache)
+
+    asyncio.run(served.infer(rows(1), rows(2)))
+
+    assert (len(cache), cache.used) == (0, 0)
+
+
+def test_models_that_share_a_cache_do_not_share_answers(serve: Serve) -> None:
+    cache = ResponseCache(10 * ANSWER)
+    first, again = serve("simple_cache", cache=cache), serve("simple_cache", cache=cache)
+
+    asyncio.run(first.infer(rows(1), rows(2)))
+    asyncio.run(again.infer(rows(1), rows(2)))
+
+    assert again.statistics.cache_miss.count == 1
+
+
+def test_a_model_that_does_not_ask_for_it_is_not_cached(serve: Serve) -> None:
+    cache = ResponseCache(10 * ANSWER)
+
+    asyncio.run(serve("simple", cache=cache).infer(rows(1), rows(2)))
+
+    assert cache.statistics.lookups.count == 0
+
+
+def test_what_is_refused_is_not_kept(serve: Serve) -> None:
+    cache = ResponseCache(10 * ANSWER)
+    served = serve("simple_cache", cache=cache)
+
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="expected 2 inputs but got 1"):
+            asyncio.run(served.infer(rows(1)))
+
+    assert len(cache) == 0
+
+
+def test_a_large_input_is_hashed_too(serve: Serve) -> None:
+    def cached(config: object) -> None:
+        config.response_cache.enable = True  # type: ignore[attr-defined]
+
+    served = serve("identity_fp32", cache=ResponseCache(1 << 20), change=cached)
+
+    for _ in range(2):
+        asyncio.run(served.infer(np.ones((200, 200), np.float32)))
+
+    assert served.statistics.cache_hit.count == 1
+
+
+@pytest.mark.parametrize("setting", ["", "local", "local,size=", "local,size=1M", "redis,size=5"])
+def test_a_setting_that_is_wrong_is_told(setting: str) -> None:
+    with pytest.raises(InvalidOption, match="local,size=BYTES"):
+        ResponseCache.parse(setting)
+
+
+def test_the_setting(serve: Serve) -> None:
+    assert ResponseCache.parse("local,size=1048576").size == 1 << 20

@@ -1,0 +1,252 @@
+"""Who waits, for how long, and who goes first."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fovea_preprocess.errors import DeadlineExceeded, QueueFull, ShuttingDown
+from fovea_server.settings import Settings
+from fovea_server.statistics import FailureReason
+from fovea_server.v2.messages import InferResponse
+from tests.server.scheduling.golden import Served, rows
+
+Serve = Callable[..., Served]
+
+
+class Askers:
+    """Requests to a model whose gate is shut, and in which order they were answered."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.order: list[str] = []
+        self.tasks: dict[str, asyncio.Task[InferResponse]] = {}
+
+    async def send(self, name: str, **fields: Any) -> None:
+        self.tasks[name] = asyncio.create_task(self._ask(name, **fields))
+        await asyncio.sleep(0)
+
+    async def _ask(self, name: str, **fields: Any) -> InferResponse:
+        response = await self.served.infer(rows(0), rows(0), id=name, **fields)
+        self.order.append(name)
+        return response
+
+    async def answers(self) -> list[InferResponse | BaseException]:
+        self.served.gate.open.set()
+        return await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+def dynamic(**values: Any) -> Callable[[Any], None]:
+    """A change of the dynamic batching of a model."""
+
+    def change(config: Any) -> None:
+        for name, value in values.items():
+            if name == "preferred_batch_size":
+                config.dynamic_batching.preferred_batch_size[:] = [value]
+            else:
+                setattr(config.dynamic_batching, name, value)
+
+    return change
+
+
+def test_a_full_queue_refuses_at_once(serve: Serve) -> None:
+    asked = Askers(serve("simple_prio", gated=True, change=dynamic(max_queue_delay_microseconds=0)))
+
+    async def ask() -> list[InferResponse | BaseException]:
+        for at in range(20):
+            await asked.send(str(at))
+        return await asked.answers()
+
+    answers = asyncio.run(ask())
+
+    refused = [answer for answer in answers if isinstance(answer, QueueFull)]
+    # One is at the engine, sixteen wait.
+    assert len(refused) == 3
+    assert str(refused[0]) == "[request id: 17] Exceeds maximum queue size"
+    assert asked.served.statistics.failures == {FailureReason.REJECTED: 3}
+    assert asked.served.statistics.success.count == 17
+
+
+def test_the_limit_of_the_server_holds_where_the_model_has_none(serve: Serve) -> None:
+    asked = Askers(serve("simple", gated=True, settings=Settings(max_queue=2)))
+
+    async def ask() -> list[InferResponse | BaseException]:
+        for at in range(4):
+            await asked.send(str(at))
+        assert (asked.served.scheduler.pending, asked.served.scheduler.inflight) == (2, 3)
+        return await asked.answers()
+
+    *answered, refused = asyncio.run(ask())
+
+    assert all(isinstance(answer, InferResponse) for answer in answered)
+    assert isinstance(refused, QueueFull)
+
+
+def test_a_request_may_wait_for_less_than_its_queue_allows(serve: Serve) -> None:
+    served = serve("simple_prio", change=dynamic(max_queue_delay_microseconds=10_000_000))
+
+    async def ask() -> None:
+        with pytest.raises(DeadlineExceeded, match="^Request timeout expired$"):
+            await served.infer(rows(0), rows(0), timeout_us=1000)
+
+    asyncio.run(ask())
+
+    assert served.statistics.failures == {FailureReason.REJECTED: 1}
+    assert served.scheduler.pending == 0
+
+
+def test_what_has_waited_too_long_may_go_last(serve: Serve) -> None:
+    def change(config: Any) -> None:
+        dynamic(max_queue_delay_microseconds=0, preferred_batch_size=1)(config)
+        config.dynamic_batching.default_queue_policy.timeout_action = 1
+
+    asked = Askers(serve("simple_prio", gated=True, change=change))
+
+    async def ask() -> None:
+        await asked.send("at the engine")
+        await asked.send("late", timeout_us=1)
+        await asyncio.sleep(0.01)
+        await asked.send("a")
+        await asked.send("b")
+        await asked.answers()
+
+    asyncio.run(ask())
+
+    assert asked.order == ["at the engine", "a", "b", "late"]
+
+
+def test_a_higher_priority_goes_first(serve: Serve) -> None:
+    change = dynamic(max_queue_delay_microseconds=0, preferred_batch_size=1)
+    asked = Askers(serve("simple_prio", gated=True, change=change))
+
+    async def ask() -> None:
+        await asked.send("at the engine")
+        await asked.send("third", priority=3)
+        # Out of range, so it has the default: 2.
+        await asked.send("second", priority=7)
+        await asked.send("first", priority=1)
+        await asked.answers()
+
+    asyncio.run(ask())
+
+    assert asked.order == ["at the engine", "first", "second", "third"]
+
+
+def test_a_priority_may_have_a_queue_of_its_own(serve: Serve) -> None:
+    def change(config: Any) -> None:
+        dynamic(max_queue_delay_microseconds=0)(config)
+        config.dynamic_batching.priority_queue_policy[3].max_queue_size = 1
+
+    asked = Askers(serve("simple_prio", gated=True, change=change))
+
+    async def ask() -> list[InferResponse | BaseException]:
+        await asked.send("at the engine")
+        for at in range(3):
+            await asked.send(str(at), priority=3)
+        return await asked.answers()
+
+    assert [type(answer) for answer in asyncio.run(ask())] == [
+        InferResponse,
+        InferResponse,
+        QueueFull,
+        QueueFull,
+    ]
+
+
+def test_giving_up_makes_room(serve: Serve) -> None:
+    asked = Askers(serve("simple", gated=True, settings=Settings(max_queue=1)))
+
+    async def ask() -> list[InferResponse | BaseException]:
+        await asked.send("at the engine")
+        await asked.send("given up")
+        asked.tasks["given up"].cancel()
+        await asyncio.sleep(0)
+        await asked.send("instead")
+        return await asked.answers()
+
+    first, given_up, instead = asyncio.run(ask())
+
+    assert isinstance(given_up, asyncio.CancelledError)
+    assert isinstance(first, InferResponse)
+    assert isinstance(instead, InferResponse)
+    assert asked.served.statistics.failures == {FailureReason.CANCELED: 1}
+    assert asked.served.statistics.execution_count == 2
+
+
+def test_giving_up_at_the_engine_is_counted_when_it_is_done(serve: Serve) -> None:
+    asked = Askers(serve("simple", gated=True))
+
+    async def ask() -> None:
+        await asked.send("given up")
+        asked.tasks["given up"].cancel()
+        await asked.send("behind it")
+        await asked.answers()
+
+    asyncio.run(ask())
+
+    assert asked.order == ["behind it"]
+    assert asked.served.statistics.failures == {FailureReason.CANCELED: 1}
+
+
+def test_closing_answers_who_is_inside_and_refuses_who_comes(serve: Serve) -> None:
+    asked = Askers(serve("simple", gated=True))
+
+    async def ask() -> list[InferResponse | BaseException]:
+        await asked.send("at the engine")
+        await asked.send("waiting")
+        closing = asyncio.create_task(asyncio.to_thread(asked.served.scheduler.close, 10))
+        while not isinstance(await refusal(), ShuttingDown):
+            await asyncio.sleep(0)
+        answers = await asked.answers()
+        await closing
+        return answers
+
+    async def refusal() -> BaseException | None:
+        try:
+            async with asyncio.timeout(0.01):
+                await asked.served.infer(rows(0), rows(0))
+        except (ShuttingDown, TimeoutError) as error:
+            return error
+        return None
+
+    assert all(isinstance(answer, InferResponse) for answer in asyncio.run(ask()))
+
+
+def test_closing_does_not_wait_for_ever(serve: Serve) -> None:
+    asked = Askers(serve("simple", gated=True))
+
+    async def ask() -> list[InferResponse | BaseException]:
+        await asked.send("at the engine")
+        await asked.send("waiting")
+        closing = asyncio.create_task(asyncio.to_thread(asked.served.scheduler.close, 0))
+        await asyncio.wait([asked.tasks["waiting"]])
+        answers = await asked.answers()
+        await closing
+        return answers
+
+    first, waiting = asyncio.run(ask())
+
+    assert isinstance(first, InferResponse)
+    assert isinstance(waiting, ShuttingDown)
+
+
+def test_answers_keep_the_order_of_their_requests(serve: Serve) -> None:
+    def change(config: Any) -> None:
+        dynamic(max_queue_delay_microseconds=0, preferred_batch_size=1, preserve_ordering=True)(
+            config
+        )
+
+    asked = Askers(serve("simple_prio", gated=True, change=change))
+
+    async def ask() -> None:
+        await asked.send("a", priority=3)
+        await asked.send("b", priority=3)
+        await asked.send("given up", priority=3)
+        await asked.send("c", priority=1)
+        asked.tasks["given up"].cancel()
+        await asked.answers()
+
+    asyncio.run(ask())
+
+    assert asked.order == ["a", "b", "c"]

@@ -1,0 +1,278 @@
+"""Requests and answers in protobuf: what Triton's infer_handler.cc takes, refuses and writes."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as messages
+
+from fovea_preprocess.errors import InvalidRequest, NotFound
+from fovea_server.grpc.infer_request import read_request
+from fovea_server.grpc.infer_response import response_bytes, streamed_bytes, streamed_error
+from fovea_server.grpc.versions import version_of
+from fovea_server.v2.byte_strings import encode
+from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
+from fovea_server.v2.messages import InferResponse, OutputTensor
+from fovea_server.v2.regions import Regions
+from fovea_server.v2.shared_memory import SharedMemory
+
+NO_REGIONS = Regions(SharedMemory(False), CudaSharedMemory(False))
+
+
+def request_of(datatype="INT32", shape=(2,), **fields):
+    message = messages.ModelInferRequest(model_name="m", **fields)
+    message.inputs.add(name="x", datatype=datatype, shape=shape)
+    return message
+
+
+def read(message, version=None):
+    return read_request(message, version, NO_REGIONS)[0]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "sent", "want"),
+    [
+        ("BOOL", "bool_contents", [True, False], np.array([True, False])),
+        ("INT8", "int_contents", [-1, 300], np.array([-1, 44], np.int8)),
+        ("INT16", "int_contents", [-1, 300], np.array([-1, 300], np.int16)),
+        ("INT32", "int_contents", [-1, 2], np.array([-1, 2], np.int32)),
+        ("INT64", "int64_contents", [-(2**60), 2], np.array([-(2**60), 2], np.int64)),
+        ("UINT8", "uint_contents", [255, 256], np.array([255, 0], np.uint8)),
+        ("UINT16", "uint_contents", [1, 2], np.array([1, 2], np.uint16)),
+        ("UINT32", "uint_contents", [2**32 - 1, 2], np.array([2**32 - 1, 2], np.uint32)),
+        ("UINT64", "uint64_contents", [2**64 - 1, 2], np.array([2**64 - 1, 2], np.uint64)),
+        ("FP32", "fp32_contents", [0.5, 2.0], np.array([0.5, 2], np.float32)),
+        ("FP64", "fp64_contents", [0.1, 2.0], np.array([0.1, 2], np.float64)),
+        ("BYTES", "bytes_contents", [b"a", b""], np.array([b"a", b""], object)),
+    ],
+)
+def test_typed_contents(datatype, field, sent, want):
+    message = request_of(datatype)
+    getattr(message.inputs[0].contents, field).extend(sent)
+    data = read(message).inputs[0].data
+    assert data.dtype == want.dtype
+    assert data.tolist() == want.tolist()
+
+
+def test_contents_of_no_elements():
+    message = request_of("FP32", (0,))
+    message.inputs[0].contents.SetInParent()
+    assert bytes(read(message).inputs[0].data) == b""
+
+
+def test_raw_contents_are_handed_out_in_order():
+    message = request_of(raw_input_contents=[b"12345678", b"abcd"])
+    message.inputs.add(name="y", datatype="INT32", shape=(1,))
+    assert [bytes(tensor.data) for tensor in read(message).inputs] == [b"12345678", b"abcd"]
+
+
+def both_fields(message):
+    message.inputs[0].contents.int_contents.append(1)
+    message.inputs[0].contents.fp32_contents.append(1)
+
+
+def raw_too(message):
+    message.raw_input_contents.append(b"")
+    message.inputs[0].contents.int_contents.append(1)
+
+
+def other_field(message):
+    message.inputs[0].contents.fp32_contents.append(1)
+
+
+def no_region(message):
+    message.inputs[0].parameters["shared_memory_offset"].int64_param = 1
+
+
+def no_size(message):
+    message.inputs[0].parameters["shared_memory_region"].string_param = "r"
+
+
+def region_of_another_type(message):
+    message.inputs[0].parameters["shared_memory_region"].int64_param = 1
+
+
+def contents_and_region(message):
+    no_size(message)
+    message.inputs[0].parameters["shared_memory_byte_size"].int64_param = 8
+    other_field(message)
+
+
+def region_and_classes(message):
+    message.raw_input_contents.append(b"")
+    given = message.outputs.add(name="out").parameters
+    given["classification"].int64_param = 1
+    given["shared_memory_region"].string_param = "r"
+    given["shared_memory_byte_size"].int64_param = 8
+
+
+def no_classes(message):
+    message.raw_input_contents.append(b"")
+    message.outputs.add(name="out").parameters["classification"].int64_param = 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (
+            both_fields,
+            "unexpected explicit tensor data for input tensor 'x' for model 'm', binary data was "
+            "already supplied.",
+        ),
+        (
+            raw_too,
+            "contents field must not be specified when using raw_input_contents for 'x' for model "
+            "'m'",
+        ),
+        (
+            other_field,
+            "unexpected explicit tensor data for input tensor 'x' for model 'm' of type 'FP32', "
+            "expected datatype 'INT32'",
+        ),
+        (
+            no_region,
+            "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter "
+            "for tensor 'x'",
+        ),
+        (
+            no_size,
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
+            "parameter for tensor 'x'",
+        ),
+        (
+            region_of_another_type,
+            "invalid value type for 'shared_memory_region' parameter for tensor 'x', expected "
+            "string_param.",
+        ),
+        (
+            contents_and_region,
+            "unexpected 'content' provided when using shared memory for input tensor 'x' for "
+            "model 'm'",
+        ),
+        (region_and_classes, "output can't set both 'shared_memory_region' and 'classification'"),
+        (no_classes, "invalid value for 'classification' parameter, expected >= 1"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(spoil, told):
+    message = request_of()
+    spoil(message)
+    with pytest.raises(InvalidRequest) as caught:
+        read(message)
+    assert str(caught.value) == told
+
+
+def test_parameters_go_where_they_belong():
+    message = request_of(raw_input_contents=[b""], id="7")
+    given = message.parameters
+    given["sequence_id"].int64_param = -1
+    given["sequence_start"].bool_param = True
+    given["priority"].uint64_param = 2
+    given["timeout"].int64_param = 1500
+    given["triton_enable_empty_final_response"].bool_param = True
+    given["conf"].double_param = 0.25
+    given["agnostic"].bool_param = True
+    request = read(message)
+    assert (request.id, request.sequence_id, request.sequence_start) == ("7", 2**64 - 1, True)
+    assert (request.priority, request.timeout_us) == (2, 1500)
+    assert request.parameters == {"conf": 0.25, "agnostic": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "told"),
+    [
+        (
+            "sequence_id",
+            "bool_param",
+            True,
+            "invalid value type for 'sequence_id' parameter, expected int64_param or string_param.",
+        ),
+        (
+            "timeout",
+            "string_param",
+            "1",
+            "invalid value type for 'timeout' parameter, expected int64_param.",
+        ),
+        ("priority", "int64_param", -1, "invalid value for 'priority', expected value >= 0."),
+        (
+            "triton_secret",
+            "bool_param",
+            True,
+            "parameter keys starting with 'triton_' are reserved for Triton usage. Only the "
+            "following keys starting with 'triton_' are allowed: "
+            "triton_enable_empty_final_response ",
+        ),
+    ],
+)
+def test_parameters_of_another_type(name, field, value, told):
+    message = request_of(raw_input_contents=[b""])
+    setattr(message.parameters[name], field, value)
+    with pytest.raises(InvalidRequest) as caught:
+        read(message)
+    assert str(caught.value) == told
+
+
+def test_an_output_that_is_named_twice_is_asked_for_once():
+    message = request_of(raw_input_contents=[b""])
+    message.outputs.add(name="out").parameters["classification"].int64_param = 3
+    message.outputs.add(name="out")
+    assert [(o.name, o.classification) for o in read(message).outputs] == [("out", 3)]
+
+
+@pytest.mark.parametrize(("text", "version"), [("", None), ("3", 3), (" 4x", 4), ("0", 0)])
+def test_versions(text, version):
+    assert version_of(text) == version
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "9" * 20, "v1"])
+def test_no_version(text):
+    with pytest.raises(InvalidRequest, match=f"'{text}'.*should be an integral value > 0"):
+        version_of(text)
+
+
+def array_of(kind, shape):
+    return np.arange(np.prod(shape)).astype(kind).reshape(shape)
+
+
+WORDS = np.array([[b"one", b""]], object)
+OUTPUTS = [
+    OutputTensor("a", "INT32", array_of(np.int32, (2, 3))),
+    OutputTensor("b", "FP16", array_of(np.float16, (4,))),
+    OutputTensor("c", "BF16", array_of(ml_dtypes.bfloat16, (1, 2))),
+    OutputTensor("d", "BYTES", WORDS),
+    OutputTensor("e", "FP32", array_of(np.float32, (0, 4))),
+    OutputTensor("f", "UINT8", array_of(np.uint8, (1, 300, 100))),
+]
+
+
+def test_an_answer_is_what_protobuf_would_write():
+    response = InferResponse("m", "2", OUTPUTS, "7", {"n": 3, "yes": True, "f": 0.5, "s": "t"})
+    data = response_bytes(response, {}, NO_REGIONS)
+    parsed = messages.ModelInferResponse.FromString(data)
+    assert (parsed.model_name, parsed.model_version, parsed.id) == ("m", "2", "7")
+    assert parsed.parameters["n"].int64_param == 3
+    assert parsed.parameters["yes"].bool_param
+    assert parsed.parameters["f"].double_param == 0.5
+    assert parsed.parameters["s"].string_param == "t"
+    assert [(o.name, o.datatype, tuple(o.shape)) for o in parsed.outputs] == [
+        (o.name, o.datatype, o.shape) for o in OUTPUTS
+    ]
+    assert list(parsed.raw_output_contents) == [
+        encode(WORDS) if o.datatype == "BYTES" else o.array.tobytes() for o in OUTPUTS
+    ]
+    streamed = messages.ModelStreamInferResponse.FromString(streamed_bytes(data))
+    assert streamed.infer_response == parsed
+    assert streamed.error_message == ""
+
+
+def test_a_streamed_error_keeps_the_id():
+    answer = messages.ModelStreamInferResponse.FromString(streamed_error("9", "why"))
+    assert (answer.error_message, answer.infer_response.id) == ("why", "9")
+    assert answer.infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_an_unknown_region():
+    message = request_of()
+    given = message.inputs[0].parameters
+    given["shared_memory_region"].string_param = "nope"
+    given["shared_memory_byte_size"].int64_param = 8
+    with pytest.raises(NotFound, match="Unable to find shared memory region: 'nope'"):
+        read(message)

@@ -1,0 +1,244 @@
+"""Models that requests load and unload."""
+
+import json
+import threading
+
+import pytest
+from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving, wait_until
+
+from fovea_preprocess.errors import InvalidRequest, LoadFailed, ModelNotReady, NotFound, Unavailable
+from fovea_server.model import State
+from fovea_server.registry import IndexEntry
+
+EXPLICIT = {"model_control_mode": "explicit"}
+NOT_THERE = "failed to load 'plus', failed to poll from model repository"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    adder(tmp_path, "plus", add=5, config=ADDER_CONFIG)
+    adder(tmp_path, "other", config=ADDER_CONFIG)
+    return tmp_path
+
+
+def test_only_what_is_named_is_loaded_at_start(repository):
+    with serving(repository, **EXPLICIT, load_model=("plus",)) as registry:
+        assert registry.ready
+        assert registry.index() == [IndexEntry("other"), IndexEntry("plus", "1", "READY")]
+    with serving(repository, **EXPLICIT, load_model=("*",)) as registry:
+        assert len(registry.index(ready=True)) == 2
+    with serving(repository, **EXPLICIT) as registry:
+        assert registry.ready
+        assert registry.index(ready=True) == []
+    with serving(repository, **EXPLICIT, load_model=("nope",)) as registry:
+        assert registry.reason.startswith("nope: there is no folder")
+
+
+@pytest.mark.parametrize("mode", ["none", "poll"])
+def test_in_other_modes_requests_load_nothing(repository, mode):
+    with serving(repository, model_control_mode=mode) as registry:
+        for ask in (registry.load, registry.unload):
+            with pytest.raises(Unavailable) as refusal:
+                ask("plus")
+            assert str(refusal.value) == (
+                "explicit model load / unload is not allowed if polling is enabled"
+            )
+
+
+def test_a_model_is_loaded_and_unloaded(repository):
+    with serving(repository, **EXPLICIT) as registry:
+        registry.load("plus")
+        model = registry.find("plus")
+        assert answer(model) == 5
+        registry.load("plus")
+        assert registry.find("plus") is model, "nothing has changed"
+        registry.unload("plus")
+        assert registry.index()[1] == IndexEntry("plus", "1", "UNAVAILABLE", "unloaded")
+        with pytest.raises(NotFound, match="'plus' has no available versions"):
+            registry.find("plus")
+        with pytest.raises(ModelNotReady, match="version 1 is not at ready state"):
+            registry.find("plus", 1)
+        assert list(registry) == []
+        assert registry.ready
+        registry.unload("plus")
+        registry.unload("nope")
+        registry.load("plus")
+        assert answer(registry.find("plus")) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "told"),
+    [
+        ("nope", LoadFailed, "failed to load 'nope', failed to poll from model repository"),
+        ("a b", LoadFailed, "failed to load 'a b', failed to poll from model repository"),
+        ("", InvalidRequest, "model name must not be empty"),
+        (" ", InvalidRequest, "model name must not contain only whitespace characters"),
+        (
+            "../plus",
+            InvalidRequest,
+            "invalid model name '../plus', model name must not contain path traversal characters",
+        ),
+    ],
+)
+def test_what_cannot_be_a_model_is_refused(repository, name, error, told):
+    with serving(repository, **EXPLICIT) as registry:
+        with pytest.raises(error) as refusal:
+            registry.load(name)
+        assert str(refusal.value) == told
+        assert registry.ready
+
+
+def test_a_configuration_in_the_request_takes_the_place_of_the_file(repository):
+    with serving(repository, **EXPLICIT) as registry:
+        registry.load("plus", config='{"max_batch_size": "16", "parameters": {}}')
+        config = registry.find("plus").config
+        assert config.max_batch_size == 16
+        assert list(config.input[0].dims) == [4]
+        assert config.HasField("dynamic_batching")
+        registry.load("plus")
+        assert registry.find("plus").config.max_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    "config", ["{", "[]", '{"nope": 1}', '{"max_batch_size": "x"}', '{"backend": "python"}']
+)
+def test_a_configuration_that_cannot_be_leaves_the_model_as_it_was(repository, config):
+    with serving(repository, **EXPLICIT, load_model=("plus",)) as registry:
+        model = registry.find("plus")
+        with pytest.raises(LoadFailed) as refusal:
+            registry.load("plus", config=config)
+        assert str(refusal.value) == NOT_THERE
+        assert registry.find("plus") is model
+        assert registry.ready
+
+
+def test_a_load_that_fails_leaves_the_old_one_serving(repository):
+    with serving(repository, **EXPLICIT, load_model=("plus",)) as registry:
+        (repository / "plus" / "1" / "model.onnx").write_bytes(b"no model")
+        with pytest.raises(InvalidRequest) as refusal:
+            registry.load("plus")
+        assert str(refusal.value).startswith(
+            "load failed for model 'plus': version 1 is at UNAVAILABLE state: "
+        )
+        assert str(refusal.value).endswith(";\n")
+        assert answer(registry.find("plus")) == 5
+        assert registry.ready
+        adder(repository, "plus", add=6)
+        registry.load("plus")
+        assert answer(registry.find("plus")) == 6
+
+
+def test_a_new_version_takes_over_and_others_are_not_loaded_again(repository):
+    config = ADDER_CONFIG + "version_policy { latest { num_versions: 2 } }"
+    adder(repository, "plus", add=1, config=config)
+    with serving(repository, **EXPLICIT, load_model=("plus",)) as registry:
+        first = registry.find("plus")
+        for version in (2, 3):
+            adder(repository, "plus", version=version, add=version)
+            registry.load("plus")
+            assert answer(registry.find("plus")) == version
+            assert registry.versions("plus") == (version - 1, version)
+            assert (registry.get("plus", 1) is first) is True
+        assert first.state is State.UNAVAILABLE
+        (repository / "plus" / "labels.txt").write_text("a\n")
+        second = registry.find("plus", 2)
+        registry.load("plus")
+        assert registry.find("plus", 2) is not second, "a file beside the versions has changed"
+
+
+def test_files_in_the_request_take_the_place_of_the_folder(repository, tmp_path_factory):
+    elsewhere = adder(tmp_path_factory.mktemp("elsewhere"), "plus", add=9)
+    files = {"file:1/model.onnx": (elsewhere / "1" / "model.onnx").read_bytes()}
+    with serving(repository, **EXPLICIT, load_model=("plus",)) as registry:
+        for name in ("plus", "new"):
+            registry.load(name, config="{}", files=files)
+            assert answer(registry.find(name)) == 9
+        registry.load("plus")
+        assert answer(registry.find("plus")) == 5
+        with pytest.raises(LoadFailed):
+            registry.load("plus", files=files)
+
+
+@pytest.mark.parametrize(
+    "path", ["file:../1/model.onnx", "file:/etc/x", "file:1/model.plan", "file:1/\0", "file:"]
+)
+def test_files_that_may_not_come_over_the_network_are_refused(repository, path):
+    with serving(repository, **EXPLICIT, load_model=("plus",)) as registry:
+        with pytest.raises(LoadFailed, match=NOT_THERE):
+            registry.load("plus", config="{}", files={path: b"content"})
+        assert answer(registry.find("plus")) == 5
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"default_model_filename": "../../other/1/model.onnx"},
+        {"default_model_filename": "/etc/passwd"},
+        {
+            "output": [
+                {"name": "Y", "data_type": "TYPE_INT32", "dims": [4], "label_filename": "../x"}
+            ]
+        },
+    ],
+)
+def test_a_configuration_cannot_lead_out_of_its_folder(repository, config):
+    with (
+        serving(repository, **EXPLICIT) as registry,
+        pytest.raises(InvalidRequest, match="leads out of"),
+    ):
+        registry.load("plus", config=json.dumps(config))
+
+
+def test_what_an_ensemble_runs_is_loaded_with_it_and_unloaded_if_nobody_else_wants_it(repository):
+    chain(repository, "both", "plus", "other")
+    with serving(repository, **EXPLICIT, load_model=("other",)) as registry:
+        registry.load("both")
+        assert answer(registry.find("both")) == 6
+        registry.unload("both")
+        assert registry.versions("plus") == (1,)
+        registry.load("both")
+        registry.unload("both", dependents=True)
+        assert registry.versions("plus") == ()
+        assert registry.versions("other") == (1,), "it was asked for by its name"
+
+
+def test_an_ensemble_goes_and_comes_back_with_what_it_runs(repository):
+    chain(repository, "both", "plus", "other")
+    with serving(repository, **EXPLICIT, load_model=("*",)) as registry:
+        registry.unload("plus")
+        assert registry.versions("both") == ()
+        assert registry.ready, "it was asked for"
+        registry.load("plus")
+        assert answer(registry.find("both")) == 6
+
+
+def test_two_who_load_the_same_model_at_once_get_one(repository):
+    with serving(repository, **EXPLICIT) as registry:
+        threads = [threading.Thread(target=registry.load, args=("plus",)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(list(registry)) == 1
+        assert answer(registry.find("plus")) == 5
+
+
+def test_poll_mode_follows_the_repository(repository):
+    chain(repository, "both", "plus", "other")
+    settings = {"model_control_mode": "poll", "repository_poll_secs": 0.1}
+    with serving(repository, **settings) as registry:
+        other = registry.find("other")
+        adder(repository, "plus", version=2, add=7)
+        wait_until(lambda: registry.versions("plus") == (2,))
+        assert answer(registry.find("both")) == 8
+        adder(repository, "new", add=1)
+        wait_until(lambda: registry.versions("new") == (1,))
+        for path in (repository / "new" / "1" / "model.onnx", repository / "new" / "1"):
+            path.unlink() if path.is_file() else path.rmdir()
+        wait_until(lambda: registry.versions("new") == ())
+        (repository / "plus" / "config.pbtxt").write_text("what?")
+        adder(repository, "newer", add=1)
+        wait_until(lambda: registry.versions("newer") == (1,))
+        assert answer(registry.find("plus")) == 7
+        assert registry.find("other") is other
+        assert registry.ready

@@ -1,0 +1,128 @@
+"""What a registry makes of a repository at its start."""
+
+import pytest
+from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving
+
+from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
+from fovea_server.model import State
+from fovea_server.registry import IndexEntry, Registry
+from fovea_server.settings import Settings
+
+
+def test_every_recorded_model_is_served(shared):
+    models = shared / "data" / "triton" / "models"
+    with serving(models) as registry:
+        assert registry.reason == ""
+        assert [entry.name for entry in registry.index()] == sorted(
+            p.name for p in models.iterdir()
+        )
+        assert {entry.state for entry in registry.index()} == {"READY"}
+
+
+def test_the_newest_version_is_served_and_odd_folders_are_no_versions(tmp_path):
+    for version in (1, 3):
+        adder(tmp_path, "plus", version=version, add=version)
+    for odd in ("02", "x"):
+        (tmp_path / "plus" / odd).mkdir()
+    with serving(tmp_path) as registry:
+        assert registry.versions("plus") == (3,)
+        assert answer(registry.find("plus")) == 3
+        with pytest.raises(NotFound) as refusal:
+            registry.find("plus", 9)
+        assert str(refusal.value) == "Request for unknown model: 'plus' version 9 is not found"
+        with pytest.raises(NotFound) as refusal:
+            registry.find("nope")
+        assert str(refusal.value) == "Request for unknown model: 'nope' is not found"
+
+
+@pytest.mark.parametrize(
+    ("policy", "served"),
+    [
+        ("all {}", (1, 2, 10)),
+        ("latest { num_versions: 2 }", (2, 10)),
+        ("specific { versions: [1, 10, 7] }", (1, 10)),
+    ],
+)
+def test_versions_are_served_side_by_side(tmp_path, policy, served):
+    for version in (1, 2, 10):
+        adder(tmp_path, "plus", version=version, add=version)
+    (tmp_path / "plus" / "config.pbtxt").write_text(f"version_policy {{ {policy} }}")
+    with serving(tmp_path) as registry:
+        assert registry.versions("plus") == served
+        assert [answer(registry.find("plus", version)) for version in served] == list(served)
+
+
+def test_a_policy_that_names_nothing_is_told(tmp_path):
+    adder(tmp_path, "plus", config="version_policy { specific { versions: [4] } }")
+    with serving(tmp_path) as registry:
+        fault = "at least one version must be available under the version policy of model 'plus'"
+        assert registry.reason == f"plus: {fault}"
+        with pytest.raises(ModelNotReady, match=fault):
+            registry.get("plus")
+        assert registry.index() == [IndexEntry("plus")]
+
+
+def test_one_model_that_is_broken_does_not_keep_others_from_being_served(tmp_path):
+    adder(tmp_path, "good")
+    adder(tmp_path, "text", config="max_batch_size: many")
+    adder(tmp_path, "bytes")
+    (tmp_path / "bytes" / "1" / "model.onnx").write_bytes(b"no model")
+    with serving(tmp_path) as registry:
+        assert answer(registry.find("good")) == 1
+        assert not registry.ready
+        assert "text: " in registry.reason
+        assert "is not a model configuration" in registry.reason
+        assert registry.get("bytes").state is State.UNAVAILABLE
+        entries = {entry.name: entry for entry in registry.index()}
+        assert entries["text"] == IndexEntry("text")
+        assert (entries["bytes"].version, entries["bytes"].state) == ("1", "UNAVAILABLE")
+        assert "is not an ONNX model" in (entries["bytes"].reason or "")
+        assert [entry.name for entry in registry.index(ready=True)] == ["good"]
+    with serving(tmp_path, strict_readiness=False) as registry:
+        assert registry.ready
+
+
+def test_ensembles_are_served_after_what_they_run(tmp_path):
+    adder(tmp_path, "zone", add=2, config=ADDER_CONFIG)
+    adder(tmp_path, "zero", add=3, config=ADDER_CONFIG)
+    chain(tmp_path, "both", "zone", "zero")
+    chain(tmp_path, "all", "both", "zone")
+    with serving(tmp_path) as registry:
+        assert registry.reason == ""
+        assert answer(registry.find("all")) == 7
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ({"max_batch": 16}, "which only allows maximum batch size to be 8"),
+        ({"version": 7}, "depends on 'plus' whose required version 7 is not loaded."),
+        ({"models": ("nope",)}, "contains models that are not available or ambiguous: nope"),
+        ({"models": ("both",)}, "circular dependency between ensembles: both -> ... -> both"),
+        ({"models": ("broken",)}, "depends on 'broken' which has no loaded version. Model"),
+        ({"models": ("wide",)}, "tensor X: inconsistent shape: [-1,4] is inferred from model"),
+    ],
+)
+def test_an_ensemble_that_cannot_work_says_why(tmp_path, models, told):
+    adder(tmp_path, "plus", config=ADDER_CONFIG)
+    adder(tmp_path, "wide", shape=("N", 5), config="max_batch_size: 8")
+    adder(tmp_path, "broken")
+    (tmp_path / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    chain(tmp_path, "both", *models.pop("models", ("plus",)), **models)
+    with serving(tmp_path) as registry:
+        assert told in registry.reason
+        assert registry.versions("both") == ()
+        assert registry.versions("plus") == (1,)
+
+
+def test_an_empty_repository_is_not_ready_and_says_what_to_do(tmp_path):
+    with serving(tmp_path) as registry:
+        assert not registry.ready
+        assert "make one with `fovea build`" in registry.reason
+
+
+def test_settings_that_cannot_be_are_refused(tmp_path):
+    with pytest.raises(NotFound, match="is not a folder"):
+        Registry(Settings(model_repository=tmp_path / "nowhere"))
+    with pytest.raises(InvalidOption, match="local,size=BYTES"):
+        Registry(Settings(model_repository=tmp_path, cache_config="redis"))
