@@ -51,6 +51,27 @@ class DeviceContract:
         assert result.array[:10].all()
         assert not result.array[10:].any()
 
+    def test_a_part_of_memory_is_copied_to_and_from(self, device, taken):
+        stream, memory, source, result = taken
+        source.array[:] = noise(0)
+        device.copy_in(memory, source, SIZE, stream)
+        device.copy_out(result, memory.at(100).at(23), 10, stream)
+        stream.synchronize()
+        assert np.array_equal(result.array[:10], noise(0)[123:133])
+        source.array[:10] = 7
+        part = memory.at(SIZE - 10)
+        assert part.size == 10
+        device.copy_in(part, source, 10, stream)
+        part.close()
+        device.copy_out(result, memory, SIZE, stream)
+        stream.synchronize()
+        assert np.array_equal(result.array[:-10], noise(0)[:-10])
+        assert (result.array[-10:] == 7).all()
+
+    def test_a_handle_that_is_none_is_refused(self, device):
+        with device.current(), pytest.raises(InferenceFailed):
+            device.open_shared(bytes(64))
+
     def test_memory_is_counted_and_given_back(self, device):
         with device.current():
             before, total = device.memory()

@@ -38,8 +38,13 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> An
     message = model_config_messages().ModelConfig()
     message.CopyFrom(config.message)
     message.backend = message.backend or engine.card.backend
+    platform = _platform(engine.card.backend)
     if not message.platform:
-        message.platform = _platform(engine.card.backend)
+        message.platform = platform
+    elif platform and message.platform != platform:
+        raise InvalidModel(
+            f"unexpected 'platform' and 'backend' pair, got:{message.platform}, {message.backend}"
+        )
     if not message.default_model_filename:
         message.default_model_filename = next(iter(engine.card.files))
     if fill_in:

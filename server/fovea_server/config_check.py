@@ -49,6 +49,12 @@ def check_config(message: Any, name: str) -> None:
         _check_format(message, tensor)
     for tensor in message.output:
         _check_tensor(message, tensor, "model output ")
+    for tensors in (message.input, message.output):
+        names = [tensor.name for tensor in tensors]
+        if twice := {tensor for tensor in names if names.count(tensor) > 1}:
+            raise InvalidModel(
+                f"'{min(twice)}' is described more than once for {name}: once will do"
+            )
 
 
 def _check_backend(message: Any) -> None:

@@ -6,9 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import FoveaError, InvalidModel
+from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
 from fovea_server.ensembles import check_ensemble
 from fovea_server.model import Find, ServedModel
 from fovea_server.scheduling.cache import ResponseCache
@@ -17,6 +18,15 @@ from fovea_server.slot import Replacement, Slot
 from fovea_server.source import Source
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A model that is to be loaded with others."""
+
+    slot: Slot
+    source: Source
+    replacement: Replacement | None
 
 
 class Loader:
@@ -67,10 +77,13 @@ class Loader:
 
         Raises:
             InvalidModel: it cannot be loaded; what was served is served still.
+            ShuttingDown: nothing is loaded any more.
         """
         self._load_composing(name, source, above)
         slot = self.slots.setdefault(name, Slot(name))
         with slot.lock:
+            if self.closing.is_set():
+                raise ShuttingDown("the server is stopping; load it when it runs again")
             slot.wanted |= wanted
             if (replacement := slot.begin(source, self._make)) is not None:
                 slot.finish(replacement, rebuild=True, timeout_s=self._settings.exit_timeout_secs)
@@ -86,7 +99,7 @@ class Loader:
             names: of the models.
             begun: called when all have been looked at, and none is loaded yet.
         """
-        plans = []
+        plans: list[_Plan] = []
         for name in names:
             slot = self.slots.setdefault(name, Slot(name))
             slot.wanted = True
@@ -96,22 +109,15 @@ class Loader:
                 self._note(slot, error)
                 continue
             with slot.lock:
-                plans.append((slot, source, slot.begin(source, self._make)))
+                plans.append(_Plan(slot, source, slot.begin(source, self._make)))
         begun()
         workers = self._settings.model_load_thread_count
         with ThreadPoolExecutor(workers, thread_name_prefix="load") as pool:
-            for slot, source, replacement in plans:
-                if replacement is not None and not source.config.composing:
-                    pool.submit(self._finish, slot, replacement)
-                elif slot.fault:
-                    self._note(slot, InvalidModel(slot.fault))
-        for slot, source, _ in plans:
-            if source.config.composing and not slot.fault and not self.closing.is_set():
-                try:
-                    self.load(slot.name, source)
-                except FoveaError as error:
-                    self._note(slot, error)
-        tried = {slot.name for slot, _, _ in plans}
+            for _ in pool.map(self._load_plain, plans):
+                pass
+        for plan in plans:
+            self._load_ensemble(plan)
+        tried = {plan.slot.name for plan in plans}
         for name in tried:
             self._wake(name, but=tried)
 
@@ -122,11 +128,26 @@ class Loader:
             name, version, folder, self._settings, source.config, self._find, self._cache
         )
 
-    def _finish(self, slot: Slot, replacement: Replacement) -> None:
-        with slot.lock:
-            if not self.closing.is_set():
-                # Rebuilding comes last: it may take minutes, and what others serve waits for none.
-                slot.finish(replacement, rebuild=False, timeout_s=self._settings.exit_timeout_secs)
+    def _load_plain(self, plan: _Plan) -> None:
+        slot = plan.slot
+        if plan.replacement is None:
+            self._note(slot, InvalidModel(slot.fault))
+        elif not plan.source.config.composing:
+            with slot.lock:
+                if not self.closing.is_set():
+                    # Rebuilding comes last: it may take minutes, and others wait for none.
+                    slot.finish(
+                        plan.replacement,
+                        rebuild=False,
+                        timeout_s=self._settings.exit_timeout_secs,
+                    )
+
+    def _load_ensemble(self, plan: _Plan) -> None:
+        if plan.source.config.composing and plan.replacement is not None:
+            try:
+                self.load(plan.slot.name, plan.source)
+            except FoveaError as error:
+                self._note(plan.slot, error)
 
     def _note(self, slot: Slot, error: FoveaError) -> None:
         """Keep and log why a model is not loaded."""
@@ -137,12 +158,12 @@ class Loader:
 
     def _load_composing(self, name: str, source: Source, above: tuple[str, ...]) -> None:
         """Load what an ensemble runs and is not ready, and compare their tensors."""
-        if name in above:
-            raise InvalidModel(
-                f"circular dependency between ensembles: {name} -> ... -> {above[-1]} -> {name}"
-            )
         composing, missing = source.config.composing, []
         for other in composing:
+            if other in (name, *above) or name in self._composing_of(other):
+                raise InvalidModel(
+                    f"circular dependency between ensembles: {other} -> ... -> {name} -> {other}"
+                )
             if self._ready(other):
                 continue
             try:
@@ -177,6 +198,14 @@ class Loader:
                 f"'{other}' loading failed with error: {error}"
             ) from error
 
+    def _composing_of(self, name: str) -> set[str]:
+        """Models that a loaded model runs, directly or through others."""
+        slot = self.slots.get(name)
+        if slot is None or slot.source is None or not slot.ready:
+            return set()
+        direct = set(slot.source.config.composing)
+        return direct.union(*map(self._composing_of, direct))
+
     def _ready(self, name: str) -> tuple[int, ...]:
         slot = self.slots.get(name)
         return slot.ready if slot is not None else ()
@@ -190,6 +219,13 @@ class Loader:
                     self.load(slot.name, slot.tried)
                 except FoveaError as error:
                     self._note(slot, error)
+
+    def rebuild(self) -> None:
+        """Build engines again where `load_all` has left that to do, one by one."""
+        for slot in list(self.slots.values()):
+            with slot.lock:
+                if not self.closing.is_set():
+                    slot.rebuild()
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model once it has finished what it has accepted; ensembles that run it first.
@@ -213,6 +249,7 @@ class Loader:
     def _empty(self, slot: Slot) -> None:
         for above in self._ensembles_of(slot.name):
             self._empty(above)
+        slot.cancel()
         with slot.lock:
             slot.close(self._settings.exit_timeout_secs)
 
@@ -229,13 +266,8 @@ class Loader:
     def close(self) -> None:
         """Unload everything, ensembles before what they run."""
         slots = list(self.slots.values())
-        ensembles = [slot for slot in slots if self._is_ensemble(slot)]
-        plain = [slot for slot in slots if not self._is_ensemble(slot)]
+        ensembles = [slot for slot in slots if slot.source and slot.source.config.composing]
         with ThreadPoolExecutor(8) as pool:
-            for group in (ensembles, plain):
+            for group in (ensembles, slots):
                 for _ in pool.map(self._empty, group):
                     pass
-
-    @staticmethod
-    def _is_ensemble(slot: Slot) -> bool:
-        return slot.source is not None and bool(slot.source.config.composing)

@@ -101,6 +101,11 @@ class ServedModel:
         return self._state
 
     @property
+    def is_live(self) -> bool:
+        """Whether it holds an engine, or may come to hold one."""
+        return self.state is not State.UNAVAILABLE or self.failure is not None
+
+    @property
     def unserved(self) -> str:
         """Why it is not served though it should be; empty where it is, or nobody wants it."""
         if self._wanted and self.state is not State.READY:

@@ -6,12 +6,21 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from fovea_engines.card import CARD_FILE
 from fovea_preprocess.errors import InvalidModel
 
 _PREFIX = "file:"
-# Deserialising one runs code that is in it.
-_PLANS = (".plan", ".engine")
+# To deserialise a TensorRT engine is to run the code in it; a card may name any file as one.
+_UNSAFE_SUFFIXES = (".plan", ".engine")
+_SAFE_ENGINES = (".onnx", ".xml")
+
+
+_UNSAFE = (
+    "could be a TensorRT engine, which runs any code when it is loaded: put it into the repository "
+    "yourself"
+)
 
 
 @contextmanager
@@ -36,6 +45,20 @@ def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
         yield folder
 
 
+def check_engine_files(message: Any) -> None:
+    """Refuse a configuration that would load one of the files as a TensorRT engine.
+
+    Args:
+        message: the `ModelConfig` that came with them.
+
+    Raises:
+        InvalidModel: it names such a file.
+    """
+    for name in (message.default_model_filename, *message.cc_model_filenames.values()):
+        if name and Path(name).suffix not in _SAFE_ENGINES:
+            raise InvalidModel(f"engine file '{name}' {_UNSAFE}")
+
+
 def _write(folder: Path, path: str, content: bytes) -> None:
     try:
         file = (folder / path.removeprefix(_PREFIX)).resolve()
@@ -44,11 +67,8 @@ def _write(folder: Path, path: str, content: bytes) -> None:
                 f"Invalid file parameter '{path}' with normalized path '{file}' must stay within "
                 "model directory."
             )
-        if file.suffix in _PLANS:
-            raise InvalidModel(
-                f"file parameter '{path}' is a TensorRT engine, which could run any code when it "
-                "is loaded: put it into the repository yourself"
-            )
+        if file.suffix in _UNSAFE_SUFFIXES or file.name == CARD_FILE:
+            raise InvalidModel(f"file parameter '{path}' {_UNSAFE}")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
     except (OSError, ValueError) as error:

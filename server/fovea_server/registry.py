@@ -22,7 +22,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.loader import Loader
 from fovea_server.model import ServedModel, State
-from fovea_server.overrides import model_of_files
+from fovea_server.overrides import check_engine_files, model_of_files
 from fovea_server.polling import poll
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import ModelControlMode, Settings
@@ -94,12 +94,8 @@ class Registry:
         self._startup = set(names)
         log.info("loading %d models of %s", len(names), self._repository.root)
         self._loader.load_all(names, begun=self._seen)
-        # Last, and one by one: it may take minutes, and what others can serve waits for none.
-        for model in self:
-            if not self._loader.closing.is_set():
-                model.rebuild()
-        for slot in self._slots.values():
-            slot.elect()
+        # Last: it may take minutes, and what others can serve waits for none.
+        self._loader.rebuild()
 
     def _seen(self) -> None:
         self._scanned = True
@@ -110,7 +106,7 @@ class Registry:
         """Every version that is loaded, or is being loaded or unloaded."""
         for slot in list(self._slots.values()):
             for model in list(slot.versions.values()):
-                if model.state is not State.UNAVAILABLE or model.failure:
+                if model.is_live:
                     yield model
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
@@ -198,11 +194,16 @@ class Registry:
                 f"there is no model in {self._repository.root} (NAME/VERSION/model.*): "
                 "make one with `fovea build`, then start again"
             )
+        return "; ".join(self.unserved)
+
+    @property
+    def unserved(self) -> list[str]:
+        """What the start could not load, and what has died, each with its reason."""
         unserved = [f"{m.name}: {m.failure}" for m in self if m.failure]
         for name in sorted(self._startup):
             if (slot := self._slots.get(name)) is not None:
                 unserved += slot.unserved()
-        return "; ".join(dict.fromkeys(unserved))
+        return list(dict.fromkeys(unserved))
 
     def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
@@ -244,10 +245,12 @@ class Registry:
     ) -> Source:
         if files and config is None:
             raise InvalidModel("Load parameter 'config' must be specified for model file override")
-        folder = self._repository.root / name
-        if files:
-            folder = stack.enter_context(model_of_files(name, files))
-        return Source.read(folder, name, self._settings, config)
+        if not files:
+            return Source.read(self._repository.root / name, name, self._settings, config)
+        folder = stack.enter_context(model_of_files(name, files))
+        source = Source.read(folder, name, self._settings, config)
+        check_engine_files(source.config.message)
+        return source
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model once it has finished what it has accepted; blocks.

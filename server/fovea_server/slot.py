@@ -77,6 +77,10 @@ class Slot:
             None where there is nothing that can be: `fault` says why.
         """
         self.tried, self.fault = source, ""
+        for model in self.versions.values():
+            if model.failure:
+                # What has died answers nobody, and holds memory that its successor needs.
+                model.close(0)
         try:
             chosen = source.served()
         except InvalidModel as error:
@@ -126,8 +130,7 @@ class Slot:
 
     def _exchange(self, replacement: Replacement, timeout_s: float) -> None:
         new = replacement.kept | replacement.fresh
-        past = [m for v, m in self.versions.items() if m is not new.get(v)]
-        past = [m for m in past if m.state is not State.UNAVAILABLE or m.failure]
+        past = [m for v, m in self.versions.items() if m is not new.get(v) and m.is_live]
         self.versions = self._still_there(replacement.source) | new
         self.source = replacement.source
         self.elect()
@@ -140,6 +143,17 @@ class Slot:
     def _still_there(self, source: Source) -> dict[int, ServedModel]:
         return {v: m for v, m in self.versions.items() if v in source.versions}
 
+    def rebuild(self) -> None:
+        """Build engines again where `finish` has left that to do."""
+        for model in self.versions.values():
+            model.rebuild()
+        self.elect()
+
+    def cancel(self) -> None:
+        """Let a rebuild stop, now or as soon as it has begun."""
+        for model in list(self.versions.values()):
+            model.cancel()
+
     def elect(self) -> None:
         """Find the newest version that can answer."""
         ready = self.ready
@@ -147,7 +161,7 @@ class Slot:
 
     def close(self, timeout_s: float) -> None:
         """Unload every version, once it has finished what it has accepted."""
-        live = [m for m in self.versions.values() if m.state is not State.UNAVAILABLE or m.failure]
+        live = [model for model in self.versions.values() if model.is_live]
         self.newest = None
         self._next = None
         for model in live:

@@ -55,6 +55,11 @@ def run_samples(engine: Engine, message: Any, folder: Path) -> None:
         InferenceFailed: the engine refuses one or breaks.
     """
     for sample in message.model_warmup:
+        if sample.batch_size > max(1, message.max_batch_size):
+            raise InvalidModel(
+                f"warmup sample '{sample.name}': batch_size {sample.batch_size} is over "
+                f"max_batch_size {message.max_batch_size}"
+            )
         # What the sample does not say, the flags of sequences among it, is zero.
         feeds = _zeros(engine.session.inputs, max(1, sample.batch_size))
         for name, said in sample.inputs.items():
@@ -86,7 +91,10 @@ def _input(message: Any, sample: Any, name: str, said: Any, folder: Path) -> Arr
     if tensor.HasField("reshape") and list(dims) == list(tensor.dims):
         dims = tuple(tensor.reshape.shape)
     shape = (max(1, sample.batch_size), *dims) if message.max_batch_size else dims
-    dtype = NUMPY[protocol_name(model_config_messages().DataType.Name(said.data_type))]
+    kind = protocol_name(model_config_messages().DataType.Name(said.data_type))
+    if kind not in NUMPY:
+        raise InvalidModel(f"{told}must specify 'data_type'")
+    dtype = NUMPY[kind]
     match said.WhichOneof("input_data_type"):
         case "random_data":
             return _random(shape, dtype, told)

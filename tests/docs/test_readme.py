@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,8 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 import typer
+from tests.serving import free_ports
 
 from fovea_server.cli import app
+from fovea_server.commands.flags import OTHER_NAMES, WITHOUT_EFFECT, flag
+from fovea_server.commands.serve import GROUPS
+from fovea_server.settings import Settings
 
 # Of each set, for builds that are shown: enough to run, not to judge.
 PICTURES = 8
@@ -31,7 +34,11 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def workplace(shared, tmp_path, monkeypatch):
-    """A folder with a model and a picture, `fovea` on the path, and a free port for 8000."""
+    """A folder with a model and a picture, `fovea` on the path, and ports for those that are named.
+
+    Returns:
+        The folder; and 8000, 8001 and 8002 -> a free port.
+    """
     shutil.copy(shared / "models" / "yolov8n.onnx", tmp_path)
     shutil.copy(shared / "models" / "yolov8n.onnx", tmp_path / "ported.onnx")
     shutil.copy(shared / "data" / "bus.jpg", tmp_path)
@@ -45,13 +52,12 @@ def workplace(shared, tmp_path, monkeypatch):
         (tmp_path / folder).mkdir()
         for picture in sorted((coco / source).glob("*.jpg"))[:PICTURES]:
             (tmp_path / folder / picture.name).symlink_to(picture)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    ports = dict(zip((8000, 8001, 8002), free_ports(3), strict=True))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FOVEA_HTTP_PORT", str(port))
+    for kind, port in zip(("HTTP", "GRPC", "METRICS"), ports.values(), strict=True):
+        monkeypatch.setenv(f"FOVEA_{kind}_PORT", str(port))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    return tmp_path, port
+    return tmp_path, ports
 
 
 def wait_until_ready(port: int) -> None:
@@ -67,11 +73,11 @@ def wait_until_ready(port: int) -> None:
 
 
 def test_every_block_of_the_readme_runs(workplace):
-    folder, port = workplace
+    folder, ports = workplace
     servers = []
     try:
         for kind, block in blocks("README.md"):
-            text = block.replace(":8000", f":{port}")
+            text = re.sub(r"(?<=:)800\d", lambda named: str(ports[int(named[0])]), block)
             if kind == "python":
                 output = subprocess.check_output([sys.executable, "-c", text], text=True)
                 assert output.count("person") >= 3
@@ -79,7 +85,7 @@ def test_every_block_of_the_readme_runs(workplace):
             for line in re.sub(r"\|\n\s+", "| ", text).splitlines():
                 if line == "fovea serve":
                     servers.append(subprocess.Popen(line.split()))
-                    wait_until_ready(port)
+                    wait_until_ready(ports[8000])
                 elif not line.startswith("docker "):  # tests/docker has those
                     output = subprocess.check_output(line, shell=True, text=True)
                     assert "predict" not in line or "person" in output or "boxes.jpg" in line
@@ -101,6 +107,16 @@ def test_every_block_of_the_docs_runs(workplace):
 def test_the_table_of_commands_is_complete():
     listed = set(re.findall(r"^\| `fovea (\w+)", README, re.MULTILINE))
     assert listed == set(typer.main.get_command(app).commands)
+
+
+def test_the_table_of_flags_is_complete():
+    section = README.split("## For clients of Triton")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([\w ,]+) \| (`--.*) \|$", section, re.MULTILINE)
+    assert [title for title, _ in rows] == list(GROUPS)
+    listed = [name for _, flags in rows for name in re.findall(r"`(--[\w-]+)`", flags)]
+    assert sorted(listed) == sorted([*map(flag, Settings.model_fields), *OTHER_NAMES.values()])
+    beside = set(re.findall(r"`(--[\w-]+)`", section)) - set(listed)
+    assert beside <= {*map(flag, WITHOUT_EFFECT), "--flag"}
 
 
 def test_make_targets_exist():

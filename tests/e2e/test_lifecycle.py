@@ -166,7 +166,13 @@ def test_what_cannot_be_served_ends_at_once_with_a_sentence(demo_server, demo_re
         return done.stderr
 
     assert "is not a folder" in serve(tmp_path / "nowhere")
-    assert "choose another with --port" in serve(demo_repository, "--port", demo_server.port)
+    for flag, port in (
+        ("--port", demo_server.port),
+        ("--grpc-port", demo_server.grpc_port),
+        ("--metrics-port", demo_server.metrics_port),
+    ):
+        taken = ("--port=0", "--grpc-port=0", "--metrics-port=0", f"{flag}={port}")
+        assert f"choose another with {flag}" in serve(demo_repository, *taken)
 
 
 def test_a_damaged_model_leaves_the_others_serving(demo_repository, tmp_path, serve, scene):

@@ -143,6 +143,14 @@ def test_a_built_engine_says_its_own_batch(tmp_path):
         ('name: "minus"', "unexpected directory name 'plus' for model 'minus'"),
         ('platform: "pytorch_libtorch"', "unexpected platform type 'pytorch_libtorch' for plus"),
         ('backend: "python"', "backend 'python' of plus is not served"),
+        (
+            'platform: "tensorrt_plan"',
+            "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime",
+        ),
+        (
+            ADDER_CONFIG + ADDER_CONFIG.replace("max_batch_size: 8", ""),
+            "'X' is described more than once for plus",
+        ),
         ("max_batch_size: -1", "'max_batch_size' must be non-negative value for plus"),
         (
             "max_batch_size: 4 dynamic_batching { preferred_batch_size: 8 }",

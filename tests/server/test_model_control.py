@@ -160,13 +160,28 @@ def test_files_in_the_request_take_the_place_of_the_folder(repository, tmp_path_
 
 
 @pytest.mark.parametrize(
-    "path", ["file:../1/model.onnx", "file:/etc/x", "file:1/model.plan", "file:1/\0", "file:"]
+    "path",
+    [
+        "file:../1/model.onnx",
+        "file:/etc/x",
+        "file:1/model.plan",
+        "file:1/card.json",
+        "file:1/\0",
+        "file:",
+    ],
 )
 def test_files_that_may_not_come_over_the_network_are_refused(repository, path):
     with serving(repository, **EXPLICIT, load_model=("plus",)) as registry:
         with pytest.raises(LoadFailed, match=NOT_THERE):
             registry.load("plus", config="{}", files={path: b"content"})
         assert answer(registry.find("plus")) == 5
+
+
+def test_a_file_in_the_request_is_never_loaded_as_a_tensorrt_engine(repository):
+    with serving(repository, **EXPLICIT) as registry, pytest.raises(LoadFailed, match=NOT_THERE):
+        registry.load(
+            "plus", config='{"default_model_filename": "model"}', files={"1/model": b"plan"}
+        )
 
 
 @pytest.mark.parametrize(
@@ -210,6 +225,17 @@ def test_an_ensemble_goes_and_comes_back_with_what_it_runs(repository):
         assert registry.ready, "it was asked for"
         registry.load("plus")
         assert answer(registry.find("both")) == 6
+
+
+def test_an_ensemble_cannot_come_to_run_itself(repository):
+    chain(repository, "both", "plus", "other")
+    chain(repository, "upper", "both", "plus")
+    with serving(repository, **EXPLICIT, load_model=("*",)) as registry:
+        config = (repository / "both" / "config.pbtxt").read_text()
+        (repository / "both" / "config.pbtxt").write_text(config.replace('"other"', '"upper"'))
+        with pytest.raises(InvalidRequest, match="circular dependency between ensembles: upper"):
+            registry.load("both")
+        assert answer(registry.find("upper")) == 11
 
 
 def test_two_who_load_the_same_model_at_once_get_one(repository):

@@ -67,7 +67,7 @@ def capture(stream: Stream) -> Iterator[Recording]:
 
 
 def driver_call(name: str, *arguments: Any) -> Any:
-    """Call a function of CUDA's driver, and return what it gives.
+    """Call a function of CUDA's driver, and return what it gives; several things as a list.
 
     Raises:
         InferenceFailed: it failed; the message has CUDA's word for it.
@@ -78,7 +78,7 @@ def driver_call(name: str, *arguments: Any) -> Any:
             f"{name} failed ({result.name}); a GPU that has faulted refuses everything "
             "from then on: if it does, restart the process"
         )
-    return values[0] if values else None
+    return values if len(values) > 1 else next(iter(values), None)
 
 
 def _abandon(stream: Stream) -> None:

@@ -19,7 +19,7 @@ GROUPS = {
     "HTTP": "allow_http",
     "gRPC": "allow_grpc",
     "Metrics": "allow_metrics",
-    "Shared memory and cache": "allow_client_shm",
+    "Shared memory, cache, traces": "allow_client_shm",
     "Log": "log_level",
     "Limits": "max_held_mb",
     "Pictures by URL": "allow_url",
@@ -79,19 +79,19 @@ def serve(
 
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """
-    from fovea_server.listen import bind
+    from fovea_server.listen import bind_all
     from fovea_server.logs import set_up_logging
     from fovea_server.registry import Registry
 
     settings = read_settings(repository, given)
-    set_up_logging(settings.log_level)
+    set_up_logging(settings.log_level, file=settings.log_file, verbose=settings.log_verbose)
     registry = Registry(settings)
-    listener = bind(settings.http_address, settings.http_port)
+    listeners = bind_all(settings)
     registry.start()
     # Only now: FastAPI takes as long to import as a model to load, and they overlap.
     from fovea_server.serve import make_server
 
-    make_server(settings, registry).run([listener])
+    make_server(settings, registry).run(listeners)
 
 
 def read_settings(repository: Path | None, given: dict[str, Any]) -> Settings:

@@ -17,6 +17,8 @@ from fovea_server.logs import requests as log
 
 # Below this one write of a copy is cheaper than several.
 _SMALL = 65_536
+# How long a client may go on sending what is refused.
+_LINGER_S = 3.0
 
 
 class Connection(Protocol):
@@ -65,7 +67,8 @@ class Exchange:
         self._method, self._target = method, target
         self._body: bytes | bytearray = b""
         self._held = 0
-        self._whole = self._may_start = self._lost = False
+        self._whole = self._may_start = self._refused = self._lost = False
+        self._expects = headers.get(b"expect", b"").lower() == b"100-continue"
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         path = target.partition(b"?")[0].decode("latin-1")
@@ -80,12 +83,12 @@ class Exchange:
         limit = front.service.settings.http_max_input_size
         if declared.isdigit() and int(declared) > limit:
             self._give_up(too_large(int(declared), limit))
-        elif headers.get(b"expect", b"").lower() == b"100-continue":
-            connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def start(self) -> None:
         """Its turn has come: what was before it on the connection is answered."""
         self._may_start = True
+        if self._expects and not (self._whole or self._refused):
+            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._go_on()
 
     def wait_for_body(self) -> None:
@@ -120,6 +123,8 @@ class Exchange:
         """All of the body is there."""
         self._whole = True
         self._stop_timer()
+        if self._refused and self.response_complete:
+            self._connection.transport.close()
         self._go_on()
 
     def on_lost(self) -> None:
@@ -131,7 +136,8 @@ class Exchange:
             self._task.cancel()
 
     def _go_on(self) -> None:
-        if not (self._whole and self._may_start) or self.response_complete:
+        ready = self._whole or self._refused
+        if self.response_complete or not (ready and self._may_start):
             return
         if self._answer is not None:
             self._write(self._answer)
@@ -154,12 +160,13 @@ class Exchange:
             self._write(answer)
 
     def _give_up(self, error: FoveaError) -> None:
-        """What is still under way of the body will not be read."""
+        """What is still under way of the body is not for anybody."""
         self._answer = error_answer(error)
-        self.keep_alive = False
+        self._refused, self.keep_alive = True, False
         self._body = b""
         self._let_go()
-        self.on_whole()
+        self._stop_timer()
+        self._go_on()
 
     def _let_go(self) -> None:
         self._front.intake.give_back(self._held)
@@ -189,5 +196,8 @@ class Exchange:
             log.debug("%s %s %d", self._method, self._target.decode("latin-1"), answer.status)
         if self.keep_alive:
             self._connection.on_response_complete()
-        else:
+        elif self._whole:
             transport.close()
+        else:
+            # Closed now, most clients would see a connection that broke as they sent.
+            self._connection.loop.call_later(_LINGER_S, transport.close)

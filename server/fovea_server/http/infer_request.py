@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.http.json_reader import find, parse_json, read, read_member
+from fovea_server.http.json_reader import parse_json, read, read_member
 from fovea_server.http.parameters import set_parameters
 from fovea_server.http.tensor_json import elements_of
 from fovea_server.v2.json_values import as_bool, as_list, as_string, as_unsigned
@@ -76,10 +76,8 @@ class BodyReader:
             InvalidRequest: fields contradict each other, or the bytes are too few or too many.
             RegionFailed, NotFound: an input is not in the shared memory that is named.
         """
-        document = parse_json(self._json)
+        document = _members(parse_json(self._json))
         request, wish = self._request, self.wish
-        if type(document) is not dict:
-            document = {}
         if "id" in document:
             request.id = read("id", as_string, document["id"])
         if "parameters" in document:
@@ -95,10 +93,11 @@ class BodyReader:
                 self._output(given)
 
     def _input(self, given: Any) -> InputTensor:
-        parameters = find(given, "parameters")
-        size = find(parameters, "binary_data_size")
-        region = find(parameters, "shared_memory_region")
-        data = find(given, "data")
+        given = _members(given)
+        parameters = _members(given.get("parameters"))
+        size = parameters.get("binary_data_size")
+        region = parameters.get("shared_memory_region")
+        data = given.get("data")
         if (data is None) + (size is None) + (region is None) != 2:
             raise _one_source(data=data, binary_data_size=size, shared_memory_region=region)
         name, datatype, shape = _described(given)
@@ -125,19 +124,20 @@ class BodyReader:
         return self._body[self._at - size : self._at]
 
     def _output(self, given: Any) -> None:
-        name = find(given, "name")
+        given = _members(given)
+        name = given.get("name")
         if type(name) is not str:
             name = read_member("name", as_string, given)
         if name in self.wish.binary or name in self.wish.regions:
             return
-        parameters = find(given, "parameters")
-        classes = find(parameters, "classification", 0)
+        parameters = _members(given.get("parameters"))
+        classes = parameters.get("classification", 0)
         if type(classes) is not int or classes < 0:
             read("classification", as_unsigned, classes)
-        binary = find(parameters, "binary_data", False)
+        binary = parameters.get("binary_data", False)
         if type(binary) is not bool:
             read("binary_data", as_bool, binary)
-        if find(parameters, "shared_memory_region") is not None:
+        if parameters.get("shared_memory_region") is not None:
             if "classification" in parameters:
                 raise _either("classification")
             if binary:
@@ -148,7 +148,12 @@ class BodyReader:
         self._request.outputs.append(RequestedOutput(name, classes))
 
 
-def _described(given: Any) -> tuple[str, str, tuple[int, ...]]:
+def _members(value: Any) -> dict[str, Any]:
+    """An object's; Triton finds none in what is no object."""
+    return value if type(value) is dict else {}
+
+
+def _described(given: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
     """Name, datatype and shape of an input."""
     name, datatype, shape = given.get("name"), given.get("datatype"), given.get("shape")
     if type(name) is str and type(datatype) is str and type(shape) is list:

@@ -86,7 +86,7 @@ _PATTERNS = [(re.compile(route.path), route) for route in _ROUTES]
 _NAMES = dict.fromkeys(("model", "version", "region", "repository"))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
     """The route of a path, still quoted, and what the path names; None where there is none."""
     for pattern, route in _PATTERNS:

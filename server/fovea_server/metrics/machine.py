@@ -10,7 +10,7 @@ import time
 import psutil
 
 from fovea_engines.cuda.readings import GpuReading, read_gpus
-from fovea_server.metrics.text import Family
+from fovea_server.metrics.text import Family, gauge
 
 _GPU_GAUGES = {
     "nv_gpu_utilization": ("utilization", "GPU utilization rate [0.0 - 1.0)"),
@@ -70,22 +70,14 @@ class Machine:
 def _host() -> list[Family]:
     memory = psutil.virtual_memory()
     return [
-        _gauge(
-            "nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent() / 100
-        ),
-        _gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
-        _gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
+        gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent() / 100),
+        gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
+        gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
         # Each engine pins what it needs; dashboards of Triton look for a pool.
-        _gauge(
+        gauge(
             "nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0
         ),
-        _gauge(
+        gauge(
             "nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0
         ),
     ]
-
-
-def _gauge(name: str, told: str, value: float) -> Family:
-    family = Family(name, "gauge", told)
-    family.add({}, value)
-    return family

@@ -10,6 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from fovea_server.listen import bind
+from fovea_server.metrics.cache import cache_families
 from fovea_server.metrics.machine import Machine
 from fovea_server.metrics.models import model_families
 from fovea_server.metrics.text import render
@@ -78,7 +79,10 @@ class MetricsServer:
 
     def text(self) -> str:
         """All metrics, as Prometheus reads them."""
-        return render([*model_families(self._registry), *self._machine.families()])
+        cache = self._registry.cache
+        families = model_families(self._registry)
+        families += cache_families(cache) if cache is not None else []
+        return render(families + self._machine.families())
 
     async def _answer(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable

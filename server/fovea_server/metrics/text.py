@@ -35,6 +35,11 @@ class Family:
         self.samples.append((suffix, labels, value))
 
 
+def gauge(name: str, told: str, value: float) -> Family:
+    """A family of one value that goes up and down."""
+    return Family(name, "gauge", told, [("", {}, value)])
+
+
 def render(families: Iterable[Family]) -> str:
     """The families as text; those without samples are told too."""
     lines: list[str] = []

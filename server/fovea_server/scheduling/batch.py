@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
 from fovea_engines.backends.base import Session
@@ -18,11 +18,12 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.scheduling.batching import Batching
 from fovea_server.scheduling.contract import Contract
+from fovea_server.scheduling.door import Door
 from fovea_server.scheduling.execution import Execution, execute
 from fovea_server.scheduling.fast_lane import FastLane
 from fovea_server.scheduling.job import Job, Outputs
 from fovea_server.scheduling.waiting import WaitingRoom
-from fovea_server.statistics import FailureReason, ModelStatistics, Spans
+from fovea_server.statistics import FailureReason, ModelStatistics
 from fovea_server.v2.check import Checked, request_prefix
 from fovea_server.v2.messages import InferRequest, InferResponse
 
@@ -50,7 +51,6 @@ class BatchScheduler:
         side_by_side: int,
     ) -> None:
         self.failure: str | None = None
-        self.inflight = 0
         self.contract = contract
         self._statistics = statistics
         self._waiting = waiting
@@ -63,17 +63,22 @@ class BatchScheduler:
         self._threads = ThreadPoolExecutor(side_by_side, f"{contract.name}-infer")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._closing = False
+        self._door = Door()
 
     @property
     def pending(self) -> int:
         """Requests that wait."""
         return len(self._waiting)
 
+    @property
+    def inflight(self) -> int:
+        """Requests that wait or are at the engine."""
+        return self._door.inside
+
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
         arrived_ns = time.monotonic_ns()
-        checked = self.contract.check(request)
+        checked = await self.contract.checked(request)
         outputs = await self.run(request, checked, arrived_ns)
         return self.contract.respond(request, outputs)
 
@@ -85,37 +90,35 @@ class BatchScheduler:
         """
         if self.failure:
             raise ModelNotReady(self.failure)
-        if self._closing:
-            raise ShuttingDown(
-                f"{request_prefix(request)}Server is stopping, scheduler for model has stopped "
-                "accepting new inference requests"
-            )
+        self._door.check(request)
         if not self._waiting and not self._batching.waits and self._lane.takes(checked):
             return self._run_here(checked, arrived_ns)
         loop = asyncio.get_running_loop()
         job = Job(request, checked, arrived_ns, loop.create_future())
-        self._enter(job, loop)
-        self.inflight += 1
-        try:
-            self._dispatch()
-            return await job.future
-        except asyncio.CancelledError:
-            if self._waiting.discard(job):
-                job.leave_queue()
-                self._count_failure(job.arrived_ns, FailureReason.CANCELED)
-            raise
-        finally:
-            self.inflight -= 1
+        with self._door:
+            self._enter(job, loop)
+            try:
+                self._dispatch()
+                return await job.future
+            except asyncio.CancelledError:
+                if self._waiting.discard(job):
+                    job.leave_queue()
+                    self._count_failure(job.arrived_ns, FailureReason.CANCELED)
+                raise
 
     def close(self, timeout_s: float) -> None:
-        """See `Scheduler`. Called from another thread than the event loop's."""
-        self._closing = True
-        until = time.monotonic() + timeout_s
-        while self.inflight and time.monotonic() < until:
-            time.sleep(0.01)
+        """See `Scheduler`."""
+        self._door.close(timeout_s)
         if self._waiting and self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._turn_away, ShuttingDown("the server has stopped"))
+            empty = Future[None]()
+            self._loop.call_soon_threadsafe(self._empty, empty)
+            # Before the threads are gone, so that nobody is sent to them any more.
+            wait([empty], timeout=1)
         self._threads.shutdown()
+
+    def _empty(self, done: Future[None]) -> None:
+        self._turn_away(ShuttingDown("the server stopped before this request was done"))
+        done.set_result(None)
 
     def _run_here(self, checked: Checked, arrived_ns: int) -> Outputs:
         alone = not self._running
@@ -123,6 +126,7 @@ class BatchScheduler:
         self._lane.learn(execution.spans.compute_infer, here=True)
         if execution.error is not None:
             self._count_failure(arrived_ns, FailureReason.BACKEND)
+            self._look_at(execution.error)
             raise execution.error
         self._statistics.executed(execution.rows, execution.spans)
         self._count_success(checked, arrived_ns, execution)
@@ -189,9 +193,7 @@ class BatchScheduler:
         if execution.error is not None:
             for job in jobs:
                 self._fail(job, execution.error, FailureReason.BACKEND)
-            if isinstance(execution.error, DeviceLost):
-                self.failure = str(execution.error)
-                self._turn_away(ModelNotReady(self.failure))
+            self._look_at(execution.error)
             return
         self._seconds = execution.spans.compute_infer / 1e9
         self._statistics.executed(execution.rows, execution.spans)
@@ -213,6 +215,12 @@ class BatchScheduler:
         self._count_failure(job.arrived_ns, reason)
         if not job.future.done():
             job.future.set_exception(error)
+
+    def _look_at(self, error: FoveaError) -> None:
+        """Whether the engine has failed for good."""
+        if isinstance(error, DeviceLost):
+            self.failure = str(error)
+            self._turn_away(ModelNotReady(self.failure))
 
     def _turn_away(self, error: FoveaError) -> None:
         """Tell everyone who waits."""

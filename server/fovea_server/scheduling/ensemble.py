@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from fovea_preprocess.errors import FoveaError, ShuttingDown
+from fovea_preprocess.errors import FoveaError
 from fovea_server.scheduling.base import HasScheduler
 from fovea_server.scheduling.contract import Contract
+from fovea_server.scheduling.door import Door
 from fovea_server.scheduling.job import Outputs
 from fovea_server.statistics import FailureReason, ModelStatistics, Spans
-from fovea_server.v2.check import request_prefix
 from fovea_server.v2.messages import (
     InferRequest,
     InferResponse,
@@ -74,33 +74,32 @@ class EnsembleScheduler:
         statistics: ModelStatistics,
         find: Find,
     ) -> None:
-        self.inflight = 0
         self._contract = contract
         self._inputs = frozenset(inputs)
         self._steps = steps
         self._statistics = statistics
         self._find = find
-        self._closing = False
+        self._door = Door()
+
+    @property
+    def inflight(self) -> int:
+        """See `Scheduler`."""
+        return self._door.inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
         arrived_ns = time.monotonic_ns()
-        checked = self._contract.check(request)
-        if self._closing:
-            raise ShuttingDown(
-                f"{request_prefix(request)}Server is stopping, scheduler for model has stopped "
-                "accepting new inference requests"
-            )
-        self.inflight += 1
+        checked = await self._contract.checked(request)
+        self._door.check(request)
         reason: FailureReason | None = FailureReason.CANCELED
         try:
-            outputs = await self._outputs(request)
+            with self._door:
+                outputs = await self._outputs(request)
             reason = None
         except FoveaError:
             reason = FailureReason.OTHER
             raise
         finally:
-            self.inflight -= 1
             took_ns = time.monotonic_ns() - arrived_ns
             if reason is not None:
                 self._statistics.failed(took_ns, reason)
@@ -111,10 +110,7 @@ class EnsembleScheduler:
 
     def close(self, timeout_s: float) -> None:
         """See `Scheduler`. The models of the ensemble stay as they are."""
-        self._closing = True
-        until = time.monotonic() + timeout_s
-        while self.inflight and time.monotonic() < until:
-            time.sleep(0.01)
+        self._door.close(timeout_s)
 
     async def _outputs(self, request: InferRequest) -> Outputs:
         """The arrays that the steps leave."""

@@ -9,9 +9,10 @@ from fovea_server.v2.check import Checked
 _QUICK_NS = 200_000
 # Bytes of a request; larger ones are rarely quick.
 _MOST_BYTES = 64 << 10
-# Weight of the newest call on the event loop: one that another process interrupted for ten
-# milliseconds must not close the lane of a quick model.
-_SMOOTHING = 1 / 64
+# Weight of the newest call on the event loop. Calls that another process interrupted for ten
+# milliseconds, one in a hundred of them, do not close the lane of a quick model; one call of fifty
+# milliseconds does.
+_SMOOTHING = 1 / 256
 # Calls in threads that are looked at before the lane opens; doubled whenever it was not open for
 # so many calls as `_LONG`.
 _FEWEST, _MOST = 16, 1 << 16

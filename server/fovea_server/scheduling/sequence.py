@@ -19,6 +19,8 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.controls import Controls, States
+from fovea_server.scheduling.door import Door
+from fovea_server.scheduling.job import Outputs
 from fovea_server.v2.check import Checked
 from fovea_server.v2.messages import InferRequest, InferResponse
 
@@ -48,22 +50,43 @@ class SequenceScheduler(Around):
         self._controls = controls
         self._states = states
         self._idle_ns = 1000 * idle_us
+        # Those that wait for their turn are not inside `inside` yet.
+        self._door = Door()
         # The one that was idle for longest first.
         self._sequences: OrderedDict[int | str, _Sequence] = OrderedDict()
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
         arrived_ns = time.monotonic_ns()
-        checked = self._batches.contract.check(request)
+        checked = await self._batches.contract.checked(request)
+        self._door.check(request)
         sequence = self._sequence(request, checked, arrived_ns)
-        async with sequence.turn:
-            if request.sequence_start:
-                sequence.states = self._states.initial()
-            checked.feeds.update(self._controls.feeds(request))
-            checked.feeds.update(sequence.states)
-            outputs = await self._batches.run(request, checked, arrived_ns)
-            sequence.states = self._states.after(outputs)
+        with self._door:
+            async with sequence.turn:
+                outputs = await self._run(request, checked, sequence, arrived_ns)
         return self._batches.contract.respond(request, outputs)
+
+    @property
+    def inflight(self) -> int:
+        """See `Scheduler`."""
+        return self._door.inside
+
+    def close(self, timeout_s: float) -> None:
+        """See `Scheduler`."""
+        until = time.monotonic() + timeout_s
+        self._door.close(timeout_s)
+        super().close(max(0.0, until - time.monotonic()))
+
+    async def _run(
+        self, request: InferRequest, checked: Checked, sequence: _Sequence, arrived_ns: int
+    ) -> Outputs:
+        if request.sequence_start:
+            sequence.states = self._states.initial()
+        checked.feeds.update(self._controls.feeds(request))
+        checked.feeds.update(sequence.states)
+        outputs = await self._batches.run(request, checked, arrived_ns)
+        sequence.states = self._states.after(outputs)
+        return outputs
 
     def _sequence(self, request: InferRequest, checked: Checked, now_ns: int) -> _Sequence:
         model, name = request.model_name, request.sequence_id

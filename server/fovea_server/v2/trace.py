@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import re
-import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,52 +15,13 @@ from typing import Any
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
 from fovea_server.registry import Registry
-from fovea_server.statistics import Spans
-from fovea_server.v2.json_values import as_list, as_string
+from fovea_server.v2.request_trace import RequestTrace
 from fovea_server.v2.trace_file import TraceFile
+from fovea_server.v2.trace_values import count, levels, whole
 
 log = logging.getLogger(__name__)
 
-_LEVELS = ("TIMESTAMPS", "TENSORS")
 _DEFAULTS = {"trace_level": (), "trace_rate": 1000, "trace_count": -1, "log_frequency": 0}
-_MOST_UNSIGNED, _MOST_SIGNED = 2**32 - 1, 2**31 - 1
-
-
-class Trace:
-    """The timestamps of one request, nanoseconds of the monotonic clock."""
-
-    def __init__(self, number: int, model: str, version: int, request_id: str) -> None:
-        self._number = number
-        self._about: dict[str, Any] = {
-            "id": number,
-            "model_name": model,
-            "model_version": version,
-        }
-        if request_id:
-            self._about["request_id"] = request_id
-        self._stamps: list[dict[str, Any]] = []
-        self.mark("REQUEST_START")
-
-    def mark(self, name: str, ns: int | None = None) -> None:
-        """Note that something happened, now or at a time."""
-        self._stamps.append({"name": name, "ns": time.monotonic_ns() if ns is None else ns})
-
-    def computed(self, spans: Spans) -> None:
-        """Note where the time went until now, when the engine's outputs are there."""
-        end = time.monotonic_ns()
-        output = end - spans.compute_output
-        infer = output - spans.compute_infer
-        start = infer - spans.compute_input
-        self.mark("QUEUE_START", start - spans.queue)
-        self.mark("COMPUTE_START", start)
-        self.mark("COMPUTE_INPUT_END", infer)
-        self.mark("COMPUTE_OUTPUT_START", output)
-        self.mark("COMPUTE_END", end)
-
-    def entries(self) -> list[dict[str, Any]]:
-        """What goes to the file, the request being answered now."""
-        self.mark("REQUEST_END")
-        return [self._about, {"id": self._number, "timestamps": self._stamps}]
 
 
 class TraceSettings:
@@ -83,15 +42,18 @@ class TraceSettings:
         self._ids = itertools.count(1)
         self._file: TraceFile | None = None
         self._defaults: dict[str, Any] = dict(_DEFAULTS)
-        for option in config:
-            self._configure(option)
         # What is said for the server (None) and for models; the rest is what they fall back to.
         self._own: dict[str | None, dict[str, Any]] = {None: {}}
         self._samplers: dict[str | None, _Sampler] = {}
         try:
+            for option in config:
+                self._configure(option)
             self._apply(None, {})
         except InvalidRequest as error:
-            raise InvalidOption(f"--trace-config: {error}; say triton,file=FILE") from error
+            raise InvalidOption(
+                f"--trace-config: {error}; there are triton,file=FILE, triton,log-frequency=N, "
+                "level=TIMESTAMPS, rate=N, count=N and mode=triton"
+            ) from error
 
     def get(self, model: str | None = None) -> dict[str, Any]:
         """trace_level, trace_rate, trace_count, log_frequency, trace_file and trace_mode.
@@ -133,17 +95,17 @@ class TraceSettings:
         self._apply(model, own)
         return self.get(model)
 
-    def sample(self, model: str, version: int, request_id: str) -> Trace | None:
+    def sample(self, model: str, version: int, request_id: str) -> RequestTrace | None:
         """A trace for a request that has just come; nearly always None."""
         if not self._sampler(model).chooses():
             return None
-        return Trace(next(self._ids), model, version, request_id)
+        return RequestTrace(next(self._ids), model, version, request_id)
 
-    def save(self, model: str, trace: Trace) -> None:
+    def save(self, trace: RequestTrace) -> None:
         """Write a trace of `sample`, now that its request is answered."""
         assert self._file is not None, "nothing is chosen without one"
         try:
-            self._file.add(trace.entries(), self._sampler(model).log_frequency)
+            self._file.add(trace.entries(), self._sampler(trace.model).log_frequency)
         except OSError as error:
             log.error("traces cannot be written to %s: %s", self._file.path, error)
 
@@ -180,26 +142,23 @@ class TraceSettings:
         raise InvalidRequest(f"Attempting to set invalid trace setting :{reason}")
 
     def _configure(self, option: str) -> None:
-        mode, _, setting = option.rpartition(",")
-        name, _, value = setting.partition("=")
+        setting, _, value = option.partition("=")
+        mode, _, name = setting.rpartition(",")
         match mode, name:
-            case "triton", "file":
+            case "triton", "file" if value:
                 self._file = TraceFile(Path(value))
             case "triton", "log-frequency":
-                self._defaults["log_frequency"] = _whole("log_frequency", value)
-            case "", "level":
-                self._defaults["trace_level"] = _levels("trace_level", [value.upper()])
+                self._defaults["log_frequency"] = whole("log_frequency", value)
+            case "", "level" if (level := levels("trace_level", [value.upper()])) is not None:
+                self._defaults["trace_level"] = level
             case "", "rate":
-                self._defaults["trace_rate"] = _whole("trace_rate", value)
+                self._defaults["trace_rate"] = whole("trace_rate", value)
             case "", "count":
-                self._defaults["trace_count"] = _count("trace_count", value)
+                self._defaults["trace_count"] = count("trace_count", value)
             case "", "mode" if value == "triton":
                 pass
             case _:
-                raise InvalidOption(
-                    f"--trace-config '{option}' is not understood; there are triton,file=FILE, "
-                    "triton,log-frequency=N, level=TIMESTAMPS, rate=N, count=N and mode=triton"
-                )
+                raise InvalidRequest(f"'{option}' is not understood")
 
 
 class _Sampler:
@@ -223,42 +182,9 @@ class _Sampler:
         return True
 
 
-def _levels(name: str, value: Any) -> tuple[str, ...] | None:
-    """The levels in a list; None where it has none that is known."""
-    given = [as_string(level) for level in as_list(value)]
-    if given == ["OFF"]:
-        return ()
-    if "OFF" in given:
-        raise InvalidRequest("Expect only one trace level 'OFF' is specified")
-    return tuple(level for level in _LEVELS if level in given) or None
-
-
-def _number(name: str, value: Any, least: int, most: int) -> int:
-    # As C's stoi: what follows the digits is not looked at.
-    found = re.match(r"\s*[+-]?\d+", as_string(value))
-    if found is None:
-        raise InvalidRequest(f"Unable to parse '{name}', got: {value}")
-    number = int(found[0])
-    if name == "trace_count" and -_MOST_SIGNED <= number < least:
-        raise InvalidRequest(f"Unable to parse '{name}'. Expecting value >= {least}, got:{value}")
-    if not least <= number <= min(most, _MOST_SIGNED):
-        raise InvalidRequest(
-            f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {value}"
-        )
-    return number
-
-
-def _whole(name: str, value: Any) -> int:
-    return _number(name, value, 0, _MOST_UNSIGNED)
-
-
-def _count(name: str, value: Any) -> int:
-    return _number(name, value, -1, _MOST_SIGNED)
-
-
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {
-    "trace_level": _levels,
-    "trace_rate": _whole,
-    "trace_count": _count,
-    "log_frequency": _whole,
+    "trace_level": levels,
+    "trace_rate": whole,
+    "trace_count": count,
+    "log_frequency": whole,
 }

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.server.scheduling.golden import Served
 
 Serve = Callable[..., Served]

@@ -24,16 +24,19 @@ from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
 
 
 class Gate:
-    """A real session that begins no call before it may."""
+    """A real session that begins no call before it may, or fails at each."""
 
     def __init__(self, session: Session) -> None:
         self.inputs, self.outputs = session.inputs, session.outputs
         self.max_batch, self.concurrency = session.max_batch, 1
         self.open = threading.Event()
+        self.error: Exception | None = None
         self._session = session
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         assert self.open.wait(10), "nobody has opened the gate"
+        if self.error is not None:
+            raise self.error
         return self._session.infer(feeds, alone=alone)
 
 
@@ -89,10 +92,7 @@ class Served:
 
 def wire(name: str, array: Array) -> InputTensor:
     """An input as it comes in binary."""
-    if array.dtype == object:
-        data = byte_strings.encode(array)
-    else:
-        data = array.tobytes()
+    data = byte_strings.encode(array) if array.dtype == object else array.tobytes()
     return InputTensor(name, NAMES[array.dtype], array.shape, memoryview(data))
 
 

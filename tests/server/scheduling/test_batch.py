@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.server.scheduling.golden import Served, rows, strings
 
 from fovea_server.v2.messages import InferResponse, RequestedOutput
-from tests.server.scheduling.golden import Served, rows, strings
 
 Serve = Callable[..., Served]
 
@@ -136,3 +136,28 @@ def test_what_differs_in_shape_does_not_meet(serve: Serve) -> None:
 
     assert [answer.outputs[0].shape for answer in answers] == [(2, 3), (2, 3), (2, 5)]
     assert batches(served) == {4: 1, 2: 1}
+
+
+def test_an_engine_whose_shapes_are_others_is_reshaped(serve: Serve) -> None:
+    """The engine takes and gives [n, 16]; clients see [n, 4, 4]."""
+
+    def square(config: Any) -> None:
+        for tensor in (*config.input, *config.output):
+            tensor.dims[:] = [4, 4]
+            tensor.reshape.shape.append(16)
+
+    served = serve("simple", change=square)
+    given = rows(3, 2).reshape(2, 4, 4)
+
+    response = asyncio.run(served.infer(given, given))
+
+    np.testing.assert_array_equal(response.outputs[0].array, 2 * given)
+
+
+def test_very_many_strings(serve: Serve) -> None:
+    served = serve("string_identity")
+    given = strings(*[b"%d" % n for n in range(20_000)])
+
+    answer = asyncio.run(served.infer(given))
+
+    assert arrays(answer) == [given.tolist()]

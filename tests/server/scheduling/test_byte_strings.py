@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tests.server.scheduling.golden import strings
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.v2.byte_strings import decode, encode
-from tests.server.scheduling.golden import strings
 
 
 def test_what_is_encoded_is_decoded_again() -> None:

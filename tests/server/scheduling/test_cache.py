@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.server.scheduling.golden import Served, rows
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.v2.messages import RequestedOutput
-from tests.server.scheduling.golden import Served, rows
 
 Serve = Callable[..., Served]
 

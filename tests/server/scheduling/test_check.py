@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from tests.server.scheduling.golden import rows, strings, wire
 
 from fovea_engines.backends.base import Array
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.v2.check import RequestCheck
 from fovea_server.v2.messages import InferRequest, InputTensor, RequestedOutput
 from fovea_server.v2.signature import ModelTensor, Signature
-from tests.server.scheduling.golden import rows, strings, wire
 
 UNKNOWN = "[request id: <id_unknown>] "
 NOTE = (

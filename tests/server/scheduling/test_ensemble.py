@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.server.scheduling.golden import Served, rows
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, QueueFull
 from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics import FailureReason
 from fovea_server.v2.messages import InferResponse
-from tests.server.scheduling.golden import Served, rows
 
 Serve = Callable[..., Served]
 
@@ -112,7 +112,7 @@ def test_a_full_model_is_told_so_with_the_time_to_come_back(serve: Serve) -> Non
             accepted.append(asyncio.create_task(served.infer(rows(5), rows(1))))
             while adder.scheduler.inflight < len(accepted):
                 await asyncio.sleep(0)
-        with pytest.raises(QueueFull, match="in ensemble .* Exceeds maximum queue") as refused:
+        with pytest.raises(QueueFull, match=r"in ensemble .* Exceeds maximum queue") as refused:
             await served.infer(rows(5), rows(1))
         assert refused.value.retry_after_s >= 0
         adder.gate.open.set()
@@ -124,7 +124,7 @@ def test_a_full_model_is_told_so_with_the_time_to_come_back(serve: Serve) -> Non
 def test_a_model_that_is_gone(serve: Serve) -> None:
     served = serve("simple_ensemble", find=finder())
 
-    with pytest.raises(NotFound, match="^in ensemble 'simple_ensemble', Request for unknown"):
+    with pytest.raises(NotFound, match=r"^in ensemble 'simple_ensemble', Request for unknown"):
         asyncio.run(served.infer(rows(5), rows(1)))
 
 

@@ -5,49 +5,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.server.scheduling.askers import Askers, dynamic
+from tests.server.scheduling.golden import Served, rows
 
-from fovea_preprocess.errors import DeadlineExceeded, QueueFull, ShuttingDown
+from fovea_preprocess.errors import (
+    DeadlineExceeded,
+    QueueFull,
+)
 from fovea_server.settings import Settings
 from fovea_server.statistics import FailureReason
 from fovea_server.v2.messages import InferResponse
-from tests.server.scheduling.golden import Served, rows
 
 Serve = Callable[..., Served]
-
-
-class Askers:
-    """Requests to a model whose gate is shut, and in which order they were answered."""
-
-    def __init__(self, served: Served) -> None:
-        self.served = served
-        self.order: list[str] = []
-        self.tasks: dict[str, asyncio.Task[InferResponse]] = {}
-
-    async def send(self, name: str, **fields: Any) -> None:
-        self.tasks[name] = asyncio.create_task(self._ask(name, **fields))
-        await asyncio.sleep(0)
-
-    async def _ask(self, name: str, **fields: Any) -> InferResponse:
-        response = await self.served.infer(rows(0), rows(0), id=name, **fields)
-        self.order.append(name)
-        return response
-
-    async def answers(self) -> list[InferResponse | BaseException]:
-        self.served.gate.open.set()
-        return await asyncio.gather(*self.tasks.values(), return_exceptions=True)
-
-
-def dynamic(**values: Any) -> Callable[[Any], None]:
-    """A change of the dynamic batching of a model."""
-
-    def change(config: Any) -> None:
-        for name, value in values.items():
-            if name == "preferred_batch_size":
-                config.dynamic_batching.preferred_batch_size[:] = [value]
-            else:
-                setattr(config.dynamic_batching, name, value)
-
-    return change
 
 
 def test_a_full_queue_refuses_at_once(serve: Serve) -> None:
@@ -87,7 +56,7 @@ def test_a_request_may_wait_for_less_than_its_queue_allows(serve: Serve) -> None
     served = serve("simple_prio", change=dynamic(max_queue_delay_microseconds=10_000_000))
 
     async def ask() -> None:
-        with pytest.raises(DeadlineExceeded, match="^Request timeout expired$"):
+        with pytest.raises(DeadlineExceeded, match=r"^Request timeout expired$"):
             await served.infer(rows(0), rows(0), timeout_us=1000)
 
     asyncio.run(ask())
@@ -187,48 +156,6 @@ def test_giving_up_at_the_engine_is_counted_when_it_is_done(serve: Serve) -> Non
 
     assert asked.order == ["behind it"]
     assert asked.served.statistics.failures == {FailureReason.CANCELED: 1}
-
-
-def test_closing_answers_who_is_inside_and_refuses_who_comes(serve: Serve) -> None:
-    asked = Askers(serve("simple", gated=True))
-
-    async def ask() -> list[InferResponse | BaseException]:
-        await asked.send("at the engine")
-        await asked.send("waiting")
-        closing = asyncio.create_task(asyncio.to_thread(asked.served.scheduler.close, 10))
-        while not isinstance(await refusal(), ShuttingDown):
-            await asyncio.sleep(0)
-        answers = await asked.answers()
-        await closing
-        return answers
-
-    async def refusal() -> BaseException | None:
-        try:
-            async with asyncio.timeout(0.01):
-                await asked.served.infer(rows(0), rows(0))
-        except (ShuttingDown, TimeoutError) as error:
-            return error
-        return None
-
-    assert all(isinstance(answer, InferResponse) for answer in asyncio.run(ask()))
-
-
-def test_closing_does_not_wait_for_ever(serve: Serve) -> None:
-    asked = Askers(serve("simple", gated=True))
-
-    async def ask() -> list[InferResponse | BaseException]:
-        await asked.send("at the engine")
-        await asked.send("waiting")
-        closing = asyncio.create_task(asyncio.to_thread(asked.served.scheduler.close, 0))
-        await asyncio.wait([asked.tasks["waiting"]])
-        answers = await asked.answers()
-        await closing
-        return answers
-
-    first, waiting = asyncio.run(ask())
-
-    assert isinstance(first, InferResponse)
-    assert isinstance(waiting, ShuttingDown)
 
 
 def test_answers_keep_the_order_of_their_requests(serve: Serve) -> None:

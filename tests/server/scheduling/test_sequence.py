@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.server.scheduling.golden import Served
 
 from fovea_preprocess.errors import InvalidRequest
-from tests.server.scheduling.golden import Served
 
 Serve = Callable[..., Served]
 
@@ -68,7 +68,7 @@ def test_a_sequence_keeps_its_order(serve: Serve) -> None:
     async def sequence() -> None:
         tasks = [asyncio.create_task(one(value)) for value in range(5)]
         await asyncio.sleep(0)
-        assert served.scheduler.inflight == 1
+        assert (served.scheduler.inflight, served.scheduler.pending) == (5, 0)
         served.gate.open.set()
         await asyncio.gather(*tasks)
 
@@ -106,6 +106,24 @@ def test_one_row_at_a_time(serve: Serve) -> None:
                 np.zeros((2, 1), np.int32), names="INPUT", sequence_id=1, sequence_start=True
             )
         )
+
+
+def test_closing_lets_a_sequence_finish_what_was_accepted(serve: Serve) -> None:
+    served = serve("simple_sequence", gated=True)
+
+    async def sequence() -> list[int]:
+        tasks = [
+            asyncio.create_task(ask(served, at, sequence_id=3, sequence_start=at == 0))
+            for at in range(3)
+        ]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(served.scheduler.close, 10))
+        served.gate.open.set()
+        values = await asyncio.gather(*tasks)
+        await closing
+        return values
+
+    assert asyncio.run(sequence()) == [1, 1, 2]
 
 
 @pytest.mark.parametrize("ended", [True, False])

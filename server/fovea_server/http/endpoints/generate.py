@@ -12,10 +12,11 @@ import orjson
 from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
 from fovea_server.http.compression import refuse_encoding
 from fovea_server.http.endpoints.names import model_of
-from fovea_server.http.json_reader import parse_json
+from fovea_server.http.json_reader import parse_json, read
 from fovea_server.http.messages import EVENTS, Answer, Request, error_answer
 from fovea_server.http.parameters import parameter
 from fovea_server.http.tensor_json import data_json, elements_of
+from fovea_server.v2.json_values import as_string
 from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.v2.service import Service
 from fovea_server.v2.signature import ModelTensor
@@ -53,7 +54,7 @@ def _set_inputs(asked: InferRequest, inputs: dict[str, ModelTensor], given: dict
         if name in inputs:
             asked.inputs.append(_input(inputs[name], value))
         elif name == "id":
-            asked.id = str(value)
+            asked.id = read("id", as_string, value)
         elif name == "parameters":
             if type(value) is not dict:
                 raise InvalidRequest("Expected JSON object for keyword: 'parameters'")

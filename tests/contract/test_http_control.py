@@ -1,0 +1,98 @@
+"""Loading, unloading and generating over HTTP, as the recordings do not show it."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from tests.contract.http_client import error, infer, ones
+from tests.contract.replay import Answer, send
+
+SIMPLE = {"inputs": [ones("INPUT0"), ones("INPUT1")]}
+
+
+@pytest.fixture
+def port(golden_server) -> int:
+    return golden_server.port
+
+
+def control(port: int, model: str, action: str, parameters: dict[str, Any]) -> Answer:
+    body = json.dumps({"parameters": parameters}).encode()
+    return send(port, "POST", f"/v2/repository/models/{model}/{action}", body=body)
+
+
+def test_a_model_that_travels_in_the_request(port, recordings):
+    file = (recordings / "models" / "simple" / "1" / "model.onnx").read_bytes()
+    config = {"backend": "onnxruntime", "max_batch_size": "16"}
+    loaded = control(
+        port,
+        "sent",
+        "load",
+        {"config": json.dumps(config), "file:1/model.onnx": base64.b64encode(file).decode()},
+    )
+    assert loaded.status == 200, loaded.body
+    assert json.loads(send(port, "GET", "/v2/models/sent/config").body)["max_batch_size"] == 16
+    assert infer(port, "sent", SIMPLE).status == 200
+    assert control(port, "sent", "unload", {}).status == 200
+    assert infer(port, "sent", SIMPLE).status == 404
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status", "text"),
+    [
+        ({"config": 1}, 500, "attempt to access JSON non-string as string"),
+        ({"file:1/model.onnx": "a"}, 400, "'file:1/model.onnx' is not base64"),
+        ({"config": "{"}, 500, "failed to load 'simple', failed to poll from model repository"),
+        ({"other": "x"}, 500, "unexpected error on creating Triton parameter"),
+    ],
+)
+def test_a_load_that_fails_leaves_the_model(port, parameters, status, text):
+    assert error(control(port, "simple", "load", parameters)) == (status, text)
+    assert infer(port, "simple", SIMPLE).status == 200
+
+
+def test_the_index_of_what_is_ready(port):
+    assert control(port, "identity_int8", "unload", {}).status == 200
+    entries = json.loads(send(port, "POST", "/v2/repository/index", body=b"{}").body)
+    unloaded = {"state": "UNAVAILABLE", "reason": "unloaded"}
+    assert {"name": "identity_int8", "version": "1", **unloaded} in entries
+    body = json.dumps({"ready": True}).encode()
+    ready = json.loads(send(port, "POST", "/v2/repository/index", body=body).body)
+    assert {entry["state"] for entry in ready} == {"READY"}
+    assert ready == [entry for entry in entries if entry.get("state") == "READY"]
+    assert control(port, "identity_int8", "load", {}).status == 200
+
+
+def generate(port: int, model: str, body: object, kind: str = "generate") -> Answer:
+    return send(port, "POST", f"/v2/models/{model}/{kind}", body=json.dumps(body).encode())
+
+
+def test_generate_maps_names(port):
+    answer = generate(port, "identity_int32", {"INPUT0": [1, 2, 3], "id": "x", "other": 1.5})
+    assert list(json.loads(answer.body).items()) == [
+        ("OUTPUT0", [1, 2, 3]),
+        ("id", "x"),
+        ("model_name", "identity_int32"),
+        ("model_version", "1"),
+    ]
+    assert json.loads(generate(port, "identity_int32", {"INPUT0": 7}).body)["OUTPUT0"] == 7
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "status", "text"),
+    [
+        ("nope", {}, 404, "Request for unknown model: 'nope' is not found"),
+        ("simple", {"INPUT0": [1] * 15}, 400, "The schema can not convert input 'INPUT0'"),
+        ("simple", {"INPUT0": ["a"] * 16}, 500, "attempt to access JSON non-signed-integer"),
+        ("simple", {"INPUT0": [1] * 16}, 400, "expected 2 inputs but got 1 inputs"),
+        ("simple", {"x": []}, 400, "parameter 'x' has invalid type"),
+        ("simple", [], 500, "attempt to get members of a non-object"),
+    ],
+)
+def test_generate_refuses(port, model, body, status, text):
+    answer = generate(port, model, body)
+    assert answer.status == status
+    assert text in error(answer)[1]
+    event = generate(port, model, body, "generate_stream")
+    assert event.status == status
+    assert event.body == b"data: " + answer.body + b"\n\n"

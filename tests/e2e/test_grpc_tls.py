@@ -1,0 +1,89 @@
+"""gRPC over TLS, and over TLS that asks clients who they are."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.grpc.credentials import server_credentials
+from fovea_server.settings import Settings
+
+READY = "/grpc.health.v1.Health/Check"
+
+Pair = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def make_pair(tmp_path_factory) -> Callable[[str], Pair]:
+    """Makes a key and a certificate that it signs itself."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificates, and is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def make(name: str) -> Pair:
+        key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
+        command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+        extra = ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost"]
+        files = ["-keyout", str(key), "-out", str(certificate)]
+        subprocess.run([*command.split(), *extra, *files], check=True, capture_output=True)
+        return key, certificate
+
+    return make
+
+
+def healthy(port: int, credentials: grpc.ChannelCredentials) -> bool:
+    with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
+        try:
+            return channel.unary_unary(READY)(b"", timeout=30).hex() == "0801"
+        except grpc.RpcError:
+            return False
+
+
+def test_the_certificate_is_shown(make_pair, demo_repository, serve):
+    key, certificate = make_pair("server")
+    server = serve(
+        demo_repository,
+        "--grpc-use-ssl=true",
+        f"--grpc-server-key={key}",
+        f"--grpc-server-cert={certificate}",
+    )
+    trusting = grpc.ssl_channel_credentials(certificate.read_bytes())
+    assert healthy(server.grpc_port, trusting)
+    other = grpc.ssl_channel_credentials(make_pair("other")[1].read_bytes())
+    assert not healthy(server.grpc_port, other)
+
+
+def test_clients_must_show_theirs(make_pair, demo_repository, serve):
+    key, certificate = make_pair("server")
+    client_key, client_certificate = make_pair("client")
+    server = serve(
+        demo_repository,
+        "--grpc-use-ssl-mutual=true",
+        f"--grpc-server-key={key}",
+        f"--grpc-server-cert={certificate}",
+        f"--grpc-root-cert={client_certificate}",
+    )
+    trusted = certificate.read_bytes()
+    known = grpc.ssl_channel_credentials(
+        trusted, client_key.read_bytes(), client_certificate.read_bytes()
+    )
+    assert healthy(server.grpc_port, known)
+    assert not healthy(server.grpc_port, grpc.ssl_channel_credentials(trusted))
+
+
+def test_files_that_do_not_do_are_told(make_pair):
+    key, certificate = make_pair("server")
+    other_key, _ = make_pair("other")
+    for files, told in (
+        ({}, "gRPC over TLS needs --grpc-server-key"),
+        ({"grpc_server_key": key}, "gRPC over TLS needs --grpc-server-cert"),
+        ({"grpc_server_key": "/nowhere", "grpc_server_cert": certificate}, "No such file"),
+        ({"grpc_server_key": other_key, "grpc_server_cert": certificate}, "KEY_VALUES_MISMATCH"),
+        ({"grpc_server_key": certificate, "grpc_server_cert": certificate}, "PEM"),
+    ):
+        with pytest.raises(InvalidOption, match=told):
+            server_credentials(Settings(grpc_use_ssl=True, **files))

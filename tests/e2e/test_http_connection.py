@@ -1,0 +1,123 @@
+"""Connections of the v2 protocol: in order, in time, and given up when the client goes."""
+
+import json
+import socket
+import time
+
+import httpx
+import pytest
+
+HEAD = "Host: test\r\n"
+
+
+@pytest.fixture
+def port(demo_server) -> int:
+    return demo_server.port
+
+
+def converse(port: int, sent: bytes, *, until_closed: bool = True) -> bytes:
+    """Send bytes as they are; everything that comes back."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(sent)
+        if until_closed:
+            connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while piece := connection.recv(65_536):
+            received += piece
+        return received
+
+
+def get(path: str, more: str = "") -> bytes:
+    return f"GET {path} HTTP/1.1\r\n{HEAD}{more}\r\n".encode()
+
+
+def test_answers_come_in_the_order_of_the_requests(port):
+    paths = ["/v2", "/openapi.json", "/v2/health/live", "/v2/models/digits", "/nowhere"] * 4
+    sent = b"".join(get(path) for path in paths[:-1]) + get(paths[-1], "Connection: close\r\n")
+    received = converse(port, sent, until_closed=False)
+    assert received.count(b"HTTP/1.1 ") == len(paths)
+    marks = [b'"extensions"', b'"openapi"', b'"live"', b'"platform"', b'"Not Found"'] * 4
+    at = 0
+    for mark in marks:
+        at = received.index(mark, at) + 1
+
+
+def test_an_old_client_and_one_that_wants_no_body(port):
+    old = converse(port, f"GET /v2/health/live HTTP/1.0\r\n{HEAD}\r\n".encode(), until_closed=False)
+    assert b"connection: close" in old
+    assert old.endswith(b'{"live":true}')
+    head = converse(port, b"HEAD /v2 HTTP/1.1\r\nConnection: close\r\n\r\n", until_closed=False)
+    assert head.startswith(b"HTTP/1.1 405 ")
+    assert head.endswith(b"\r\n\r\n")
+
+
+def test_a_client_that_asks_before_it_sends(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(
+            f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}"
+            "Content-Length: 2\r\nExpect: 100-continue\r\n\r\n".encode()
+        )
+        assert connection.recv(1024) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"{}")
+        assert connection.recv(1024).startswith(b"HTTP/1.1 500 ")
+
+
+def test_a_body_in_chunks(port):
+    body = json.dumps({"inputs": []}).encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    sent = (
+        f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}Connection: close\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n"
+    )
+    received = converse(port, sent.encode() + chunks, until_closed=False)
+    assert b"expected 1 inputs but got 0 inputs" in received
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_over_the_limit_is_told_to_a_client_that_sends_first(
+    demo_repository, serve, declared
+):
+    server = serve(demo_repository, "--http-max-input-size=1000000")
+    body = bytes(20_000_000)
+    content = body if declared else (body[at : at + 65_536] for at in range(0, len(body), 65_536))
+    answer = httpx.post(f"{server.url}/v2/models/digits/infer", content=content)
+    assert answer.status_code == 400
+    assert "exceeds the maximum allowed value of 1000000 bytes" in answer.json()["error"]
+
+
+def test_a_body_that_does_not_come(demo_repository, serve, monkeypatch):
+    monkeypatch.setenv("FOVEA_BODY_TIMEOUT_S", "0.3")
+    server = serve(demo_repository)
+    sent = f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}Content-Length: 9\r\n\r\n{{".encode()
+    received = converse(server.port, sent, until_closed=False)
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b"the body did not arrive within 0.3 s" in received
+
+
+def test_a_client_that_goes_away_frees_its_place(shared, serve):
+    repository = shared / "data" / "triton" / "models"
+    server = serve(repository, "--model-control-mode=explicit", "--load-model=slow_identity")
+    model = httpx.get(f"{server.url}/v2/models/slow_identity").json()
+    tensor = {
+        "name": model["inputs"][0]["name"],
+        "datatype": model["inputs"][0]["datatype"],
+        "shape": [1] * len(model["inputs"][0]["shape"]),
+        "data": [1],
+    }
+    body = json.dumps({"inputs": [tensor]}).encode()
+    sent = (
+        f"POST /v2/models/slow_identity/infer HTTP/1.1\r\n{HEAD}Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(sent)
+    stats = f"{server.url}/v2/models/slow_identity/stats"
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        counted = httpx.get(stats).json()["model_stats"][0]["inference_stats"]
+        if counted["success"]["count"] + counted["fail"]["count"] == 20:
+            break
+        time.sleep(0.05)
+    assert counted["fail"]["count"] > 0, "given up before it was begun"
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()

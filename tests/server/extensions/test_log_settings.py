@@ -1,0 +1,146 @@
+"""The log's settings over the protocol, and what the log then tells."""
+
+import logging
+import re
+
+import pytest
+
+from fovea_preprocess.errors import InvalidOption, MalformedJson, Unavailable, Unsupported
+from fovea_server import logs
+from fovea_server.logs import ServerLog, set_up_logging
+from fovea_server.v2.log_settings import LogSettings
+
+DEFAULT = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """A log in place of the process's, which has its levels back afterwards."""
+    loggers = [logging.getLogger(name) for name in (None, "fovea_server", "fovea_engines")]
+    loggers += [logging.getLogger("fovea_preprocess"), logging.getLogger("httpx")]
+    levels, handlers = [one.level for one in loggers], list(logging.getLogger().handlers)
+    made = ServerLog()
+    monkeypatch.setattr(logs, "SERVER_LOG", made)
+    yield made
+    for one, level in zip(loggers, levels, strict=True):
+        one.setLevel(level)
+    for handler in set(logging.getLogger().handlers) - set(handlers):
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+@pytest.fixture
+def settings(log):
+    return LogSettings(log)
+
+
+@pytest.fixture
+def told(log, tmp_path):
+    """What the log has told by now, one record of each severity more at each call."""
+    file = tmp_path / "server.log"
+    set_up_logging("info", file=file)
+
+    def tell() -> str:
+        before = file.read_text()
+        logger = logging.getLogger("fovea_server.test")
+        for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+            logger.log(level, "it is %s", logging.getLevelName(level))
+        logger.critical("it is CRITICAL")
+        return file.read_text().removeprefix(before)
+
+    return tell
+
+
+def names(text: str) -> list[str]:
+    return re.findall(r"it is (\w+)", text)
+
+
+def test_settings_are_triton_s_to_begin_with(settings):
+    assert settings.get() == DEFAULT
+    assert settings.update({}) == DEFAULT
+
+
+def test_severities_are_told_as_they_are_switched(settings, told):
+    assert names(told()) == ["INFO", "WARNING", "ERROR", "CRITICAL"]
+    assert settings.update({"log_info": False})["log_info"] is False
+    assert names(told()) == ["WARNING", "ERROR", "CRITICAL"]
+    settings.update({"log_info": True, "log_warning": False})
+    assert names(told()) == ["INFO", "ERROR", "CRITICAL"]
+    settings.update({"log_info": False, "log_error": False})
+    assert names(told()) == []
+    settings.update({"log_info": True, "log_warning": True, "log_error": True})
+    assert names(told()) == ["INFO", "WARNING", "ERROR", "CRITICAL"]
+
+
+def test_requests_are_told_where_the_log_is_verbose(settings, told):
+    assert not logs.requests.isEnabledFor(logging.DEBUG)
+    assert settings.update({"log_verbose_level": 2})["log_verbose_level"] == 2
+    assert logs.requests.isEnabledFor(logging.DEBUG)
+    assert names(told())[0] == "DEBUG"
+    settings.update({"log_verbose_level": 0})
+    assert not logs.requests.isEnabledFor(logging.DEBUG)
+
+
+def test_times_are_told_in_either_format(settings, told):
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO ", told())
+    assert settings.update({"log_format": "ISO8601"})["log_format"] == "ISO8601"
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO ", told())
+    settings.update({"log_format": "default"})
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO ", told())
+
+
+def test_none_and_what_is_unknown_change_nothing(settings):
+    given = {"log_info": None, "log_file": None, "log_format": None, "nonsense": 7}
+    assert settings.update(given) == DEFAULT
+
+
+def test_the_file_is_told_and_cannot_be_changed(settings, told, log):
+    assert settings.get()["log_file"] == str(log.file)
+    with pytest.raises(Unsupported) as refused:
+        settings.update({"log_file": "/tmp/other"})
+    assert str(refused.value) == "log file location can not be updated through network protocol"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"log_verbose_level": "x"}, "non-unsigned-integer as unsigned-integer"),
+        ({"log_verbose_level": -1}, "non-unsigned-integer as unsigned-integer"),
+        ({"log_verbose_level": True}, "non-unsigned-integer as unsigned-integer"),
+        ({"log_info": 1}, "non-boolean as boolean"),
+        ({"log_error": "true"}, "non-boolean as boolean"),
+        ({"log_format": 1}, "non-string as string"),
+    ],
+)
+def test_values_of_another_type_are_refused_and_change_nothing(settings, given, words):
+    with pytest.raises(MalformedJson) as refused:
+        settings.update({"log_warning": False, **given})
+    assert str(refused.value) == f"attempt to access JSON {words}"
+    assert settings.get() == DEFAULT
+
+
+def test_a_format_that_is_unknown_is_refused_in_triton_s_words(settings):
+    with pytest.raises(Unavailable) as refused:
+        settings.update({"log_format": "xml"})
+    assert str(refused.value) == "invalid argument for --log_format, got: xml"
+
+
+@pytest.mark.parametrize(
+    ("level", "least"), [("debug", "DEBUG"), ("warning", "WARNING"), ("error", "ERROR")]
+)
+def test_the_log_begins_as_the_operator_says(log, told, level, least, tmp_path):
+    set_up_logging(level, file=tmp_path / "server.log")
+    assert names(told())[0] == least
+    assert LogSettings(log).get()["log_verbose_level"] == (1 if level == "debug" else 0)
+
+
+def test_a_log_that_cannot_be_written_is_told(log, tmp_path):
+    with pytest.raises(InvalidOption, match=r"cannot be written to .*missing"):
+        set_up_logging("info", file=tmp_path / "missing" / "server.log")

@@ -1,0 +1,215 @@
+"""The metrics on their port: Triton's families, and Fovea's own, as Prometheus reads them."""
+
+import asyncio
+import shutil
+import socket
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fovea_engines.build import build
+from fovea_engines.options import PredictOptions
+from fovea_engines.plan import BuildPlan
+from fovea_preprocess.errors import InvalidRequest, Unavailable
+from fovea_server.metrics.server import MetricsServer
+from fovea_server.registry import Registry
+from fovea_server.settings import Settings
+from fovea_server.v2.messages import InferRequest, InputTensor
+from fovea_server.v2.service import Service
+
+DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
+SIMPLE = {"model": "simple", "version": "1"}
+COUNTERS = [
+    "nv_inference_request_success",
+    "nv_inference_count",
+    "nv_inference_exec_count",
+    "nv_inference_request_duration_us",
+    "nv_inference_queue_duration_us",
+    "nv_inference_compute_input_duration_us",
+    "nv_inference_compute_infer_duration_us",
+    "nv_inference_compute_output_duration_us",
+]
+
+
+@asynccontextmanager
+async def serving(repository: Path, **settings):
+    """A server of a repository's metrics, with all models loaded: the service and an address."""
+    chosen = Settings(model_repository=repository, metrics_port=0, **settings)
+    registry = Registry(chosen)
+    registry.start()
+    service = Service.of(chosen, registry)
+    server = MetricsServer(service)
+    await server.start()
+    try:
+        while registry.reason:
+            await asyncio.sleep(0.02)
+        yield service, f"http://127.0.0.1:{server.port}"
+    finally:
+        await server.stop(5)
+        await asyncio.to_thread(registry.close)
+
+
+@pytest.fixture(scope="module")
+def repository(shared, tmp_path_factory) -> Path:
+    """The model "simple", with a tag, and one that keeps its answers."""
+    folder = tmp_path_factory.mktemp("metrics")
+    for name in ("simple", "simple_cache"):
+        shutil.copytree(shared / "data" / "triton" / "models" / name, folder / name)
+        (folder / name).chmod(0o755)
+    config = folder / "simple" / "config.pbtxt"
+    config.chmod(0o644)
+    config.write_text(config.read_text() + 'metric_tags { key: "my-team" value: "a\\"b" }')
+    return folder
+
+
+def request(model: str = "simple", inputs: int = 2) -> InferRequest:
+    data = memoryview(np.arange(16, dtype=np.int32).tobytes())
+    tensors = [InputTensor(f"INPUT{n}", "INT32", (1, 16), data) for n in range(inputs)]
+    return InferRequest(model, None, tensors)
+
+
+async def scrape(address: str) -> tuple[str, dict[tuple[str, frozenset], float]]:
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(f"{address}/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    return answer.text, {
+        # The parser ends the names of counters in _total, where the text does not.
+        (sample.name.removesuffix("_total"), frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def of(values: dict, name: str, **labels: str) -> float:
+    found = [v for (n, have), v in values.items() if n == name and labels.items() <= set(have)]
+    assert len(found) == 1, (name, labels, found)
+    return found[0]
+
+
+def test_counters_are_there_from_load_on_and_count(repository):
+    async def run() -> None:
+        async with serving(repository) as (service, address):
+            _, before = await scrape(address)
+            for name in COUNTERS:
+                assert of(before, name, **SIMPLE) == 0
+            for reason in ("OTHER", "CANCELED", "REJECTED", "BACKEND"):
+                assert of(before, "nv_inference_request_failure", reason=reason, **SIMPLE) == 0
+            assert of(before, "nv_inference_pending_request_count", **SIMPLE) == 0
+            for _ in range(3):
+                await service.plane.infer(request())
+            with pytest.raises(InvalidRequest):
+                await service.plane.infer(request(inputs=1))
+            _, after = await scrape(address)
+            for name in ("request_success", "count", "exec_count"):
+                assert of(after, f"nv_inference_{name}", **SIMPLE) == 3
+            assert of(after, "nv_inference_request_duration_us", **SIMPLE) > 0
+            assert of(after, "nv_inference_count", model="simple_cache") == 0
+
+    asyncio.run(run())
+
+
+def test_tags_of_a_model_are_labels_of_all_its_metrics(repository):
+    async def run() -> None:
+        async with serving(repository) as (_, address):
+            text, values = await scrape(address)
+            labels = {**SIMPLE, "_my_team": 'a"b'}
+            assert of(values, "nv_inference_count", **labels) == 0
+            assert '_my_team="a\\"b"' in text
+
+    asyncio.run(run())
+
+
+def test_a_cache_is_told_where_there_is_one(repository):
+    async def run() -> None:
+        async with serving(repository) as (_, address):
+            text, _ = await scrape(address)
+            assert "nv_cache_num_entries" not in text
+        async with serving(repository, cache_config="local,size=100000") as (service, address):
+            for _ in range(3):
+                await service.plane.infer(request("simple_cache"))
+            text, values = await scrape(address)
+            model = {"model": "simple_cache", "version": "1"}
+            assert of(values, "nv_cache_num_hits_per_model", **model) == 2
+            assert of(values, "nv_cache_num_misses_per_model", **model) == 1
+            assert 'nv_cache_num_hits_per_model{model="simple"' not in text
+            assert of(values, "nv_cache_num_hits") == 2
+            assert of(values, "nv_cache_num_lookups") == 3
+            assert of(values, "nv_cache_num_entries") == 1
+            assert 0 < of(values, "nv_cache_util") < 1
+
+    asyncio.run(run())
+
+
+def test_the_machine_is_told(repository):
+    async def run() -> None:
+        async with serving(repository) as (_, address):
+            _, values = await scrape(address)
+            assert 0 <= of(values, "nv_cpu_utilization") <= 1
+            total = of(values, "nv_cpu_memory_total_bytes")
+            assert 0 < of(values, "nv_cpu_memory_used_bytes") < total
+            assert of(values, "nv_pinned_memory_pool_used_bytes") == 0
+
+    asyncio.run(run())
+
+
+def test_stages_of_pictures_are_told(tmp_path):
+    build(BuildPlan(DEMO / "digits.onnx", "digits", tmp_path, "onnxruntime"))
+    picture = (DEMO / "scene-1.jpg").read_bytes()
+
+    async def run() -> None:
+        async with serving(tmp_path) as (service, address):
+            _, before = await scrape(address)
+            name = "fovea_stage_duration_seconds"
+            assert of(before, f"{name}_count", stage="decode", model="digits") == 0
+            for data in (picture, picture, b"no picture"):
+                await service.plane.predict("digits", None, [data], PredictOptions())
+            _, after = await scrape(address)
+            for stage in ("decode", "letterbox", "queue", "infer", "postprocess"):
+                labels = {"stage": stage, "model": "digits", "version": "1"}
+                assert of(after, f"{name}_count", **labels) == 2
+                assert of(after, f"{name}_bucket", le="+Inf", **labels) == 2
+                assert of(after, f"{name}_sum", **labels) > 0
+            assert of(after, "nv_inference_request_success", model="digits") == 2
+            assert of(after, "nv_inference_exec_count", model="digits") == 2
+            failure = "nv_inference_request_failure"
+            assert of(after, failure, model="digits", reason="OTHER") == 1
+
+    asyncio.run(run())
+
+
+def test_other_paths_and_methods_are_answered_as_triton_does(repository):
+    async def run() -> None:
+        async with serving(repository) as (_, address), httpx.AsyncClient() as client:
+            answer = await client.get(f"{address}/foo")
+            assert (answer.status_code, answer.content) == (200, b"")
+            assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+            answer = await client.post(f"{address}/metrics", content=b"x")
+            assert (answer.status_code, answer.text) == (405, '{"error":"Method Not Allowed"}')
+            assert answer.headers["content-type"] == "text/plain"
+
+    asyncio.run(run())
+
+
+def test_a_port_that_is_taken_is_told(repository):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = Settings(model_repository=repository, metrics_port=taken.getsockname()[1])
+        server = MetricsServer(Service.of(settings, Registry(settings)))
+        with pytest.raises(Unavailable, match="cannot listen"):
+            asyncio.run(server.start())
+
+
+def test_stopping_closes_connections_that_are_idle(repository):
+    async def run() -> None:
+        async with serving(repository) as (_, address):
+            client = httpx.AsyncClient()
+            await client.get(f"{address}/foo")
+        with pytest.raises(httpx.TransportError):
+            await client.get(f"{address}/foo")
+        await client.aclose()
+
+    asyncio.run(run())

@@ -1,0 +1,121 @@
+"""Tensors in regions: what is read, written and refused, in Triton's words."""
+
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.utils.shared_memory as client
+from tests.engines.fake_device import fake_gpu
+
+from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
+from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
+from fovea_server.v2.messages import OutputTensor
+from fovea_server.v2.regions import Regions
+from fovea_server.v2.shared_memory import SharedMemory
+
+SIZE = 256
+OUTPUT = OutputTensor("OUTPUT0", "INT32", np.arange(16, dtype=np.int32).reshape(1, 16))
+
+
+@pytest.fixture(params=["system", "cuda"])
+def regions(request):
+    """A region "r" of 256 bytes, of each kind, and a way to see what is in it."""
+    system = SharedMemory(allowed=True)
+    with fake_gpu() as device:
+        cuda = CudaSharedMemory(allowed=True, device=lambda index: device)
+        if request.param == "cuda":
+            handle, content = device.lend(SIZE)
+            cuda.register("r", handle, 0, SIZE)
+            yield Regions(system, cuda), content
+        else:
+            key = f"/fovea_regions_{os.getpid()}"
+            made = client.create_shared_memory_region("r", key, SIZE)
+            system.register("r", key, 0, SIZE)
+            yield (
+                Regions(system, cuda),
+                client.get_contents_as_numpy(made, np.uint8, [SIZE]),
+            )
+            system.unregister()
+            client.destroy_shared_memory_region(made)
+        cuda.close()
+
+
+def test_bytes_are_read_where_they_are(regions):
+    here, content = regions
+    content[64:128] = np.arange(16, dtype=np.int32).view(np.uint8)
+    view = here.read("r", 64, 64)
+    assert np.frombuffer(view, np.int32).tolist() == list(range(16))
+    assert here.read("r", 255, 1).nbytes == 1
+    assert here.read("r", 0, 0).nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "datatype"),
+    [
+        (np.int32, "INT32"),
+        (np.float16, "FP16"),
+        (ml_dtypes.bfloat16, "BF16"),
+        (np.bool_, "BOOL"),
+        (np.float64, "FP64"),
+    ],
+)
+def test_an_output_is_written_as_the_wire_has_it(regions, dtype, datatype):
+    here, content = regions
+    array = np.arange(8).astype(dtype).reshape(2, 4)
+    written = here.write(OutputTensor("Y", datatype, array), "r", 32, 64)
+    assert written == array.nbytes
+    assert content[32 : 32 + written].tobytes() == array.tobytes()
+
+
+def test_strings_are_written_behind_their_lengths(regions):
+    here, content = regions
+    array = np.array([b"ab", b""], object)
+    assert here.write(OutputTensor("Y", "BYTES", array), "r", 0, 64) == 10
+    assert content[:10].tobytes() == b"\2\0\0\0ab\0\0\0\0"
+
+
+def test_an_output_of_no_elements_is_written(regions):
+    here, _ = regions
+    assert here.write(OutputTensor("Y", "FP32", np.empty((0, 4), np.float32)), "r", 0, 0) == 0
+
+
+def test_a_region_that_is_not_there(regions):
+    here, _ = regions
+    for act in (lambda: here.read("nope", 0, 1), lambda: here.write(OUTPUT, "nope", 0, 64)):
+        with pytest.raises(NotFound, match=r"^Unable to find shared memory region: 'nope'$"):
+            act()
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "words"),
+    [
+        (SIZE, 0, "Invalid offset for shared memory region: 'r'"),
+        (2**64 - 1, 64, "Invalid offset for shared memory region: 'r'"),
+        (-1, 64, "Invalid offset for shared memory region: 'r'"),
+        (0, SIZE + 1, "Invalid offset \\+ byte size for shared memory region: 'r'"),
+        (250, 7, "Invalid offset \\+ byte size for shared memory region: 'r'"),
+        (1, 2**64 - 1, "Invalid offset \\+ byte size for shared memory region: 'r'"),
+        (0, -1, "Invalid offset \\+ byte size for shared memory region: 'r'"),
+    ],
+)
+def test_what_is_behind_the_end_is_refused(regions, offset, size, words):
+    here, _ = regions
+    for act in (
+        lambda: here.read("r", offset, size),
+        lambda: here.write(OUTPUT, "r", offset, size),
+    ):
+        with pytest.raises(InvalidRequest, match=f"^{words}$"):
+            act()
+
+
+def test_room_that_is_too_small_is_told_and_left_as_it_was(regions):
+    here, content = regions
+    before = content.copy()
+    with pytest.raises(RegionFailed) as refused:
+        here.write(OUTPUT, "r", 64, 32)
+    assert str(refused.value) == (
+        "shared memory size specified with the request for output 'OUTPUT0' (32 bytes) should be "
+        "at least 64 bytes to hold the results"
+    )
+    assert np.array_equal(content, before)

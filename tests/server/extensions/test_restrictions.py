@@ -1,0 +1,48 @@
+"""Which parts of the protocol ask for which secret."""
+
+import pytest
+
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.v2.restrictions import Restrictions
+
+
+def test_an_api_asks_for_its_own_secret():
+    here = Restrictions.parse(["model-repository,logging:admin=a=b", "inference:key=s"])
+    assert here.missing("health", lambda key: None) is None
+    assert here.missing("logging", lambda key: None) == "admin"
+    assert here.missing("logging", {"admin": "a=b"}.get) is None
+    assert here.missing("model-repository", {"admin": "a=B"}.get) == "admin"
+    assert here.missing("inference", {"admin": "a=b"}.get) == "key"
+    assert here.missing("inference", {"key": "s"}.get) is None
+
+
+def test_a_secret_may_have_any_letters():
+    here = Restrictions.parse(["trace:key=Grüße"])
+    assert here.missing("trace", {"key": "Grüße"}.get) is None
+    assert here.missing("trace", {"key": "Gruesse"}.get) == "key"
+
+
+def test_none_restrict_nothing():
+    assert Restrictions.parse([]).missing("inference", lambda key: None) is None
+
+
+@pytest.mark.parametrize("given", ["", "inference", "inference:key", ":k=v", "inference:=v"])
+def test_what_is_not_understood_is_told_without_the_secret(given):
+    with pytest.raises(InvalidOption, match=r"API.*KEY=VALUE"):
+        Restrictions.parse([given])
+
+
+def test_a_secret_is_not_told():
+    with pytest.raises(InvalidOption) as refused:
+        Restrictions.parse(["inference:=hunter2"])
+    assert "hunter2" not in str(refused.value)
+
+
+def test_an_api_that_is_not_there_is_told_with_those_that_are():
+    with pytest.raises(InvalidOption, match=r"no API 'infer' .*inference.*logging"):
+        Restrictions.parse(["health,infer:k=v"])
+
+
+def test_an_api_is_restricted_once():
+    with pytest.raises(InvalidOption, match="'health' can not be specified in multiple"):
+        Restrictions.parse(["health:k=v", "health,metadata:l=w"])

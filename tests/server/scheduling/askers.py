@@ -1,0 +1,44 @@
+"""Requests to a model whose gate is shut."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tests.server.scheduling.golden import Served, rows
+
+from fovea_server.v2.messages import InferResponse
+
+
+class Askers:
+    """Requests to a model whose gate is shut, and in which order they were answered."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.order: list[str] = []
+        self.tasks: dict[str, asyncio.Task[InferResponse]] = {}
+
+    async def send(self, name: str, **fields: Any) -> None:
+        self.tasks[name] = asyncio.create_task(self._ask(name, **fields))
+        await asyncio.sleep(0)
+
+    async def _ask(self, name: str, **fields: Any) -> InferResponse:
+        response = await self.served.infer(rows(0), rows(0), id=name, **fields)
+        self.order.append(name)
+        return response
+
+    async def answers(self) -> list[InferResponse | BaseException]:
+        self.served.gate.open.set()
+        return await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+def dynamic(**values: Any) -> Callable[[Any], None]:
+    """A change of the dynamic batching of a model."""
+
+    def change(config: Any) -> None:
+        for name, value in values.items():
+            if name == "preferred_batch_size":
+                config.dynamic_batching.preferred_batch_size[:] = [value]
+            else:
+                setattr(config.dynamic_batching, name, value)
+
+    return change
