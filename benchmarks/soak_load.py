@@ -44,9 +44,9 @@ class MixedLoad:
         async with grpc.aio.insecure_channel(target) as channel:
             others = (self._reload, self._unload, self._hang_up)
             async with asyncio.TaskGroup() as group:
-                for seed in range(8):
+                for seed in range(6):
                     group.create_task(self._http(seed))
-                for seed in range(3):
+                for seed in range(5):
                     group.create_task(self._grpc(channel, seed))
                 group.create_task(self._stream(channel))
                 group.create_task(self._cancel(channel))

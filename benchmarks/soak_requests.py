@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from tritonclient.grpc import service_pb2
 
 from fovea_engines.backends.base import Array
 
-REGION, REGION_BYTES = "fovea_soak", 1 << 20
+REGION, REGION_BYTES = f"fovea_soak_{os.getpid()}", 1 << 20
 RELOADED = "simple_nobatch"
 """A model that is loaded anew all the while, and never fails to answer."""
 

@@ -59,13 +59,6 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> An
     return message
 
 
-def complete_ensemble(config: ModelConfig) -> Any:
-    """The message of an ensemble, which has no engine to ask."""
-    message = model_config_messages().ModelConfig()
-    message.CopyFrom(config.message)
-    return message
-
-
 def _platform(backend: str) -> str:
     if backend in TENSORRT_BACKENDS:
         return "tensorrt_plan"

@@ -15,6 +15,7 @@ from fovea_server.registry import Registry
 from fovea_server.v2.classification import classify
 from fovea_server.v2.messages import InferRequest, InferResponse, RequestedOutput
 from fovea_server.v2.pictures import encoded_pictures, options_of, prediction_tensors, wanted
+from fovea_server.v2.trace import TraceSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +44,9 @@ class Prediction:
 class DataPlane:
     """Answers predictions from the models of a registry."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, trace: TraceSettings) -> None:
         self.registry = registry
+        self._trace = trace
 
     async def predict(
         self,
@@ -108,10 +110,13 @@ class DataPlane:
         pictures = encoded_pictures(model, request)
         if pictures is not None:
             return await self._boxes(model, request, pictures)
+        request.trace = self._trace.sample(model.name, model.version, request.id)
         response = await model.scheduler.infer(request)
         for asked in request.outputs:
             if asked.classification:
                 _classify(response, asked, model)
+        if request.trace is not None:
+            self._trace.save(request.trace)
         return response
 
     async def _boxes(

@@ -15,7 +15,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.tensorrt.mismatch import mismatch
 from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady
-from fovea_server.completion import complete, complete_ensemble
+from fovea_server.completion import complete
 from fovea_server.config import ModelConfig
 from fovea_server.fits import check_fit
 from fovea_server.model_labels import read_output_labels
@@ -125,13 +125,15 @@ class ServedModel:
             InvalidRequest: it takes tensors only.
             ModelNotReady: it is loading, failed to load, has died or is being unloaded.
         """
+        # Taken before it is looked at: another thread may be unloading it.
+        pipeline = self._pipeline
         self._check_ready()
-        if self._pipeline is None:
+        if pipeline is None:
             raise InvalidRequest(
                 f"model '{self.name}' takes tensors, not pictures; see `fovea inspect` for its "
                 "inputs"
             )
-        return self._pipeline
+        return pipeline
 
     @property
     def scheduler(self) -> Scheduler:
@@ -140,9 +142,10 @@ class ServedModel:
         Raises:
             ModelNotReady: it is loading, failed to load, has died or is being unloaded.
         """
+        scheduler = self._scheduler
         self._check_ready()
-        assert self._scheduler is not None, "one that is ready has one"
-        return self._scheduler
+        assert scheduler is not None, "one that is ready has one"
+        return scheduler
 
     def _check_ready(self) -> None:
         if self.state is not State.READY:
@@ -209,7 +212,6 @@ class ServedModel:
     def _serve(self) -> None:
         started = time.monotonic()
         if self._config.composing:
-            self.config = complete_ensemble(self._config)
             self._labels = self._composed_labels()
         else:
             self._engine = engine = open_engine(self._folder, self._config, self._settings)

@@ -48,8 +48,13 @@ class Registry:
     Which models are loaded, and when, the settings' `model_control_mode` says; which versions of
     one, its `version_policy`. As Triton does.
 
+    Attributes:
+        cache: answers of all models that are kept; None where the server keeps none.
+        started: whether all that the start was to load has been tried.
+
     Raises:
         NotFound: the repository is not a folder.
+        InvalidOption: the setting of the cache cannot be read.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -73,7 +78,7 @@ class Registry:
     def _run(self) -> None:
         try:
             self._load_first()
-        except OSError as error:
+        except (FoveaError, OSError) as error:
             log.error("the repository cannot be read: %s", error)
         self._scanned = self.started = True
         ready = sum(model.state is State.READY for model in self)
@@ -221,10 +226,7 @@ class Registry:
             InvalidRequest: the model cannot be served; what was served is served still.
         """
         self._check_mode()
-        try:
-            check_name(name)
-        except InvalidModel as error:
-            raise InvalidRequest(str(error)) from error
+        check_name(name)
         with ExitStack() as stack:
             try:
                 source = self._source(stack, name, config, files or {})

@@ -120,6 +120,12 @@ class Settings(BaseSettings):
         description="least that is logged: debug (with every request), info, warning or error",
     )
     log_verbose: int = Field(0, ge=0, description="above 0: every request too")
+    log_info: bool = Field(True, description="log events, not only warnings and errors")
+    log_warning: bool = Field(True, description="log warnings")
+    log_error: bool = Field(True, description="log errors")
+    log_format: str = Field(
+        "default", pattern="^(default|ISO8601)$", description="how times are logged: default or ISO8601"
+    )
     log_file: Path | None = Field(None, description="file of the log; default stderr")
 
     max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests at once, MB")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.errors import InvalidModel, InvalidRequest
 from fovea_server.config import ModelConfig
 from fovea_server.settings import Settings
 
@@ -111,13 +111,13 @@ def check_name(name: str) -> None:
     """Refuse what could lead out of the repository.
 
     Raises:
-        InvalidModel: Triton's text.
+        InvalidRequest: Triton's text.
     """
     if not name:
-        raise InvalidModel("model name must not be empty")
+        raise InvalidRequest("model name must not be empty")
     if not name.strip():
-        raise InvalidModel("model name must not contain only whitespace characters")
+        raise InvalidRequest("model name must not contain only whitespace characters")
     if ".." in name or "/" in name:
-        raise InvalidModel(
+        raise InvalidRequest(
             f"invalid model name '{name}', model name must not contain path traversal characters"
         )

@@ -81,6 +81,19 @@ def waiting(server: RunningServer) -> bool:
     return line in metrics.splitlines()
 
 
+def test_every_method_of_the_service_is_there(channel):
+    methods = messages.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+    assert len(methods) == 20
+    for name in methods:
+        try:
+            list(channel.unary_stream(f"{SERVICE}/{name}")(b""))
+        except grpc.RpcError as error:
+            told = error.details()
+        else:
+            told = ""
+        assert told != "Method not found!", name
+
+
 def test_messages_may_be_large(client):
     sent = np.random.default_rng(0).random((3, 2_000_000), np.float32)
     got = client.infer("identity_fp32", floats(sent)).as_numpy("OUTPUT0")

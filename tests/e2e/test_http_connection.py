@@ -73,6 +73,20 @@ def test_a_body_in_chunks(port):
     assert b"expected 1 inputs but got 0 inputs" in received
 
 
+def test_a_request_in_pieces_of_any_size(port):
+    sent = (
+        f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}Connection: close\r\n"
+        'Content-Length: 13\r\n\r\n{"inputs":[]}'
+    ).encode()
+    for size in (1, 3, 7, 50, len(sent) - 12):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for at in range(0, len(sent), size):
+                connection.sendall(sent[at : at + size])
+                time.sleep(0.001)
+            assert b"expected 1 inputs but got 0 inputs" in connection.recv(65_536)
+
+
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_body_over_the_limit_is_told_to_a_client_that_sends_first(
     demo_repository, serve, declared

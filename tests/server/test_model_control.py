@@ -249,6 +249,21 @@ def test_two_who_load_the_same_model_at_once_get_one(repository):
         assert answer(registry.find("plus")) == 5
 
 
+def test_what_has_died_is_told_and_can_be_loaded_again(repository):
+    with serving(repository, **EXPLICIT, load_model=("*",)) as registry:
+        registry.find("plus").scheduler.failure = "its engine has died"
+        assert registry.reason == "plus: its engine has died"
+        assert registry.index()[1] == IndexEntry("plus", "1", "UNAVAILABLE", "its engine has died")
+        with pytest.raises(NotFound, match="'plus' has no available versions"):
+            registry.find("plus")
+        with pytest.raises(ModelNotReady, match="its engine has died"):
+            _ = registry.get("plus").pipeline
+        assert answer(registry.find("other")) == 1
+        registry.load("plus")
+        assert answer(registry.find("plus")) == 5
+        assert registry.ready
+
+
 def test_poll_mode_follows_the_repository(repository):
     chain(repository, "both", "plus", "other")
     settings = {"model_control_mode": "poll", "repository_poll_secs": 0.1}

@@ -98,7 +98,10 @@ def test_ensembles_are_served_after_what_they_run(tmp_path):
         ({"max_batch": 16}, "which only allows maximum batch size to be 8"),
         ({"version": 7}, "depends on 'plus' whose required version 7 is not loaded."),
         ({"models": ("nope",)}, "contains models that are not available or ambiguous: nope"),
-        ({"models": ("both",)}, "circular dependency between ensembles: both -> ... -> both -> both"),
+        (
+            {"models": ("both",)},
+            "circular dependency between ensembles: both -> ... -> both -> both",
+        ),
         ({"models": ("broken",)}, "depends on 'broken' which has no loaded version. Model"),
         ({"models": ("wide",)}, "tensor X: inconsistent shape: [-1,4] is inferred from model"),
     ],

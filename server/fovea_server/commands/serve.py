@@ -80,11 +80,15 @@ def serve(
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """
     from fovea_server.listen import bind_all
-    from fovea_server.logs import set_up_logging
+    from fovea_server.logs import SERVER_LOG, set_up_logging
     from fovea_server.registry import Registry
+    from fovea_server.v2.log_settings import LogSettings
 
     settings = read_settings(repository, given)
     set_up_logging(settings.log_level, file=settings.log_file, verbose=settings.log_verbose)
+    switches = {name: getattr(settings, name) for name in ("log_info", "log_warning", "log_error")}
+    off = {name: on for name, on in switches.items() if not on}
+    LogSettings(SERVER_LOG).update({"log_format": settings.log_format, **off})
     registry = Registry(settings)
     listeners = bind_all(settings)
     registry.start()

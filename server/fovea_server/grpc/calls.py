@@ -53,19 +53,19 @@ def guard(restrictions: Restrictions, api: str) -> Guard:
     return check
 
 
-def unary(method: Unary, request_type: Any, admit: Guard) -> Handler:
+def unary(method: Unary, read: Callable[[bytes], Any], admit: Guard) -> Handler:
     """A call with one request and one answer.
 
     Args:
-        method: takes a message and gives one, or its bytes.
-        request_type: of the message it takes.
+        method: takes what was read and gives a message, or its bytes.
+        read: makes sense of the bytes of a request.
         admit: raises for calls that may not be made.
     """
 
     async def answer(data: bytes, context: Context) -> bytes:
         try:
             admit(context)
-            found = await method(parse(request_type, data))
+            found = await method(read(data))
             return found if type(found) is bytes else found.SerializeToString()
         except FoveaError as error:
             await refuse(context, error)

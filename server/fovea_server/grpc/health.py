@@ -19,15 +19,6 @@ _NOT_SERVING = bytes([1 << 3, 2])
 _LOOK_S = 0.5
 
 
-class AnyRequest:
-    """A message of which nothing is read."""
-
-    @staticmethod
-    def FromString(data: bytes) -> bytes:  # noqa: N802 - as protobuf names it
-        """The message as it came."""
-        return data
-
-
 class Health:
     """Whether the server is ready.
 

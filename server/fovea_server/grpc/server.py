@@ -6,17 +6,12 @@ import logging
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import Unavailable
-from fovea_server.grpc.calls import Handler, Unary, guard, stream, unary
 from fovea_server.grpc.credentials import server_credentials
-from fovea_server.grpc.health import AnyRequest, Health
+from fovea_server.grpc.health import Health
 from fovea_server.grpc.inference import Inference
-from fovea_server.grpc.models import Models
-from fovea_server.grpc.repository import Repository
-from fovea_server.grpc.settings import SettingsCalls
-from fovea_server.grpc.shared_memory import SharedMemoryCalls
+from fovea_server.grpc.methods import HEALTH, INFERENCE, health_methods, inference_methods
 from fovea_server.settings import Settings
 from fovea_server.v2.service import Service
 
@@ -58,11 +53,12 @@ class GrpcServer:
         # It belongs to the loop that runs now.
         server = grpc.aio.server(options=_options(settings))
         server.add_generic_rpc_handlers(
-            (
-                grpc.method_handlers_generic_handler(
-                    "inference.GRPCInferenceService", self._methods()
-                ),
-                grpc.method_handlers_generic_handler("grpc.health.v1.Health", self._probes()),
+            tuple(
+                grpc.method_handlers_generic_handler(name, methods)
+                for name, methods in (
+                    (INFERENCE, inference_methods(self._service, self._inference)),
+                    (HEALTH, health_methods(self._service, self._health)),
+                )
             )
         )
         self.port = _listen(server, settings, self._credentials)
@@ -77,54 +73,6 @@ class GrpcServer:
         self._inference.close()
         self._health.close()
         await self._server.stop(grace_s)
-
-    def _methods(self) -> dict[str, Handler]:
-        service, restrictions = self._service, self._service.grpc_restrictions
-        models, repository = Models(service), Repository(service.plane.registry)
-        memory, settings = SharedMemoryCalls(service), SettingsCalls(service)
-        apis: dict[str, dict[str, Unary]] = {
-            "health": {
-                "ServerLive": models.live,
-                "ServerReady": models.ready,
-                "ModelReady": models.model_ready,
-            },
-            "metadata": {
-                "ServerMetadata": models.server_metadata,
-                "ModelMetadata": models.metadata,
-            },
-            "inference": {"ModelInfer": self._inference.infer},
-            "model-config": {"ModelConfig": models.config},
-            "statistics": {"ModelStatistics": models.statistics},
-            "model-repository": {
-                "RepositoryIndex": repository.index,
-                "RepositoryModelLoad": repository.load,
-                "RepositoryModelUnload": repository.unload,
-            },
-            "shared-memory": {
-                "SystemSharedMemoryStatus": memory.system_status,
-                "SystemSharedMemoryRegister": memory.register_system,
-                "SystemSharedMemoryUnregister": memory.unregister_system,
-                "CudaSharedMemoryStatus": memory.cuda_status,
-                "CudaSharedMemoryRegister": memory.register_cuda,
-                "CudaSharedMemoryUnregister": memory.unregister_cuda,
-            },
-            "trace": {"TraceSetting": settings.trace},
-            "logging": {"LogSettings": settings.log},
-        }
-        handlers = {
-            name: unary(method, getattr(messages, f"{name}Request"), guard(restrictions, api))
-            for api, methods in apis.items()
-            for name, method in methods.items()
-        }
-        admit = guard(restrictions, "inference")
-        return {**handlers, "ModelStreamInfer": stream(self._inference.stream, admit)}
-
-    def _probes(self) -> dict[str, Handler]:
-        admit = guard(self._service.grpc_restrictions, "health")
-        return {
-            "Check": unary(self._health.check, AnyRequest, admit),
-            "Watch": stream(self._health.watch, admit),
-        }
 
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Protocol
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, ShuttingDown
+from fovea_server.http.body import Body
 from fovea_server.http.compression import too_large
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Answer, Buffer, Request, error_answer
@@ -65,7 +66,6 @@ class Exchange:
         self._front = front
         self._connection = connection
         self._method, self._target = method, target
-        self._body: bytes | bytearray = b""
         self._held = 0
         self._whole = self._may_start = self._refused = self._lost = False
         self._expects = headers.get(b"expect", b"").lower() == b"100-continue"
@@ -79,10 +79,12 @@ class Exchange:
             self._answer = admitted
         else:
             self._admitted = admitted
-        declared = headers.get(b"content-length", b"0")
+        # The parser has refused what is no number.
+        declared = int(headers.get(b"content-length", b"0"))
+        self._body = Body(declared)
         limit = front.service.settings.http_max_input_size
-        if declared.isdigit() and int(declared) > limit:
-            self._give_up(too_large(int(declared), limit))
+        if declared > limit:
+            self._give_up(too_large(declared, limit))
 
     def start(self) -> None:
         """Its turn has come: what was before it on the connection is answered."""
@@ -111,13 +113,7 @@ class Exchange:
         except FoveaError as error:
             self._give_up(error)
             return
-        if not self._body:
-            # The usual small body comes in one piece, and is never copied.
-            self._body = piece
-        elif isinstance(self._body, bytearray):
-            self._body += piece
-        else:
-            self._body = bytearray(self._body) + piece
+        self._body.add(piece)
 
     def on_whole(self) -> None:
         """All of the body is there."""
@@ -149,7 +145,7 @@ class Exchange:
     async def _run(self) -> None:
         assert self._admitted is not None, "what was refused has its answer"
         route, request = self._admitted
-        request.body, self._body = self._body, b""
+        request.body = self._body.take()
         try:
             answer = await self._front.answer(route, request)
         except asyncio.CancelledError:
@@ -163,7 +159,7 @@ class Exchange:
         """What is still under way of the body is not for anybody."""
         self._answer = error_answer(error)
         self._refused, self.keep_alive = True, False
-        self._body = b""
+        self._body.take()
         self._let_go()
         self._stop_timer()
         self._go_on()

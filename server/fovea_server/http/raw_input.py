@@ -9,7 +9,6 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.model import ServedModel
 from fovea_server.v2.datatypes import NUMPY
 from fovea_server.v2.messages import InputTensor
-from fovea_server.v2.pictures import raw_picture
 
 
 def raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
@@ -19,9 +18,6 @@ def raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
         InvalidRequest: the model has several inputs, or the shape cannot be told; Triton's text.
     """
     view = memoryview(body)
-    picture = raw_picture(model, view)
-    if picture is not None:
-        return picture
     signature = model.signature
     if len(signature.inputs) != 1:
         raise _refused(

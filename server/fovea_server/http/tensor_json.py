@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -65,17 +64,19 @@ def _flattened(data: list[Any]) -> tuple[list[Any], set[type]]:
         data = list(chain.from_iterable(data))
         kinds = set(map(type, data))
     if list in kinds:
-        data = list(_leaves(data))
-        kinds = set(map(type, data))
+        leaves: list[Any] = []
+        _collect(data, leaves)
+        data, kinds = leaves, set(map(type, leaves))
     return data, kinds
 
 
-def _leaves(data: list[Any]) -> Iterator[Any]:
+def _collect(data: list[Any], leaves: list[Any]) -> None:
+    """No generator, which would hand each element up through every level."""
     for value in data:
         if type(value) is list:
-            yield from _leaves(value)
+            _collect(value, leaves)
         else:
-            yield value
+            leaves.append(value)
 
 
 def _objection(datatype: str, kinds: set[type]) -> str | None:

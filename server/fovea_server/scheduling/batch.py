@@ -92,7 +92,7 @@ class BatchScheduler:
             raise ModelNotReady(self.failure)
         self._door.check(request)
         if not self._waiting and not self._batching.waits and self._lane.takes(checked):
-            return self._run_here(checked, arrived_ns)
+            return self._run_here(request, checked, arrived_ns)
         loop = asyncio.get_running_loop()
         job = Job(request, checked, arrived_ns, loop.create_future())
         with self._door:
@@ -120,7 +120,7 @@ class BatchScheduler:
         self._turn_away(ShuttingDown("the server stopped before this request was done"))
         done.set_result(None)
 
-    def _run_here(self, checked: Checked, arrived_ns: int) -> Outputs:
+    def _run_here(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
         alone = not self._running
         execution = execute(self.contract.name, self._session, (checked,), alone=alone)
         self._lane.learn(execution.spans.compute_infer, here=True)
@@ -129,7 +129,7 @@ class BatchScheduler:
             self._look_at(execution.error)
             raise execution.error
         self._statistics.executed(execution.rows, execution.spans)
-        self._count_success(checked, arrived_ns, execution)
+        self._count_success(request, checked, arrived_ns, execution)
         return execution.outputs[0]
 
     def _enter(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
@@ -201,11 +201,15 @@ class BatchScheduler:
             if job.future.done():
                 self._count_failure(job.arrived_ns, FailureReason.CANCELED)
             else:
-                self._count_success(job.checked, job.arrived_ns, execution)
+                self._count_success(job.request, job.checked, job.arrived_ns, execution)
                 job.future.set_result(outputs)
 
-    def _count_success(self, checked: Checked, arrived_ns: int, execution: Execution) -> None:
+    def _count_success(
+        self, request: InferRequest, checked: Checked, arrived_ns: int, execution: Execution
+    ) -> None:
         spans = execution.spans._replace(queue=execution.began_ns - arrived_ns)
+        if request.trace is not None:
+            request.trace.computed(spans)
         self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, spans)
 
     def _count_failure(self, arrived_ns: int, reason: FailureReason) -> None:

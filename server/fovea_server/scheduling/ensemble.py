@@ -46,7 +46,7 @@ class Step:
     @classmethod
     def of(cls, message: Any) -> Self:
         """From a step of the `ModelEnsembling` message."""
-        version = None if message.model_version == -1 else message.model_version
+        version = message.model_version if message.model_version > 0 else None
         # Sorted, because protobuf hands maps out in any order.
         inputs, outputs = sorted(message.input_map.items()), sorted(message.output_map.items())
         return cls(message.model_name, version, dict(inputs), dict(outputs))
@@ -130,6 +130,10 @@ class EnsembleScheduler:
                 if not running:
                     break
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                # Every error is looked at, or asyncio would log those that are not.
+                errors = [error for task in done if (error := task.exception()) is not None]
+                if errors:
+                    raise errors[0]
                 for task in done:
                     tensors |= {tensor.name: tensor for tensor in task.result()}
         finally:

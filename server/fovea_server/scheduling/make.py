@@ -70,24 +70,28 @@ def make_scheduler(
             ),
             config,
         )
-    if cache is not None and config.response_cache.enable:
+    # The answers of a sequence depend on more than one request.
+    cacheable = config.response_cache.enable and not config.HasField("sequence_batching")
+    if cache is not None and cacheable:
         made = CachedScheduler(made, cache, statistics)
     return made
 
 
 def _around(batches: BatchScheduler, config: Any) -> Scheduler:
     """What the configuration wants besides batches."""
+    sequences, ordered = config.sequence_batching, config.dynamic_batching.preserve_ordering
+    made: Scheduler = batches
     if config.HasField("sequence_batching"):
-        sequences, batched = config.sequence_batching, config.max_batch_size > 0
-        return SequenceScheduler(
+        batched = config.max_batch_size > 0
+        made = SequenceScheduler(
             batches,
             Controls(sequences, batched=batched),
             States(sequences, batched=batched),
             sequences.max_sequence_idle_microseconds or _IDLE_US,
         )
-    if config.dynamic_batching.preserve_ordering:
-        return OrderedScheduler(batches)
-    return batches
+    if ordered or sequences.oldest.preserve_ordering:
+        made = OrderedScheduler(made)
+    return made
 
 
 def _batching(config: Any) -> Batching:
@@ -135,5 +139,9 @@ def _side_by_side(config: Any, session: Session) -> int:
     An engine here has no state, so that one instance, which is also what Triton writes where
     nothing is said, may run as often side by side as keeps the device busy.
     """
-    instances: int = sum(group.count for group in config.instance_group)
+    instances: int = sum(
+        group.count * max(1, len(group.gpus))
+        for group in config.instance_group
+        if not group.passive
+    )
     return instances if instances > 1 else session.concurrency

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,7 +108,7 @@ class CudaSharedMemory:
         Raises:
             NotFound: there is none of that name.
         """
-        opened = self._opened
+        opened = dict(self._opened)
         if name is None:
             return [opened[each].region for each in sorted(opened)]
         if name not in opened:
@@ -157,18 +157,17 @@ class _OpenedRegion:
     def __init__(self, region: CudaRegion, device: Device, handle: bytes) -> None:
         self.region = region
         self._device = device
-        with device.current():
+        with device.current(), ExitStack() as undo:
             self._memory = device.open_shared(handle)
-            try:
-                if not 0 < region.byte_size <= self._memory.size:
-                    raise InvalidRequest(
-                        f"failed to register shared memory region '{region.name}': invalid args"
-                    )
-                self._pinned = device.pinned(region.byte_size)
-                self._stream = device.stream()
-            except BaseException:
-                self._memory.close()
-                raise
+            undo.callback(self._memory.close)
+            if not 0 < region.byte_size <= self._memory.size:
+                raise InvalidRequest(
+                    f"failed to register shared memory region '{region.name}': invalid args"
+                )
+            self._pinned = device.pinned(region.byte_size)
+            undo.callback(self._pinned.close)
+            self._stream = device.stream()
+            undo.pop_all()
 
     def read(self, offset: int, size: int) -> memoryview:
         with self._failures(), self._device.current():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fovea_engines.backends.base import Array
+from fovea_server.v2.request_trace import RequestTrace
 
 Parameter = bool | int | float | str
 
@@ -52,6 +53,7 @@ class InferRequest:
         sequence_id: 0 or "" for none.
         sequence_start: first of its sequence.
         sequence_end: last of its sequence.
+        trace: where its timestamps go; None for nearly all.
     """
 
     model_name: str
@@ -65,6 +67,7 @@ class InferRequest:
     sequence_id: int | str = 0
     sequence_start: bool = False
     sequence_end: bool = False
+    trace: RequestTrace | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -52,13 +52,14 @@ class Service:
         """
         system = SharedMemory(settings.allow_client_shm)
         cuda = CudaSharedMemory(settings.allow_client_shm)
+        trace = TraceSettings(settings.trace_config, registry)
         return cls(
             settings=settings,
-            plane=DataPlane(registry),
+            plane=DataPlane(registry, trace),
             system_shared_memory=system,
             cuda_shared_memory=cuda,
             regions=Regions(system, cuda),
-            trace=TraceSettings(settings.trace_config, registry),
+            trace=trace,
             log_settings=LogSettings(SERVER_LOG),
             http_restrictions=Restrictions.parse(settings.http_restricted_api),
             grpc_restrictions=Restrictions.parse(settings.grpc_restricted_protocol),

@@ -96,7 +96,7 @@ class SharedMemory:
         Raises:
             NotFound: there is none of that name.
         """
-        mapped = self._mapped
+        mapped = dict(self._mapped)
         if name is None:
             return [mapped[name][0] for name in sorted(mapped)]
         if name not in mapped:
@@ -120,9 +120,8 @@ class _Mapping:
         self._region = region
         descriptor = _open(region)
         try:
-            if os.fstat(descriptor).st_size < region.offset + region.byte_size:
-                raise _invalid(region)
-            if region.offset < 0 or region.byte_size < 1:
+            room = os.fstat(descriptor).st_size - region.offset
+            if region.offset < 0 or not 0 < region.byte_size <= room:
                 raise _invalid(region)
             # The kernel maps whole pages.
             self._skipped = region.offset % mmap.ALLOCATIONGRANULARITY
@@ -131,7 +130,7 @@ class _Mapping:
                 self._skipped + region.byte_size,
                 offset=region.offset - self._skipped,
             )
-        except (OSError, ValueError, OverflowError) as error:
+        except (OSError, ValueError) as error:
             log.debug("shared memory region %r: %s", region.name, error)
             raise _invalid(region) from error
         finally:

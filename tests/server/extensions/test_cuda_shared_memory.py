@@ -10,6 +10,7 @@ from fovea_preprocess.errors import (
     BackendUnavailable,
     InvalidRequest,
     NotFound,
+    OutOfMemory,
     RegionFailed,
     Unsupported,
 )
@@ -112,6 +113,16 @@ def test_what_no_gpu_knows_is_refused(memory, device_id):
     ):
         memory.register("c", b"x" * 64, device_id, 64)
     assert memory.status() == []
+
+
+def test_a_registration_that_fails_half_way_leaves_nothing(memory, device, lent, monkeypatch):
+    def full(size: int) -> None:
+        raise OutOfMemory("no host memory is left")
+
+    monkeypatch.setattr(device, "pinned", full)
+    with pytest.raises(InvalidRequest, match=r"invalid args$"):
+        memory.register("c", lent[0], 0, SIZE)
+    assert not any(device.alive.values())
 
 
 @pytest.mark.parametrize("operation", ["copy_in", "copy_out"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Unsupported
 from fovea_server.http.compression import compress, decompressed
 from fovea_server.http.endpoints.names import model_of
@@ -11,7 +13,11 @@ from fovea_server.http.messages import TEXT, Answer, Request, error_answer
 from fovea_server.http.raw_input import raw_input
 from fovea_server.model import ServedModel
 from fovea_server.v2.messages import InferRequest
+from fovea_server.v2.pictures import raw_picture
 from fovea_server.v2.service import Service
+
+# Bytes of JSON that take longer to read than the event loop should stand still.
+_LARGE = 262_144
 
 
 async def infer(service: Service, request: Request) -> Answer:
@@ -27,7 +33,11 @@ async def infer(service: Service, request: Request) -> Answer:
         header_size = _header_size(request, len(body))
     except FoveaError as error:
         return error_answer(error, TEXT)
-    asked, wish = _asked(service, model, request, body, header_size)
+    arguments = (service, model, request, body, header_size)
+    if header_size > _LARGE:
+        asked, wish = await asyncio.to_thread(_asked, *arguments)
+    else:
+        asked, wish = _asked(*arguments)
     response = await service.plane.infer(asked)
     try:
         answer = infer_answer(response, wish, service.regions)
@@ -52,8 +62,10 @@ def _asked(
         reader = BodyReader(asked, body, header_size, service.regions)
         reader.read()
         return asked, reader.wish
-    asked.inputs.append(raw_input(model, body))
-    return asked, Wish(by_default=True)
+    picture = raw_picture(model, memoryview(body))
+    asked.inputs.append(picture or raw_input(model, body))
+    # Who sends a picture so reads the answer, too; Triton answers a tensor in binary.
+    return asked, Wish(by_default=picture is None)
 
 
 def _header_size(request: Request, body_size: int) -> int:

@@ -1,0 +1,76 @@
+"""Every method of the services, what answers it, and what it takes to be let in."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tritonclient.grpc import service_pb2 as messages
+
+from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
+from fovea_server.grpc.health import Health
+from fovea_server.grpc.inference import Inference
+from fovea_server.grpc.models import Models
+from fovea_server.grpc.repository import Repository
+from fovea_server.grpc.settings import SettingsCalls
+from fovea_server.grpc.shared_memory import SharedMemoryCalls
+from fovea_server.v2.service import Service
+
+INFERENCE = "inference.GRPCInferenceService"
+HEALTH = "grpc.health.v1.Health"
+
+
+def inference_methods(service: Service, inference: Inference) -> dict[str, Handler]:
+    """Triton's own service.
+
+    Args:
+        service: of the protocol.
+        inference: runs models.
+
+    Returns:
+        The handlers by the names of their methods.
+    """
+    restrictions = service.grpc_restrictions
+    models, repository = Models(service), Repository(service.plane.registry)
+    memory, settings = SharedMemoryCalls(service), SettingsCalls(service)
+    apis: dict[str, dict[str, Unary]] = {
+        "health": {
+            "ServerLive": models.live,
+            "ServerReady": models.ready,
+            "ModelReady": models.model_ready,
+        },
+        "metadata": {
+            "ServerMetadata": models.server_metadata,
+            "ModelMetadata": models.metadata,
+        },
+        "inference": {"ModelInfer": inference.infer},
+        "model-config": {"ModelConfig": models.config},
+        "statistics": {"ModelStatistics": models.statistics},
+        "model-repository": {
+            "RepositoryIndex": repository.index,
+            "RepositoryModelLoad": repository.load,
+            "RepositoryModelUnload": repository.unload,
+        },
+        "shared-memory": {
+            "SystemSharedMemoryStatus": memory.system_status,
+            "SystemSharedMemoryRegister": memory.register_system,
+            "SystemSharedMemoryUnregister": memory.unregister_system,
+            "CudaSharedMemoryStatus": memory.cuda_status,
+            "CudaSharedMemoryRegister": memory.register_cuda,
+            "CudaSharedMemoryUnregister": memory.unregister_cuda,
+        },
+        "trace": {"TraceSetting": settings.trace},
+        "logging": {"LogSettings": settings.log},
+    }
+    handlers = {"ModelStreamInfer": stream(inference.stream, guard(restrictions, "inference"))}
+    for api, methods in apis.items():
+        for name, method in methods.items():
+            read = partial(parse, getattr(messages, f"{name}Request"))
+            handlers[name] = unary(method, read, guard(restrictions, api))
+    return handlers
+
+
+def health_methods(service: Service, health: Health) -> dict[str, Handler]:
+    """The service that probes ask, alike."""
+    admit = guard(service.grpc_restrictions, "health")
+    # Of what they ask about nothing is read.
+    return {"Check": unary(health.check, bytes, admit), "Watch": stream(health.watch, admit)}

@@ -1,0 +1,65 @@
+"""Elements of tensors as JSON has them."""
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fovea_preprocess.errors import InvalidRequest, MalformedJson
+from fovea_server.http.tensor_json import data_json, elements_of
+from fovea_server.v2.messages import OutputTensor
+
+
+def output(datatype: str, array) -> OutputTensor:
+    return OutputTensor("OUTPUT", datatype, array)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "array"),
+    [
+        ("BOOL", np.array([[True], [False]])),
+        ("INT8", np.array([-128, 127], np.int8)),
+        ("UINT64", np.array([0, 2**64 - 1], np.uint64)),
+        ("FP32", np.array([[0.1, 3.4e38, -1e-45]], np.float32)),
+        ("FP64", np.array([1e300, -0.0])),
+        ("BYTES", np.array([b"", 'é\n"'.encode()], object)),
+    ],
+)
+def test_numbers_and_strings_survive_the_way_there_and_back(datatype, array):
+    written = json.loads(data_json(output(datatype, array)))
+    read = elements_of("INPUT", datatype, written, array.size)
+    assert read.dtype == array.dtype
+    assert read.tolist() == array.ravel().tolist()
+
+
+def test_what_is_no_number_is_written_as_triton_does():
+    array = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
+    assert data_json(output("FP32", array)) == b"[NaN,Infinity,-Infinity,1.0]"
+
+
+def test_bytes_that_are_no_text_are_written_as_they_are():
+    array = np.array([b"a\x00\xff"], object)
+    assert data_json(output("BYTES", array)) == b'["a\\u0000\xff"]'
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_halves_do_not_travel_as_json(datatype):
+    kind = np.float16 if datatype == "FP16" else ml_dtypes.bfloat16
+    with pytest.raises(InvalidRequest, match=f"sending {datatype} data via JSON"):
+        data_json(output(datatype, np.zeros(1, kind)))
+    with pytest.raises(InvalidRequest, match=f"receiving {datatype} data via JSON"):
+        elements_of("INPUT", datatype, [1.0], 1)
+
+
+def test_a_deep_list_costs_no_more_than_its_elements():
+    data: list[object] = [1]
+    for _ in range(99):
+        data = [data, 1]
+    assert elements_of("INPUT", "INT32", data, 100).tolist() == [1] * 100
+
+
+@pytest.mark.parametrize("data", [[1] * 3, [[1], [2], [3]], [[1, 2], []]])
+def test_the_number_of_elements_is_the_shapes(data):
+    with pytest.raises(MalformedJson, match="Shape does not match true shape of 'data' field"):
+        elements_of("INPUT", "INT32", data, 4)
