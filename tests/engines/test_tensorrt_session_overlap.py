@@ -161,10 +161,10 @@ def test_a_call_that_is_overtaken_by_close_is_turned_away(made):
     begun, closed = threading.Event(), threading.Event()
 
     class SlowFeeds(dict):
-        def keys(self):
+        def __len__(self):
             begun.set()
             assert closed.wait(PATIENCE_S)
-            return super().keys()
+            return super().__len__()
 
     session = open_session(made, max_batch=8)
     with ThreadPoolExecutor(2) as pool:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
 
+from fovea_preprocess.errors import ModelNotReady
 from fovea_server.commands.flags import WITHOUT_EFFECT, flag, with_flags
 from fovea_server.settings import Settings
+
+if TYPE_CHECKING:
+    from fovea_server.registry import Registry
 
 # Title of each group in the help, and the first of its settings in the order of `Settings`.
 GROUPS = {
@@ -92,10 +97,25 @@ def serve(
     registry = Registry(settings)
     listeners = bind_all(settings)
     registry.start()
+    if settings.exit_on_error:
+        _require_every_model(registry)
     # Only now: FastAPI takes as long to import as a model to load, and they overlap.
     from fovea_server.serve import make_server
 
     make_server(settings, registry).run(listeners)
+
+
+def _require_every_model(registry: Registry) -> None:
+    """Wait until the start is over.
+
+    Raises:
+        ModelNotReady: a model could not be loaded.
+    """
+    while not registry.started:
+        time.sleep(0.02)
+    if failed := registry.unserved:
+        registry.close()
+        raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
 
 
 def read_settings(repository: Path | None, given: dict[str, Any]) -> Settings:
