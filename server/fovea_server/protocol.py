@@ -31,6 +31,8 @@ class ServerProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = False
         self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Give a new connection its time to send a head."""
@@ -54,14 +56,18 @@ class ServerProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Bound the head of every request of the connection."""
         self._begin_head()
-        super().on_message_begin()
+        self.url, self.headers = b"", []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One more of the head."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Send the request on its way; its body has limits of its own."""
         self._end_head()
         self._exchange = None
         if not self.url.startswith(b"/v2"):
-            super().on_headers_complete()
+            self._to_application()
             return
         previous = self.cycle
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
@@ -75,6 +81,14 @@ class ServerProtocol(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))  # type: ignore[arg-type]
+
+    def _to_application(self) -> None:
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """More of a body."""
@@ -96,9 +110,33 @@ class ServerProtocol(HttpToolsProtocol):
         else:
             super()._start_asgi_task(cycle, app)
 
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or wait for it, but not for ever."""
+        self._idle_since = self.loop.time()
+        if self.pipeline or not isinstance(self.cycle, Exchange):
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        # One timer that looks now and then costs less than one for every request.
+        if self._idle_timer is None:
+            self._watch_idleness(self.timeout_keep_alive)
+
+    def _watch_idleness(self, seconds: float) -> None:
+        self._idle_timer = self.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        busy = self.cycle is not None and not self.cycle.response_complete
+        if left > 0 or busy:
+            self._watch_idleness(left if left > 0 else 1.0)
+        else:
+            self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up what is being done for the client."""
         self._end_head()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for cycle in (self.cycle, *(cycle for cycle, _ in self.pipeline)):
             if isinstance(cycle, Exchange):
                 cycle.on_lost()

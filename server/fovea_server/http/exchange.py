@@ -140,7 +140,6 @@ class Exchange:
             return
         self._task = self._connection.loop.create_task(self._run())
         self._connection.tasks.add(self._task)
-        self._task.add_done_callback(self._connection.tasks.discard)
 
     async def _run(self) -> None:
         assert self._admitted is not None, "what was refused has its answer"
@@ -151,6 +150,8 @@ class Exchange:
         except asyncio.CancelledError:
             # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
             answer = error_answer(ShuttingDown("the server stopped before the answer was there"))
+        assert self._task is not None, "this runs in it"
+        self._connection.tasks.discard(self._task)
         self._let_go()
         if not self._lost:
             self._write(answer)
