@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError
-from fovea_server.job import ImageResult, Job, Timing
-from fovea_server.model import ServedModel
-from fovea_server.registry import Registry
+from fovea_server.models.model import ServedModel
+from fovea_server.models.registry import Registry
+from fovea_server.pictures.job import ImageResult, Job, Timing
 from fovea_server.v2.classification import classify
 from fovea_server.v2.messages import InferRequest, InferResponse, RequestedOutput
 from fovea_server.v2.pictures import encoded_pictures, options_of, prediction_tensors, wanted

@@ -16,8 +16,8 @@ import uvicorn
 from fovea_server.app import create_app
 from fovea_server.http.front import Front
 from fovea_server.http.intake import Intake
+from fovea_server.models.registry import Registry
 from fovea_server.protocol import ServerProtocol
-from fovea_server.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.v2.service import Service
 

@@ -124,7 +124,9 @@ class Settings(BaseSettings):
     log_warning: bool = Field(True, description="log warnings")
     log_error: bool = Field(True, description="log errors")
     log_format: str = Field(
-        "default", pattern="^(default|ISO8601)$", description="how times are logged: default or ISO8601"
+        "default",
+        pattern="^(default|ISO8601)$",
+        description="how times are logged: default or ISO8601",
     )
     log_file: Path | None = Field(None, description="file of the log; default stderr")
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from fovea_server.model import ServedModel
-from fovea_server.registry import Registry
+from fovea_server.models.model import ServedModel
+from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.v2.messages import InferRequest, InputTensor
 

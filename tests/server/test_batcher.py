@@ -8,7 +8,7 @@ import pytest
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_preprocess.errors import ShuttingDown
-from fovea_server.batcher import Batcher
+from fovea_server.pictures.batcher import Batcher
 
 INPUTS = [TensorSpec("x", "float32", (-1, 3))]
 

@@ -7,8 +7,8 @@ import pytest
 
 from fovea_engines.build import build
 from fovea_engines.plan import BuildPlan
-from fovea_server.config import ModelConfig
-from fovea_server.model import ServedModel, State
+from fovea_server.models.config import ModelConfig
+from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import Settings
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo" / "digits.onnx"

@@ -6,7 +6,7 @@ import numpy as np
 from tests.server.registries import ADDER_CONFIG, adder, copied, serving
 
 from fovea_engines.model_config import CONFIG_FILE
-from fovea_server.registry import Registry
+from fovea_server.models.registry import Registry
 from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
 
 

@@ -11,8 +11,8 @@ from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
 from fovea_preprocess.errors import InferenceFailed, InvalidImage, QueueFull
 from fovea_preprocess.image import ImageLimits
-from fovea_server.job import Job
-from fovea_server.pipeline import Pipeline
+from fovea_server.pictures.job import Job
+from fovea_server.pictures.pipeline import Pipeline
 from fovea_server.statistics import FailureReason, ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"

@@ -16,10 +16,10 @@ from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, InvalidImage, ModelNotReady
 from fovea_preprocess.image import ImageLimits, decode_image
-from fovea_server.job import Job
-from fovea_server.pipeline import Pipeline
+from fovea_server.models.warm_up import warm_up_pictures
+from fovea_server.pictures.job import Job
+from fovea_server.pictures.pipeline import Pipeline
 from fovea_server.statistics import ModelStatistics
-from fovea_server.warm_up import warm_up_pictures
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 

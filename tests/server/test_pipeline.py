@@ -13,8 +13,8 @@ from fovea_engines.plan import BuildPlan
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import InferenceFailed, ModelNotReady, QueueFull, ShuttingDown
 from fovea_preprocess.image import ImageLimits, decode_image
-from fovea_server.job import Job
-from fovea_server.pipeline import Pipeline
+from fovea_server.pictures.job import Job
+from fovea_server.pictures.pipeline import Pipeline
 from fovea_server.statistics import ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from fovea_client import Client, ConnectionFailed
 from fovea_preprocess.image import decode_image
 from fovea_server.commands.predict import predict
-from fovea_server.registry import Registry
+from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 

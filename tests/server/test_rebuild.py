@@ -15,8 +15,8 @@ from fovea_engines.plan import BuildPlan
 from fovea_engines.repository import ModelRepository
 from fovea_engines.tensorrt.mismatch import mismatch
 from fovea_preprocess.errors import ModelNotReady
-from fovea_server.model import ServedModel, State
-from fovea_server.registry import Registry
+from fovea_server.models.model import ServedModel, State
+from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo" / "digits.onnx"

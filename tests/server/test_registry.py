@@ -4,8 +4,8 @@ import pytest
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving
 
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
-from fovea_server.model import State
-from fovea_server.registry import IndexEntry, Registry
+from fovea_server.models.model import State
+from fovea_server.models.registry import IndexEntry, Registry
 from fovea_server.settings import Settings
 
 

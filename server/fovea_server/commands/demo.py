@@ -34,7 +34,7 @@ def demo(
     from fovea_engines.progress import ConsoleProgress
     from fovea_server.listen import bind
     from fovea_server.logs import set_up_logging
-    from fovea_server.registry import Registry
+    from fovea_server.models.registry import Registry
     from fovea_server.serve import make_server
     from fovea_server.settings import Settings
 

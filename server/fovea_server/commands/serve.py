@@ -16,7 +16,7 @@ from fovea_server.commands.flags import WITHOUT_EFFECT, flag, with_flags
 from fovea_server.settings import Settings
 
 if TYPE_CHECKING:
-    from fovea_server.registry import Registry
+    from fovea_server.models.registry import Registry
 
 # Title of each group in the help, and the first of its settings in the order of `Settings`.
 GROUPS = {
@@ -86,7 +86,7 @@ def serve(
     """
     from fovea_server.listen import bind_all
     from fovea_server.logs import SERVER_LOG, set_up_logging
-    from fovea_server.registry import Registry
+    from fovea_server.models.registry import Registry
     from fovea_server.v2.log_settings import LogSettings
 
     settings = read_settings(repository, given)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fovea_server.grpc.calls import Context
-from fovea_server.registry import Registry
+from fovea_server.models.registry import Registry
 
 _SERVING = bytes([1 << 3, 1])
 _NOT_SERVING = bytes([1 << 3, 2])

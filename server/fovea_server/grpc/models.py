@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import ModelNotReady, NotFound
 from fovea_server.grpc.versions import version_of
-from fovea_server.model import State
+from fovea_server.models.model import State
 from fovea_server.v2.metadata import model_metadata, server_metadata
 from fovea_server.v2.service import Service
 from fovea_server.v2.statistics_json import statistics_json

@@ -8,7 +8,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest, Unsupported
-from fovea_server.registry import Registry
+from fovea_server.models.registry import Registry
 
 _CHOICE = "parameter_choice"
 

@@ -6,7 +6,7 @@ import struct
 from math import prod
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.model import ServedModel
+from fovea_server.models.model import ServedModel
 from fovea_server.v2.datatypes import NUMPY
 from fovea_server.v2.messages import InputTensor
 

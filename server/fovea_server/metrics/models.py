@@ -12,7 +12,7 @@ from typing import Any
 from fovea_preprocess.errors import ModelNotReady
 from fovea_server.metrics.stages import stage_family
 from fovea_server.metrics.text import Family, Labels, label_name
-from fovea_server.model import ServedModel, State
+from fovea_server.models.model import ServedModel, State
 from fovea_server.statistics import FailureReason
 
 _COUNTERS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 
-from fovea_server.job import Timing
 from fovea_server.metrics.histogram import Histogram
 from fovea_server.metrics.text import Family, Labels
+from fovea_server.pictures.job import Timing
 
 _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 

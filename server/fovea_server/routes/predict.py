@@ -21,10 +21,10 @@ from fovea_preprocess.errors import (
     InvalidRequest,
     ShuttingDown,
 )
-from fovea_server.answer import prediction_json
 from fovea_server.dataplane import DataPlane, Prediction
-from fovea_server.job import ImageResult
 from fovea_server.parse import Source, Url, parse_body
+from fovea_server.pictures.answer import prediction_json
+from fovea_server.pictures.job import ImageResult
 from fovea_server.routes.body import read_body
 from fovea_server.routes.openapi import PREDICT
 from fovea_server.settings import Settings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fovea_server.v2.signature import ModelTensor
 
 if TYPE_CHECKING:
-    from fovea_server.model import ServedModel
+    from fovea_server.models.model import ServedModel
     from fovea_server.v2.service import Service
 
 # The Triton whose answers these are; clients compare versions.

@@ -15,16 +15,16 @@ from fovea_engines.backends.base import Array
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
-from fovea_server.answer import class_name
-from fovea_server.job import ImageResult
 from fovea_server.parse import parse_options
+from fovea_server.pictures.answer import class_name
+from fovea_server.pictures.job import ImageResult
 from fovea_server.v2.byte_strings import decode
 from fovea_server.v2.datatypes import NAMES
 from fovea_server.v2.messages import InferRequest, InputTensor, OutputTensor
 
 if TYPE_CHECKING:
     from fovea_server.dataplane import Prediction
-    from fovea_server.model import ServedModel
+    from fovea_server.models.model import ServedModel
 
 
 def raw_picture(model: ServedModel, body: memoryview) -> InputTensor | None:

@@ -7,7 +7,7 @@ from typing import Self
 
 from fovea_server.dataplane import DataPlane
 from fovea_server.logs import SERVER_LOG
-from fovea_server.registry import Registry
+from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
 from fovea_server.v2.log_settings import LogSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.model import ServedModel, State
-from fovea_server.registry import Registry
+from fovea_server.models.model import ServedModel, State
+from fovea_server.models.registry import Registry
 from fovea_server.statistics import Duration
 
 _OF_REQUESTS = (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
-from fovea_server.registry import Registry
+from fovea_server.models.registry import Registry
 from fovea_server.v2.request_trace import RequestTrace
 from fovea_server.v2.trace_file import TraceFile
 from fovea_server.v2.trace_values import count, levels, whole

@@ -16,7 +16,7 @@ from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
 from fovea_preprocess.errors import InvalidRequest, Unavailable
 from fovea_server.metrics.server import MetricsServer
-from fovea_server.registry import Registry
+from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.v2.messages import InferRequest, InputTensor
 from fovea_server.v2.service import Service

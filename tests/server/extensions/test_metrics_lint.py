@@ -8,13 +8,13 @@ import re
 import pytest
 
 from fovea_engines.cuda.readings import GpuReading
-from fovea_server.job import Timing
 from fovea_server.metrics import machine
 from fovea_server.metrics.cache import cache_families
 from fovea_server.metrics.machine import Machine
 from fovea_server.metrics.models import model_families
 from fovea_server.metrics.stages import Stages, stage_family
 from fovea_server.metrics.text import Family, gauge, label_name, render
+from fovea_server.pictures.job import Timing
 from fovea_server.scheduling.cache import ResponseCache
 
 ABBREVIATIONS = set(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fovea_preprocess.errors import NotFound
 from fovea_server.http.endpoints.names import name_of, version_of
 from fovea_server.http.messages import Answer, Request, json_answer
-from fovea_server.model import State
+from fovea_server.models.model import State
 from fovea_server.v2.service import Service
 
 

@@ -11,7 +11,7 @@ from fovea_server.http.infer_request import BodyReader, Wish
 from fovea_server.http.infer_response import infer_answer
 from fovea_server.http.messages import TEXT, Answer, Request, error_answer
 from fovea_server.http.raw_input import raw_input
-from fovea_server.model import ServedModel
+from fovea_server.models.model import ServedModel
 from fovea_server.v2.messages import InferRequest
 from fovea_server.v2.pictures import raw_picture
 from fovea_server.v2.service import Service

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.messages import Request
-from fovea_server.model import ServedModel
+from fovea_server.models.model import ServedModel
 from fovea_server.v2.service import Service
 
 # Of decimal digits; a version is a signed 64-bit number.

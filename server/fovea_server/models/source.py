@@ -10,7 +10,7 @@ from typing import Self
 
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidRequest
-from fovea_server.config import ModelConfig
+from fovea_server.models.config import ModelConfig
 from fovea_server.settings import Settings
 
 Stamp = frozenset[tuple[str, int, int]]

@@ -12,7 +12,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
 from fovea_engines.triton_messages import model_config_messages
 from fovea_preprocess.errors import InvalidModel, InvalidRequest
-from fovea_server.inside import inside
+from fovea_server.models.inside import inside
 from fovea_server.v2.byte_strings import decode
 from fovea_server.v2.datatypes import NUMPY, protocol_name
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
-from fovea_server.ensembles import check_ensemble
-from fovea_server.model import Find, ServedModel
+from fovea_server.models.ensembles import check_ensemble
+from fovea_server.models.model import Find, ServedModel
+from fovea_server.models.slot import Replacement, Slot
+from fovea_server.models.source import Source
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import Settings
-from fovea_server.slot import Replacement, Slot
-from fovea_server.source import Source
 
 log = logging.getLogger(__name__)
 

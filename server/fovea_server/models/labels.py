@@ -7,7 +7,7 @@ from typing import Any
 
 from fovea_engines.labels import read_labels
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
-from fovea_server.inside import inside
+from fovea_server.models.inside import inside
 
 
 def read_output_labels(message: Any, folder: Path) -> dict[str, tuple[str, ...]]:

@@ -6,7 +6,7 @@ import logging
 
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError
-from fovea_server.loader import Loader
+from fovea_server.models.loader import Loader
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from fovea_preprocess.errors import BackendError, Unavailable
-from fovea_server.job import ImageResult, Job
 from fovea_server.metrics.stages import Stages
+from fovea_server.pictures.job import ImageResult, Job
 from fovea_server.statistics import FailureReason, ModelStatistics, Spans
 
 

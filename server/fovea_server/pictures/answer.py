@@ -8,7 +8,7 @@ import numpy as np
 
 from fovea_engines.detections import Detections
 from fovea_preprocess.errors import FoveaError
-from fovea_server.job import ImageResult
+from fovea_server.pictures.job import ImageResult
 
 if TYPE_CHECKING:
     from fovea_server.dataplane import Prediction

@@ -20,14 +20,14 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
-from fovea_server.loader import Loader
-from fovea_server.model import ServedModel, State
-from fovea_server.overrides import check_engine_files, model_of_files
-from fovea_server.polling import poll
+from fovea_server.models.loader import Loader
+from fovea_server.models.model import ServedModel, State
+from fovea_server.models.overrides import check_engine_files, model_of_files
+from fovea_server.models.polling import poll
+from fovea_server.models.slot import trim
+from fovea_server.models.source import Source, check_name
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import ModelControlMode, Settings
-from fovea_server.slot import trim
-from fovea_server.source import Source, check_name
 
 log = logging.getLogger(__name__)
 

@@ -29,10 +29,10 @@ from fovea_preprocess.errors import (
     ShuttingDown,
 )
 from fovea_preprocess.image import ImageLimits, decode_image
-from fovea_server.admission import Admission
-from fovea_server.batcher import Batch, Batcher, Entry
-from fovea_server.job import ImageResult, Job
-from fovea_server.picture_counts import PictureCounts
+from fovea_server.pictures.admission import Admission
+from fovea_server.pictures.batcher import Batch, Batcher, Entry
+from fovea_server.pictures.counts import PictureCounts
+from fovea_server.pictures.job import ImageResult, Job
 from fovea_server.statistics import ModelStatistics
 
 log = logging.getLogger(__name__)

@@ -15,19 +15,19 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.tensorrt.mismatch import mismatch
 from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady
-from fovea_server.completion import complete
-from fovea_server.config import ModelConfig
-from fovea_server.fits import check_fit
-from fovea_server.model_labels import read_output_labels
-from fovea_server.opening import open_engine, open_pipeline
-from fovea_server.pipeline import Pipeline
+from fovea_server.models.completion import complete
+from fovea_server.models.config import ModelConfig
+from fovea_server.models.fits import check_fit
+from fovea_server.models.labels import read_output_labels
+from fovea_server.models.opening import open_engine, open_pipeline
+from fovea_server.models.warm_up import run_samples, warm_up_pictures
+from fovea_server.pictures.pipeline import Pipeline
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics import ModelStatistics
 from fovea_server.v2.signature import Signature
-from fovea_server.warm_up import run_samples, warm_up_pictures
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.engine import Engine
 from fovea_engines.triton_messages import model_config_messages
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.config import ModelConfig, add_defaults
-from fovea_server.config_check import check_config
+from fovea_server.models.config import ModelConfig, add_defaults
+from fovea_server.models.config_check import check_config
 from fovea_server.v2.datatypes import NAMES, config_name
 
 log = logging.getLogger(__name__)

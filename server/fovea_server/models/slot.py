@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.model import ServedModel, State
-from fovea_server.source import Source
+from fovea_server.models.model import ServedModel, State
+from fovea_server.models.source import Source
 
 # A request may have found an old version and not have entered its queue yet.
 _GRACE_S = 0.05

@@ -12,9 +12,9 @@ from fovea_engines.plain import PlainChoice
 from fovea_engines.plan import MAX_BATCH
 from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.image import ImageLimits
-from fovea_server.config import ModelConfig
-from fovea_server.inside import inside
-from fovea_server.pipeline import Pipeline
+from fovea_server.models.config import ModelConfig
+from fovea_server.models.inside import inside
+from fovea_server.pictures.pipeline import Pipeline
 from fovea_server.settings import Settings
 from fovea_server.statistics import ModelStatistics
 

@@ -12,7 +12,7 @@ import orjson
 from fovea_engines.model_config import CONFIG_FILE, read_config
 from fovea_engines.triton_messages import model_config_messages
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.config_check import check_config
+from fovea_server.models.config_check import check_config
 
 _CONFIGS_FOLDER = "configs"
 _IDLE_US = 1_000_000

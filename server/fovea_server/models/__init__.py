@@ -1,0 +1,1 @@
+"""Models, from folders of a repository to versions that answer."""

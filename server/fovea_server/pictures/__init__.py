@@ -1,0 +1,1 @@
+"""Pictures on their way through a model: decode, letterbox, infer, boxes."""
