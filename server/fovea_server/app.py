@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -29,12 +29,25 @@ from fovea_server.status import http_status
 from fovea_server.v2.service import Service
 
 
-def create_app(service: Service, intake: Intake) -> FastAPI:
+class OtherServer(Protocol):
+    """A server of another protocol."""
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing new, and finish what was accepted, for so long."""
+        ...
+
+
+def create_app(service: Service, intake: Intake, others: Sequence[OtherServer]) -> FastAPI:
     """Everything over HTTP that is not Triton's protocol; its lifespan is that of the server.
 
     Args:
         service: is drained and closed at the end.
         intake: counts bodies.
+        others: start and stop with it.
     """
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
@@ -50,6 +63,7 @@ def create_app(service: Service, intake: Intake) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.service = service
+    app.state.others = others
     app.state.fetcher = None
     app.state.intake = intake
     app.state.drawing = asyncio.Semaphore(2)
@@ -67,17 +81,9 @@ def create_app(service: Service, intake: Intake) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     settings = service.settings
-    others: list[_Other] = []
-    # Here and below, because imports cost tenths of a second that most servers need not pay.
-    if settings.allow_grpc:
-        from fovea_server.grpc.server import GrpcServer
-
-        others.append(GrpcServer(service))
-    if settings.allow_metrics:
-        from fovea_server.metrics.server import MetricsServer
-
-        others.append(MetricsServer(service))
+    others: Sequence[OtherServer] = app.state.others
     if settings.allow_url:
+        # Here, because httpx costs a tenth of a second that most servers need not pay.
         from fovea_server.fetch import Fetcher
 
         app.state.fetcher = Fetcher(
@@ -88,20 +94,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     for server in others:
         await server.start()
     yield
-    for server in others:
-        await server.stop(settings.exit_timeout_secs)
+    await asyncio.gather(*(server.stop(settings.exit_timeout_secs) for server in others))
     await run_in_threadpool(service.plane.registry.close)
     service.cuda_shared_memory.close()
     if app.state.fetcher is not None:
         await app.state.fetcher.close()
-
-
-class _Other(Protocol):
-    """A server of another protocol."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self, grace_s: float) -> None: ...
 
 
 async def _to_docs() -> Response:

@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from fovea_server.app import create_app
+from fovea_server.app import OtherServer, create_app
 from fovea_server.http.front import Front
 from fovea_server.http.intake import Intake
 from fovea_server.models.registry import Registry
@@ -63,7 +63,7 @@ def make_server(settings: Settings, registry: Registry) -> Server:
     protocol: Any = partial(ServerProtocol, front=Front(service, intake))
     return Server(
         uvicorn.Config(
-            create_app(service, intake),
+            create_app(service, intake, _others(service)),
             host=settings.http_address,
             port=settings.http_port,
             loop="uvloop",
@@ -79,3 +79,17 @@ def make_server(settings: Settings, registry: Registry) -> Server:
             timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_secs)),
         )
     )
+
+
+def _others(service: Service) -> list[OtherServer]:
+    """Those that are asked for. Their imports cost tenths of a second that others need not pay."""
+    others: list[OtherServer] = []
+    if service.settings.allow_grpc:
+        from fovea_server.grpc.server import GrpcServer
+
+        others.append(GrpcServer(service))
+    if service.settings.allow_metrics:
+        from fovea_server.metrics.server import MetricsServer
+
+        others.append(MetricsServer(service))
+    return others

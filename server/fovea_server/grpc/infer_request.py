@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fovea_engines.backends.base import Array
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.grpc.contents import contents_of
-from fovea_server.grpc.parameters import RegionSlice, classes_of, region_slice, set_parameters
+from fovea_server.grpc.parameters import classes_of, region_slice, set_parameters
 from fovea_server.v2.messages import InferRequest, InputTensor, RequestedOutput
-
-if TYPE_CHECKING:
-    from fovea_server.v2.regions import Regions
+from fovea_server.v2.regions import Regions, RegionSlice
 
 
 def read_request(

@@ -7,17 +7,15 @@ protobuf would copy them three times.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.backends.base import Array
-from fovea_server.grpc.parameters import RegionSlice, set_parameter
+from fovea_server.grpc.parameters import set_parameter
 from fovea_server.v2.byte_strings import encode
 from fovea_server.v2.messages import InferResponse, OutputTensor
-
-if TYPE_CHECKING:
-    from fovea_server.v2.regions import Regions
+from fovea_server.v2.regions import Regions, RegionSlice
 
 FINAL = "triton_final_response"
 """The parameter of every streamed answer that says whether it is the last of its request."""

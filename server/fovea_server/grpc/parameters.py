@@ -6,10 +6,11 @@ Source: infer_handler.cc and grpc_utils.h of Triton.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.v2.messages import InferRequest, Parameter
+from fovea_server.v2.regions import RegionSlice
 
 _CHOICE = "parameter_choice"
 _UNSIGNED = 2**64
@@ -24,14 +25,6 @@ _KNOWN = {
 }
 # Asks for an empty answer after the last one of a decoupled model; there are none.
 _EMPTY_FINAL = "triton_enable_empty_final_response"
-
-
-class RegionSlice(NamedTuple):
-    """Where in shared memory a tensor is, bytes."""
-
-    region: str
-    offset: int
-    byte_size: int
 
 
 def set_parameters(request: InferRequest, given: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.json_reader import parse_json, read, read_member
@@ -12,19 +12,9 @@ from fovea_server.http.parameters import set_parameters
 from fovea_server.http.tensor_json import elements_of
 from fovea_server.v2.json_values import as_bool, as_list, as_string, as_unsigned
 from fovea_server.v2.messages import InferRequest, InputTensor, RequestedOutput
-
-if TYPE_CHECKING:
-    from fovea_server.v2.regions import Regions
+from fovea_server.v2.regions import Regions, RegionSlice
 
 _EMPTY = memoryview(b"")
-
-
-class RegionSlice(NamedTuple):
-    """Where in shared memory a tensor is, bytes."""
-
-    region: str
-    offset: int
-    byte_size: int
 
 
 @dataclass(slots=True)

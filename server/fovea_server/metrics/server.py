@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from uvicorn import Config
@@ -73,9 +74,12 @@ class MetricsServer:
         self._listener.close()
         for connection in list(self._state.connections):
             connection.shutdown()
-        async with asyncio.timeout(grace_s):
-            while self._state.connections:
-                await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._answered(), grace_s)
+
+    async def _answered(self) -> None:
+        while self._state.connections:
+            await asyncio.sleep(0.01)
 
     def text(self) -> str:
         """All metrics, as Prometheus reads them."""

@@ -23,7 +23,6 @@ from fovea_preprocess.errors import (
     DeviceLost,
     FoveaError,
     InferenceFailed,
-    InvalidRequest,
     ModelNotReady,
     QueueFull,
     ShuttingDown,
@@ -101,16 +100,10 @@ class Pipeline:
         """Accept all jobs or none; their futures will be answered.
 
         Raises:
-            InvalidRequest: the model takes tensors, not pictures.
             QueueFull: no room.
             ModelNotReady: a stage has died.
             ShuttingDown: the pipeline is being closed.
         """
-        if self.engine.preprocessor is None:
-            raise InvalidRequest(
-                f"model '{self.engine.card.name}' takes tensors, not pictures; "
-                "see `fovea inspect` for its inputs"
-            )
         with self._gate:
             if self.failure:
                 raise ModelNotReady(self.failure)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
@@ -9,6 +11,14 @@ from fovea_server.v2.byte_strings import encode
 from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
 from fovea_server.v2.messages import OutputTensor
 from fovea_server.v2.shared_memory import SharedMemory
+
+
+class RegionSlice(NamedTuple):
+    """Where in shared memory a tensor is, bytes."""
+
+    region: str
+    offset: int
+    byte_size: int
 
 
 class Regions:
