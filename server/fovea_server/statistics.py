@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -76,14 +76,14 @@ class ModelStatistics:
         self.compute_output = Duration()
         self.cache_hit = Duration()
         self.cache_miss = Duration()
-        self.batches: dict[int, BatchStatistics] = {}
+        self.batches: defaultdict[int, BatchStatistics] = defaultdict(BatchStatistics)
         self.failures: Counter[FailureReason] = Counter()
 
     def executed(self, rows: int, spans: Spans) -> None:
         """The engine ran once, for so many rows in all."""
         with self._lock:
             self.execution_count += 1
-            batch = self.batches.setdefault(rows, BatchStatistics())
+            batch = self.batches[rows]
             batch.compute_input.add(spans.compute_input)
             batch.compute_infer.add(spans.compute_infer)
             batch.compute_output.add(spans.compute_output)

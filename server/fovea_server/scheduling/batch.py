@@ -23,7 +23,7 @@ from fovea_server.scheduling.execution import Execution, execute
 from fovea_server.scheduling.fast_lane import FastLane
 from fovea_server.scheduling.job import Job, Outputs
 from fovea_server.scheduling.waiting import WaitingRoom
-from fovea_server.statistics import FailureReason, ModelStatistics
+from fovea_server.statistics import FailureReason, ModelStatistics, Spans
 from fovea_server.v2.check import Checked, request_prefix
 from fovea_server.v2.messages import InferRequest, InferResponse
 
@@ -207,7 +207,8 @@ class BatchScheduler:
     def _count_success(
         self, request: InferRequest, checked: Checked, arrived_ns: int, execution: Execution
     ) -> None:
-        spans = execution.spans._replace(queue=execution.began_ns - arrived_ns)
+        _, made, inferred, taken = execution.spans
+        spans = Spans(execution.began_ns - arrived_ns, made, inferred, taken)
         if request.trace is not None:
             request.trace.computed(spans)
         self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, spans)

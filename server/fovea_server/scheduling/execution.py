@@ -18,7 +18,7 @@ from fovea_server.v2.check import Checked
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Execution:
     """What came of one call of the engine.
 
