@@ -55,8 +55,17 @@ class Connection(asyncio.Protocol):
 
 @dataclass(frozen=True)
 class Burst:
-    """What a burst of load measured. `generator_cpu` is in cores."""
+    """What a burst of load measured.
 
+    Attributes:
+        requests: answered in all; perf_analyzer's also before its windows and between them.
+        rate: requests/s.
+        p50_ms: half of them took at most so long.
+        p99_ms: 99 in a hundred of them.
+        generator_cpu: cores that the generator took.
+    """
+
+    requests: int
     rate: float
     p50_ms: float
     p99_ms: float
@@ -95,6 +104,7 @@ def http_load(port: int, request: bytes, clients: int, seconds: float) -> Burst:
     wall = time.perf_counter() - started
     latencies.sort()
     return Burst(
+        requests=len(latencies),
         rate=len(latencies) / wall,
         p50_ms=1e3 * latencies[len(latencies) // 2],
         p99_ms=1e3 * latencies[int(len(latencies) * 0.99)],

@@ -61,7 +61,8 @@ def read_config(path: Path) -> Any:
     config = model_config_messages().ModelConfig()
     if path.is_file():
         try:
-            text_format.Parse(path.read_text(encoding="utf-8"), config)
+            # Editors of Windows put a byte order mark first.
+            text_format.Parse(path.read_text(encoding="utf-8-sig"), config)
         except (text_format.ParseError, UnicodeDecodeError) as error:
             raise InvalidModel(f"{path} is not a model configuration: {error}") from error
     return config

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fovea_engines.backends.base import Session, TensorSpec
-from fovea_engines.backends.registry import DISTRIBUTIONS, open_session
+from fovea_engines.backends.registry import DISTRIBUTIONS, TENSORRT_BACKENDS, open_session
 from fovea_engines.card import CARD_FILE, CARD_FORMAT, EngineCard
 from fovea_engines.device import processor_name
 from fovea_engines.digest import file_sha256
@@ -18,13 +18,14 @@ from fovea_engines.heads.recognise import recognise
 from fovea_engines.labels import LABELS_FILE, read_labels
 from fovea_engines.model_config import CONFIG_FILE, read_max_batch
 from fovea_engines.tensorrt.foreign import read_plan_file
-from fovea_preprocess.errors import NotFound, UnsupportedModel
+from fovea_preprocess.errors import InvalidModel, NotFound, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 
 ENGINE_FILES = ("model.onnx", "model.xml", "model.plan", "model.engine")
 """The first that is there is opened. Plans may have the header that Ultralytics writes."""
 
-_CPU_BACKENDS = {".onnx": "onnxruntime", ".xml": "openvino"}
+# The first one is taken where nobody says which.
+_CPU_BACKENDS = {".onnx": ("onnxruntime", "openvino"), ".xml": ("openvino",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def open_plain(
 
     Raises:
         NotFound: the engine file is not there, or none of the known ones.
-        InvalidModel: the runtime cannot read it.
+        InvalidModel: the runtime cannot read it, or is not one for such files.
         BackendUnavailable: its runtime cannot be used here, or another one made it.
     """
     choice = choice or PlainChoice()
@@ -59,16 +60,14 @@ def open_plain(
         raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(ENGINE_FILES)}")
     if not (folder / file).is_file():
         raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
-    backend, metadata = _origin(folder / file)
+    backend, metadata = _origin(folder / file, choice.backend)
     max_batch = choice.max_batch
     if max_batch is None:
         max_batch = read_max_batch(folder.parent / CONFIG_FILE)
-    session = open_session(
-        choice.backend or backend, folder / file, max_batch=max_batch, threads=threads
-    )
+    session = open_session(backend, folder / file, max_batch=max_batch, threads=threads)
     if not _has_batch(session):
         session.max_batch = 0
-    return _card(folder, file, choice.backend or backend, session, metadata), session
+    return _card(folder, file, backend, session, metadata), session
 
 
 def _has_batch(session: Session) -> bool:
@@ -77,12 +76,19 @@ def _has_batch(session: Session) -> bool:
     return first in ({(-1,)}, {(1,)})
 
 
-def _origin(file: Path) -> tuple[str, dict[str, str]]:
-    """The backend that runs a file, and what its exporter says of it."""
-    if (backend := _CPU_BACKENDS.get(file.suffix)) is not None:
-        return backend, read_metadata(file) if file.suffix == ".onnx" else {}
+def _origin(file: Path, said: str) -> tuple[str, dict[str, str]]:
+    """The backend that runs a file, which may be said, and what its exporter says of it."""
+    # To deserialise a plan is to run the code in it: none is let in under another name.
+    fitting = _CPU_BACKENDS.get(file.suffix, TENSORRT_BACKENDS)
+    if said and said not in fitting:
+        raise InvalidModel(
+            f"{file} is not for backend '{said}' but for {' or '.join(fitting)}: correct "
+            "config.pbtxt, or give the file the suffix of what it is"
+        )
+    if file.suffix in _CPU_BACKENDS:
+        return said or fitting[0], read_metadata(file) if file.suffix == ".onnx" else {}
     plan = read_plan_file(file)
-    return plan.backend, plan.metadata
+    return said or plan.backend, plan.metadata
 
 
 def _card(

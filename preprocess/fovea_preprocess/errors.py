@@ -37,13 +37,17 @@ for people. HTTP and gRPC status codes are decided at the edge of the server, no
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class FoveaError(Exception):
     """Base of every error that Fovea raises on purpose."""
 
     code: ClassVar[str] = "error"
+
+    def with_text(self, text: str) -> Self:
+        """The same error in other words; a new one, as others may have been told this one."""
+        return type(self)(text)
 
 
 class InvalidRequest(FoveaError):
@@ -160,6 +164,10 @@ class QueueFull(Unavailable):
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+    def with_text(self, text: str) -> Self:
+        """See `FoveaError`."""
+        return type(self)(text, self.retry_after_s)
 
 
 class DeadlineExceeded(Unavailable):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse
 from fastapi_offline import FastAPIOffline
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -29,25 +27,12 @@ from fovea_server.status import http_status
 from fovea_server.v2.service import Service
 
 
-class OtherServer(Protocol):
-    """A server of another protocol."""
-
-    async def start(self) -> None:
-        """Answer from now on."""
-        ...
-
-    async def stop(self, grace_s: float) -> None:
-        """Take nothing new, and finish what was accepted, for so long."""
-        ...
-
-
-def create_app(service: Service, intake: Intake, others: Sequence[OtherServer]) -> FastAPI:
-    """Everything over HTTP that is not Triton's protocol; its lifespan is that of the server.
+def create_app(service: Service, intake: Intake) -> FastAPI:
+    """Everything over HTTP that is not Triton's protocol.
 
     Args:
-        service: is drained and closed at the end.
+        service: answers.
         intake: counts bodies.
-        others: start and stop with it.
     """
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
@@ -63,7 +48,6 @@ def create_app(service: Service, intake: Intake, others: Sequence[OtherServer]) 
         lifespan=_lifespan,
     )
     app.state.service = service
-    app.state.others = others
     app.state.fetcher = None
     app.state.intake = intake
     app.state.drawing = asyncio.Semaphore(2)
@@ -79,9 +63,7 @@ def create_app(service: Service, intake: Intake, others: Sequence[OtherServer]) 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    service: Service = app.state.service
-    settings = service.settings
-    others: Sequence[OtherServer] = app.state.others
+    settings = app.state.service.settings
     if settings.allow_url:
         # Here, because httpx costs a tenth of a second that most servers need not pay.
         from fovea_server.fetch import Fetcher
@@ -91,12 +73,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             timeout_s=settings.url_timeout_s,
             allow_private=settings.url_allow_private,
         )
-    for server in others:
-        await server.start()
     yield
-    await asyncio.gather(*(server.stop(settings.exit_timeout_secs) for server in others))
-    await run_in_threadpool(service.plane.registry.close)
-    service.cuda_shared_memory.close()
     if app.state.fetcher is not None:
         await app.state.fetcher.close()
 

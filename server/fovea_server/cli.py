@@ -23,6 +23,7 @@ app = typer.Typer(
     name="fovea",
     epilog="Start with: fovea build MODEL.onnx && fovea serve",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError
 from fovea_server.models.model import ServedModel
 from fovea_server.models.registry import Registry
 from fovea_server.pictures.job import ImageResult, Job, Timing
-from fovea_server.v2.classification import classify
-from fovea_server.v2.messages import InferRequest, InferResponse, RequestedOutput
+from fovea_server.v2.classification import check_class_type, classify
+from fovea_server.v2.messages import InferRequest, InferResponse
 from fovea_server.v2.pictures import encoded_pictures, options_of, prediction_tensors, wanted
 from fovea_server.v2.trace import TraceSettings
+
+# Elements that take about a millisecond to put in order.
+_MANY = 65_536
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,11 +114,13 @@ class DataPlane:
         pictures = encoded_pictures(model, request)
         if pictures is not None:
             return await self._boxes(model, request, pictures)
+        classes = {asked.name: asked.classification for asked in request.outputs}
+        if any(classes.values()):
+            _check_classes(classes, model)
         request.trace = self._trace.sample(model.name, model.version, request.id)
         response = await model.scheduler.infer(request)
-        for asked in request.outputs:
-            if asked.classification:
-                _classify(response, asked, model)
+        if any(classes.values()):
+            await _classify(response, classes, model)
         if request.trace is not None:
             self._trace.save(request.trace)
         return response
@@ -133,16 +139,29 @@ class DataPlane:
         return InferResponse(model.name, str(model.version), tensors, request.id)
 
 
-def _classify(response: InferResponse, asked: RequestedOutput, model: ServedModel) -> None:
-    """Put the first classes of an output in its place."""
+def _check_classes(classes: Mapping[str, int], model: ServedModel) -> None:
+    """Refuse outputs that have no classes before the model runs for nothing."""
+    for tensor in model.signature.outputs:
+        if classes.get(tensor.name):
+            check_class_type(tensor.datatype)
+
+
+async def _classify(
+    response: InferResponse, classes: Mapping[str, int], model: ServedModel
+) -> None:
+    """Put the first classes of outputs in their places, `classes` of each."""
     for index, tensor in enumerate(response.outputs):
-        if tensor.name == asked.name:
-            response.outputs[index] = classify(
-                tensor,
-                asked.classification,
-                model.labels_of(tensor.name),
-                batched=model.signature.max_batch_size > 0,
-            )
+        if not (k := classes.get(tensor.name, 0)):
+            continue
+        work = partial(
+            classify,
+            tensor,
+            k,
+            model.labels_of(tensor.name),
+            batched=model.signature.max_batch_size > 0,
+        )
+        large = tensor.array.size > _MANY
+        response.outputs[index] = await asyncio.to_thread(work) if large else work()
 
 
 async def _outcomes(

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from fovea_preprocess.errors import Unavailable
 from fovea_server.settings import Settings
 
+# Of these the port is at fault, of all others the address.
+_OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
+
 
 def bind_all(settings: Settings) -> list[socket.socket]:
     """The listeners for HTTP: one, or none where HTTP is not served.
 
-    The other servers make listeners of their own, later; that their ports are free is made sure
-    of here.
+    The other servers make listeners of their own, later; that they can is made sure of here.
 
     Raises:
         Unavailable: a port is taken, or an address is not this machine's.
     """
-    listeners = []
-    if settings.allow_http:
-        listeners.append(bind(settings.http_address, settings.http_port))
-    if settings.allow_grpc:
-        bind(settings.grpc_address, settings.grpc_port, "--grpc-port").close()
-    if settings.allow_metrics:
-        bind(settings.metrics_address, settings.metrics_port, "--metrics-port").close()
-    return listeners
+    for name in settings.listening:
+        _bind(settings, name).close()
+    return [_bind(settings, "http")] if settings.allow_http else []
 
 
-def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
+def _bind(settings: Settings, name: str) -> socket.socket:
+    address, port = getattr(settings, f"{name}_address"), getattr(settings, f"{name}_port")
+    return bind(address, port, f"--{name}-address", f"--{name}-port")
+
+
+def bind(
+    host: str, port: int, host_flag: str = "--host", port_flag: str = "--port"
+) -> socket.socket:
     """A bound socket, so that a port that is taken is told before anything is loaded.
 
     Args:
         host: address to listen on.
         port: 0 for any that is free.
-        flag: of the command line, that chooses the port.
+        host_flag: of the command line, that chooses the address.
+        port_flag: and the port.
 
     Raises:
         Unavailable: the port is taken, or the address is not this machine's.
@@ -46,8 +52,10 @@ def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
+        advice = f"give an address of this machine with {host_flag}"
+        if error.errno in _OF_THE_PORT:
+            advice = f"stop what uses it, or choose another with {port_flag}"
         raise Unavailable(
-            f"cannot listen on {host} port {port} ({error.strerror or error}): "
-            f"stop what uses it, or choose another with {flag}"
+            f"cannot listen on {host} port {port} ({error.strerror or error}): {advice}"
         ) from None
     return listener

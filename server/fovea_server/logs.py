@@ -5,6 +5,7 @@ Which severities, and how, can change while the server runs (the logging extensi
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from pathlib import Path
@@ -88,14 +89,22 @@ def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) ->
     least = logging.getLevelNamesMapping()[level.upper()]
     told = frozenset(severity for severity in _SEVERITIES if severity >= least)
     SERVER_LOG.tell(told, verbose or int(least < logging.INFO))
-    # It tells of every request it sends.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    # What these tell otherwise, of their own steps and of every request, is told here by Fovea.
+    for library in ("httpx", "uvicorn"):
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 class _Line(logging.Formatter):
     def __init__(self, log: ServerLog) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
         self._log = log
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        if record.name.startswith("uvicorn"):
+            # Whose HTTP server it is, is nothing that the operator chose.
+            record = copy.copy(record)
+            record.name = "fovea_server.http"
+        return super().formatMessage(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         if not self._log.iso8601:

@@ -2,35 +2,96 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import math
 import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 
-from fovea_server.app import OtherServer, create_app
+from fovea_preprocess.errors import FoveaError
+from fovea_server.app import create_app
 from fovea_server.http.front import Front
 from fovea_server.http.intake import Intake
 from fovea_server.models.registry import Registry
 from fovea_server.protocol import ServerProtocol
-from fovea_server.settings import Settings
+from fovea_server.request_log import RequestLog
+from fovea_server.settings import Settings, silence_grpc
+from fovea_server.tls import https_files
 from fovea_server.v2.service import Service
+
+log = logging.getLogger(__name__)
 
 # Clients keep connections for their next request; one that is closed as it is sent is an error.
 KEEP_ALIVE_S = 75
 
 
+class OtherServer(Protocol):
+    """A server of another protocol."""
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing new, and finish what was accepted, for so long."""
+        ...
+
+
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends with exit code 0 after it has drained.
+    """uvicorn's server, with those of other protocols beside it; exit code 0 after it has drained.
 
     uvicorn raises the signal once more after shutting down, so that the process would die of it;
     orchestrators then report a failed stop.
+
+    Args:
+        config: of uvicorn.
+        service: is drained and closed at the end.
+        others: start and stop with it.
     """
+
+    def __init__(
+        self, config: uvicorn.Config, service: Service, others: Sequence[OtherServer]
+    ) -> None:
+        super().__init__(config)
+        self._service = service
+        self._others = others
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start them all.
+
+        Raises:
+            Unavailable: another server cannot listen.
+        """
+        try:
+            for other in self._others:
+                await other.start()
+        except FoveaError:
+            await self._stop_others(0)
+            raise
+        await super().startup(sockets)
+        for listener in sockets or ():
+            host, port = listener.getsockname()[:2]
+            log.info("HTTP%s on %s port %d", "S" if self.config.is_ssl else "", host, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop them all, side by side: the time to exit is that of all of them."""
+        log.info("stopping")
+        timeout_s = self._service.settings.exit_timeout_secs
+        await asyncio.gather(super().shutdown(sockets), self._stop_others(timeout_s))
+        await asyncio.to_thread(self._service.plane.registry.close)
+        self._service.cuda_shared_memory.close()
+        log.info("stopped")
+
+    async def _stop_others(self, grace_s: float) -> None:
+        await asyncio.gather(*(other.stop(grace_s) for other in self._others))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -53,31 +114,36 @@ class Server(uvicorn.Server):
 
 
 def make_server(settings: Settings, registry: Registry) -> Server:
-    """A server for a registry that is being loaded; `run()` it.
+    """A server for a registry; `run()` it.
+
+    Everything that can be wrong with the settings is told here, before any model is loaded.
 
     Raises:
-        InvalidOption: a setting cannot be understood.
+        InvalidOption: a setting cannot be understood, or a file is not what it should be.
     """
     service, intake = Service.of(settings, registry), Intake(int(settings.max_held_mb * 1e6))
+    certificate, key = https_files(settings) or (None, None)
     # uvicorn calls it as it would call a class.
     protocol: Any = partial(ServerProtocol, front=Front(service, intake))
     return Server(
         uvicorn.Config(
-            create_app(service, intake, _others(service)),
+            RequestLog(create_app(service, intake)),
             host=settings.http_address,
             port=settings.http_port,
             loop="uvloop",
             http=protocol,
             ws="none",
             lifespan="on",
-            access_log=settings.log_level == "debug",
+            access_log=False,
             log_config=None,
             server_header=False,
-            ssl_certfile=settings.http_server_cert,
-            ssl_keyfile=settings.http_server_key,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_secs)),
-        )
+        ),
+        service,
+        _others(service),
     )
 
 
@@ -85,6 +151,7 @@ def _others(service: Service) -> list[OtherServer]:
     """Those that are asked for. Their imports cost tenths of a second that others need not pay."""
     others: list[OtherServer] = []
     if service.settings.allow_grpc:
+        silence_grpc()
         from fovea_server.grpc.server import GrpcServer
 
         others.append(GrpcServer(service))

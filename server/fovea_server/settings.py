@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 from enum import StrEnum
+from itertools import combinations
 from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+_EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
 
 class ModelControlMode(StrEnum):
@@ -17,6 +23,24 @@ class ModelControlMode(StrEnum):
     EXPLICIT = "explicit"
 
 
+def _local(folder: Any) -> Any:
+    """What is no address of a store in a cloud, as it is."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(folder)):
+        raise ValueError(
+            f"{folder} is not a folder of this machine, and remote repositories are not "
+            "supported: copy or mount the models, and give the path"
+        )
+    return folder
+
+
+Folder = Annotated[Path, BeforeValidator(_local)]
+
+
+def _several(value: Any) -> Any:
+    """One value, as the environment has it, is as good as several."""
+    return (value,) if isinstance(value, str | Path) else value
+
+
 class Settings(BaseSettings):
     """Server settings; each can be given as FOVEA_<NAME> in the environment or as a flag.
 
@@ -25,7 +49,11 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
 
-    model_repository: Path = Field(Path("repository"), description="folder of models to serve")
+    model_repository: Annotated[tuple[Folder, ...], BeforeValidator(_several), NoDecode] = Field(
+        (Path("repository"),),
+        min_length=1,
+        description="folder of models to serve; may be repeated, but no name may be in two",
+    )
     model_control_mode: ModelControlMode = Field(
         ModelControlMode.NONE,
         description="none: every model, at start; poll: as the repository changes; "
@@ -77,10 +105,8 @@ class Settings(BaseSettings):
     grpc_restricted_protocol: tuple[str, ...] = Field(
         (), description="PROTOCOLS:KEY=VALUE: as --http-restricted-api; may be repeated"
     )
-    grpc_infer_response_compression_level: str = Field(
-        "none",
-        pattern="^(none|low|medium|high)$",
-        description="compression of gRPC answers: none, low, medium or high",
+    grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = Field(
+        "none", description="compression of gRPC answers"
     )
     grpc_use_ssl: bool = Field(False, description="serve gRPC over TLS")
     grpc_use_ssl_mutual: bool = Field(False, description="and ask clients for certificates")
@@ -114,20 +140,14 @@ class Settings(BaseSettings):
         "triton,log-frequency=N: requests that leave timestamps in a file; may be repeated",
     )
 
-    log_level: str = Field(
-        "info",
-        pattern="^(debug|info|warning|error)$",
-        description="least that is logged: debug (with every request), info, warning or error",
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least that is logged; debug: with every request"
     )
     log_verbose: int = Field(0, ge=0, description="above 0: every request too")
     log_info: bool = Field(True, description="log events, not only warnings and errors")
     log_warning: bool = Field(True, description="log warnings")
     log_error: bool = Field(True, description="log errors")
-    log_format: str = Field(
-        "default",
-        pattern="^(default|ISO8601)$",
-        description="how times are logged: default or ISO8601",
-    )
+    log_format: Literal["default", "ISO8601"] = Field("default", description="how times are logged")
     log_file: Path | None = Field(None, description="file of the log; default stderr")
 
     max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests at once, MB")
@@ -149,3 +169,43 @@ class Settings(BaseSettings):
         False, description="also from private and loopback addresses (cameras on the LAN)"
     )
     url_timeout_s: float = Field(5.0, gt=0, description="time for one fetch, redirects included")
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if self.load_model and self.model_control_mode is not ModelControlMode.EXPLICIT:
+            raise ValueError(
+                "--load-model chooses models in explicit mode only: give "
+                "--model-control-mode=explicit too, or leave --load-model out to load every model"
+            )
+        for one, other in combinations(self.listening, 2):
+            if _collide(self, one, other):
+                raise ValueError(
+                    f"--{one}-port and --{other}-port are both "
+                    f"{getattr(self, f'{one}_port')}: give one of them another port"
+                )
+        return self
+
+    @property
+    def listening(self) -> list[str]:
+        """The servers that are asked for: of "http", "grpc", "metrics"."""
+        return [name for name in ("http", "grpc", "metrics") if getattr(self, f"allow_{name}")]
+
+
+def _collide(settings: Settings, one: str, other: str) -> bool:
+    """Whether two servers would listen on the same port of the same address."""
+    ports = {getattr(settings, f"{name}_port") for name in (one, other)}
+    addresses = {getattr(settings, f"{name}_address") for name in (one, other)}
+    # Port 0 is another one for each who asks.
+    return (
+        len(ports) == 1
+        and 0 not in ports
+        and (len(addresses) == 1 or not addresses.isdisjoint(_EVERY_ADDRESS))
+    )
+
+
+def silence_grpc() -> None:
+    """Keep gRPC's own lines off stderr, unless the operator's environment asks for them.
+
+    To be called before gRPC is imported; it can be told in the environment only.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

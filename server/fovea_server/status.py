@@ -12,6 +12,7 @@ _HTTP = {
     "body_too_large": 413,
     "body_timeout": 408,
     "fetch_refused": 400,
+    "restricted": 403,
     "not_found": 404,
     "unavailable": 503,
     "model_not_ready": 503,

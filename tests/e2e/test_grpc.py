@@ -141,6 +141,26 @@ def test_a_stream_that_is_cancelled_frees_its_places_too(server, channel):
     until(lambda: not waiting(server))
 
 
+def test_a_client_that_leaves_its_answers_unread(client, channel):
+    """The log has no traceback of it: see the fixture `server`."""
+    message = messages.ModelInferRequest(model_name="identity_fp32")
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 1_000_000))
+    message.raw_input_contents.append(bytes(4_000_000))
+    before = client.get_inference_statistics("identity_fp32").model_stats[0].inference_count
+    stream = channel.stream_stream(
+        f"{SERVICE}/ModelStreamInfer", messages.ModelInferRequest.SerializeToString
+    )
+    call = stream(iter([message] * 40))
+    until(
+        lambda: (
+            client.get_inference_statistics("identity_fp32").model_stats[0].inference_count
+            >= before + 4
+        )
+    )
+    call.cancel()
+    assert client.is_server_live()
+
+
 def test_a_strict_stream_ends_with_its_first_error(client):
     answers = queue.SimpleQueue()
     client.start_stream(

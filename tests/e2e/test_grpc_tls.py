@@ -1,12 +1,12 @@
 """gRPC over TLS, and over TLS that asks clients who they are."""
 
-import shutil
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
+from tests import certificates
 
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.grpc.credentials import server_credentials
@@ -20,19 +20,7 @@ Pair = tuple[Path, Path]
 @pytest.fixture(scope="module")
 def make_pair(tmp_path_factory) -> Callable[[str], Pair]:
     """Makes a key and a certificate that it signs itself."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificates, and is not installed")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def make(name: str) -> Pair:
-        key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
-        command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-        extra = ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost"]
-        files = ["-keyout", str(key), "-out", str(certificate)]
-        subprocess.run([*command.split(), *extra, *files], check=True, capture_output=True)
-        return key, certificate
-
-    return make
+    return partial(certificates.make_pair, tmp_path_factory.mktemp("certificates"))
 
 
 def healthy(port: int, credentials: grpc.ChannelCredentials) -> bool:

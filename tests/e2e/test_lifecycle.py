@@ -167,12 +167,18 @@ def test_what_cannot_be_served_ends_at_once_with_a_sentence(demo_server, demo_re
 
     assert "is not a folder" in serve(tmp_path / "nowhere")
     for flag, port in (
-        ("--port", demo_server.port),
+        ("--http-port", demo_server.port),
         ("--grpc-port", demo_server.grpc_port),
         ("--metrics-port", demo_server.metrics_port),
     ):
-        taken = ("--port=0", "--grpc-port=0", "--metrics-port=0", f"{flag}={port}")
+        taken = ("--http-port=0", "--grpc-port=0", "--metrics-port=0", f"{flag}={port}")
         assert f"choose another with {flag}" in serve(demo_repository, *taken)
+    # What is wrong is told alone: nothing was begun that would have to be given up.
+    free = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
+    for wrong in ("--trace-config=level=TIMESTAMPS", "--http-server-key=key", "--grpc-use-ssl"):
+        told = serve(demo_repository, *free, wrong).splitlines()
+        assert len(told) == 1
+        assert told[0].startswith("error: ")
 
 
 def test_a_damaged_model_leaves_the_others_serving(demo_repository, tmp_path, serve, scene):

@@ -50,8 +50,8 @@ def test_a_region_is_read_and_written_where_it_is(lender):
     with pytest.raises(InvalidRequest, match="invalid args"):
         memory.register("c", handle, 0, 1 << 40)
     memory.register("c", handle, 0, SIZE)
-    assert (np.frombuffer(memory.read("c", 0, SIZE), np.uint8) == 3).all()
-    memory.write("c", 2, memoryview(b"hello"))
+    assert (np.frombuffer(memory.find("c").read(0, SIZE), np.uint8) == 3).all()
+    memory.find("c").write(2, memoryview(b"hello"))
     print(file=lender.stdin, flush=True)
     assert bytes.fromhex(lender.stdout.readline()) == b"\3\3hello\3"
     memory.close()

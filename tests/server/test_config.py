@@ -124,6 +124,29 @@ def test_an_onnx_file_may_be_run_by_another_backend(tmp_path):
     adder(tmp_path, "plus", config='backend: "openvino"')
     message = loaded(tmp_path).config
     assert (message.backend, message.platform, list(message.input[0].dims)) == ("openvino", "", [4])
+    adder(tmp_path, "plus", config='backend: "tensorrt"')
+    assert "is not for backend 'tensorrt' but for onnxruntime or openvino" in refused(tmp_path)
+
+
+def test_what_has_no_effect_is_told_in_one_line(tmp_path, caplog):
+    adder(
+        tmp_path,
+        "plus",
+        config="""\ufeff
+            optimization { execution_accelerators { gpu_execution_accelerator { name: "x" } } }
+            instance_group { gpus: [0, 1] kind: KIND_GPU rate_limiter { priority: 1 } }
+            parameters { key: "intra_op_thread_count" value { string_value: "2" } }
+            parameters { key: "of clients" value { string_value: "2" } }
+            model_transaction_policy { decoupled: true }""",
+    )
+    loaded(tmp_path)
+    [told] = [line for line in caplog.messages if "has no effect" in line]
+    assert told == (
+        "model plus: its configuration says what has no effect here: "
+        "optimization.execution_accelerators, instance_group.rate_limiter, instance_group.gpus "
+        "(one GPU is used), parameters.intra_op_thread_count, model_transaction_policy.decoupled "
+        "(a request has one answer)"
+    )
 
 
 def test_a_built_engine_says_its_own_batch(tmp_path):
@@ -174,6 +197,11 @@ def test_a_built_engine_says_its_own_batch(tmp_path):
         ),
         ("ensemble_scheduling {}", "cannot be set for model 'plus' whose platform is not ensemble"),
         ('platform: "ensemble"', "ensemble scheduling must be set for ensemble plus"),
+        ("batch_input { kind: BATCH_ELEMENT_COUNT }", "plus asks for batch_input, which is not"),
+        (
+            ADDER_CONFIG.replace("dims: [ 4 ]", "dims: [ 4 ] is_shape_tensor: true", 1),
+            "'X' of plus is a shape tensor, which is not served in batches",
+        ),
         (
             "response_cache { enable: true } sequence_batching {}",
             "Response Cache does not currently support model plus with sequence batching",

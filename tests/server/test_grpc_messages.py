@@ -6,6 +6,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest, NotFound
+from fovea_server.grpc.infer_message import parse_infer
 from fovea_server.grpc.infer_request import read_request
 from fovea_server.grpc.infer_response import response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.versions import version_of
@@ -25,7 +26,7 @@ def request_of(datatype="INT32", shape=(2,), **fields):
 
 
 def read(message, version=None):
-    return read_request(message, version, NO_REGIONS)[0]
+    return read_request(parse_infer(message.SerializeToString()), version, NO_REGIONS)[0]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_versions(text, version):
     assert version_of(text) == version
 
 
-@pytest.mark.parametrize("text", ["x", "-1", "9" * 20, "v1"])
+@pytest.mark.parametrize("text", ["x", "-1", "9" * 20, "9" * 5000, "v1"])
 def test_no_version(text):
     with pytest.raises(InvalidRequest, match=f"'{text}'.*should be an integral value > 0"):
         version_of(text)
@@ -245,7 +246,7 @@ OUTPUTS = [
 
 def test_an_answer_is_what_protobuf_would_write():
     response = InferResponse("m", "2", OUTPUTS, "7", {"n": 3, "yes": True, "f": 0.5, "s": "t"})
-    data = response_bytes(response, {}, NO_REGIONS)
+    data = response_bytes(response, {})
     parsed = messages.ModelInferResponse.FromString(data)
     assert (parsed.model_name, parsed.model_version, parsed.id) == ("m", "2", "7")
     assert parsed.parameters["n"].int64_param == 3
@@ -267,6 +268,22 @@ def test_a_streamed_error_keeps_the_id():
     answer = messages.ModelStreamInferResponse.FromString(streamed_error("9", "why"))
     assert (answer.error_message, answer.infer_response.id) == ("why", "9")
     assert answer.infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_many_typed_contents():
+    message = request_of("INT16", (150_000,))
+    sent = np.arange(150_000) % 30_000
+    message.inputs[0].contents.int_contents.extend(sent.tolist())
+    np.testing.assert_array_equal(read(message).inputs[0].data, sent.astype(np.int16))
+
+
+def test_an_output_in_an_unknown_region():
+    message = request_of(raw_input_contents=[b""])
+    given = message.outputs.add(name="out").parameters
+    given["shared_memory_region"].string_param = "nope"
+    given["shared_memory_byte_size"].int64_param = 8
+    with pytest.raises(NotFound, match="Unable to find shared memory region: 'nope'"):
+        read(message)
 
 
 def test_an_unknown_region():

@@ -155,8 +155,9 @@ def test_files_in_the_request_take_the_place_of_the_folder(repository, tmp_path_
             assert answer(registry.find(name)) == 9
         registry.load("plus")
         assert answer(registry.find("plus")) == 5
-        with pytest.raises(LoadFailed):
-            registry.load("plus", files=files)
+        for name, config in (("plus", None), ("a\0b", "{}"), (".", "{}")):
+            with pytest.raises(LoadFailed):
+                registry.load(name, config=config, files=files)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +178,19 @@ def test_files_that_may_not_come_over_the_network_are_refused(repository, path):
         assert answer(registry.find("plus")) == 5
 
 
-def test_a_file_in_the_request_is_never_loaded_as_a_tensorrt_engine(repository):
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"default_model_filename": "model"},
+        {"backend": "tensorrt"},
+        {"backend": "tensorrt-rtx", "default_model_filename": "model.xml"},
+        {"platform": "tensorrt_plan"},
+    ],
+)
+def test_a_file_in_the_request_is_never_loaded_as_a_tensorrt_engine(repository, config):
+    files = {"1/model": b"plan", "1/model.xml": b"plan"}
     with serving(repository, **EXPLICIT) as registry, pytest.raises(LoadFailed, match=NOT_THERE):
-        registry.load(
-            "plus", config='{"default_model_filename": "model"}', files={"1/model": b"plan"}
-        )
+        registry.load("plus", config=json.dumps(config), files=files)
 
 
 @pytest.mark.parametrize(

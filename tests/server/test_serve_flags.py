@@ -8,8 +8,8 @@ import typer
 from typer.testing import CliRunner
 
 from fovea_server.cli import app
-from fovea_server.commands.flags import WITHOUT_EFFECT, flag
 from fovea_server.commands.serve import GROUPS, read_settings
+from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT, flag
 from fovea_server.settings import ModelControlMode, Settings
 
 # As tritonserver is started in its manuals and charts.
@@ -21,6 +21,7 @@ FROM_TRITON = shlex.split(
     "--allow-metrics=0 --metrics-port 9002 --cache-config local,size=1048576 --log-verbose=1 "
     "--allow-client-shm=true --repository-poll-secs 3 --id=camera"
 )
+IDLE = "Taken from Triton's command lines, without effect:"
 
 
 def parse(*args: str) -> Settings:
@@ -31,7 +32,7 @@ def parse(*args: str) -> Settings:
 
 def test_a_command_line_of_triton_is_understood():
     settings = parse(*FROM_TRITON)
-    assert settings.model_repository == Path("/models")
+    assert settings.model_repository == (Path("/models"),)
     assert settings.model_control_mode is ModelControlMode.EXPLICIT
     assert settings.load_model == ("a", "b")
     assert (settings.strict_readiness, settings.exit_on_error) == (False, True)
@@ -54,15 +55,17 @@ def test_one_address_is_that_of_all_three_ports():
 )
 def test_a_switch_stands_alone_or_has_a_value(said):
     assert parse(*said).allow_url
-    assert parse(*said, "models").model_repository == Path("models")
+    assert parse(*said, "models").model_repository == (Path("models"),)
     assert not parse(*said, "--allow-url=false").allow_url
 
 
 def test_old_names_and_the_argument():
     assert parse("models", "--port", "9000").http_port == 9000
-    assert parse("--model-store=models").model_repository == Path("models")
-    with pytest.raises(typer.BadParameter, match="once"):
-        parse("models", "--model-repository=models")
+    assert parse("--model-store=models").model_repository == (Path("models"),)
+    both = (Path("models"), Path("others"))
+    for second in ("--model-repository=others", "--model-store=others"):
+        assert parse("--model-repository=models", second).model_repository == both
+        assert parse("models", second).model_repository == both
 
 
 def test_an_unset_flag_leaves_the_environment_in_charge(monkeypatch):
@@ -74,7 +77,69 @@ def test_an_unset_flag_leaves_the_environment_in_charge(monkeypatch):
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
 def test_what_only_tunes_triton_is_taken_and_said_to_be_idle(name, capsys):
     assert parse(flag(name), "1") == Settings()
-    assert f"{flag(name)} tunes Triton" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith(f"{flag(name)}: it has no effect here: ")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_be_missed_is_refused_where_it_is_asked_for(name, capsys):
+    for off in ("false", "0", "off"):
+        assert parse(f"{flag(name)}={off}") == Settings()
+    assert not capsys.readouterr().err
+    with pytest.raises(typer.BadParameter, match=f"{flag(name)} is not supported: "):
+        parse(f"{flag(name)}=execution_count")
+
+
+def test_old_flags_of_triton_mean_what_took_their_place():
+    assert parse("--strict-model-config=true").disable_auto_complete_config
+    assert not parse("--strict-model-config=false").disable_auto_complete_config
+    assert parse("--response-cache-byte-size=1000").cache_config == "local,size=1000"
+    traced = parse("--trace-file=file", "--trace-level=TIMESTAMPS", "--trace-rate=1")
+    assert set(traced.trace_config) == {"triton,file=file", "level=TIMESTAMPS", "rate=1"}
+    assert parse("--trace-count=5", "--trace-config=rate=2").trace_config == ("rate=2", "count=5")
+
+
+def test_no_flag_has_two_meanings():
+    tables = [*WITHOUT_EFFECT, *REFUSED, *RENAMED, *Settings.model_fields]
+    assert len(tables) == len(set(tables))
+
+
+@pytest.mark.parametrize("store", ["s3://bucket/models", "gs://b", "as://b", "https://h/m"])
+def test_a_repository_elsewhere_is_refused(store, monkeypatch):
+    said = CliRunner().invoke(app, ["serve", f"--model-repository={store}"])
+    monkeypatch.setenv("FOVEA_MODEL_REPOSITORY", store)
+    set_ = CliRunner().invoke(app, ["serve"])
+    assert said.exit_code == set_.exit_code == 2
+    assert f"{store} is not a folder" in said.stderr
+    assert said.stderr == set_.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--http-port=9000", "--grpc-port=9000"],
+        ["--http-port=8002"],
+        ["--grpc-port=9000", "--metrics-port=9000", "--metrics-address=0.0.0.0"],
+        ["--load-model=digits"],
+        ["--load-model=*", "--model-control-mode=poll"],
+    ],
+)
+def test_what_does_not_go_together_is_told_with_what_to_do(args):
+    result = CliRunner().invoke(app, ["serve", *args])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --")
+    assert "give" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--http-port=0", "--grpc-port=0", "--metrics-port=0"],
+        ["--http-port=8001", "--allow-grpc=false"],
+        ["--http-port=9000", "--grpc-port=9000", "--grpc-address=127.0.0.2"],
+    ],
+)
+def test_ports_that_may_be_alike(args):
+    assert parse(*args)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +148,13 @@ def test_what_only_tunes_triton_is_taken_and_said_to_be_idle(name, capsys):
         (["--http-port=99999"], "--http-port: "),
         (["--allow-url=perhaps"], "--allow-url: "),
         (["--model-control-mode=auto"], "--model-control-mode: "),
-        (["--model-namespacing=true"], "--model-namespacing"),
+        (["--no-such-flag=true"], "--no-such-flag"),
+        (["--log-format=X"], "--log-format: Input should be 'default' or 'ISO8601'"),
+        (["--log-level=X"], "--log-level: Input should be 'debug', 'info', 'warning' or 'error'"),
+        (
+            ["--grpc-infer-response-compression-level=9"],
+            "level: Input should be 'none', 'low', 'medium' or 'high'",
+        ),
     ],
 )
 def test_a_wrong_flag_is_named(args, told):
@@ -94,14 +165,28 @@ def test_a_wrong_flag_is_named(args, told):
 
 def test_help_shows_every_setting_under_the_title_of_its_group():
     lines = CliRunner().invoke(app, ["serve", "--help"]).stdout.splitlines()
-    lines = lines[lines.index("Arguments and help:") :]
-    shown = [line.split()[0].strip(",") for line in lines if line.startswith("  --")]
-    assert set(shown) == {"--help", *map(flag, Settings.model_fields)}
+    lines = lines[lines.index("Arguments and help:") : lines.index(IDLE)]
+    shown = [line.split()[0].strip(",") for line in lines if line.startswith("  -")]
+    assert set(shown) == {"-h", *map(flag, Settings.model_fields)}
     assert len(shown) == len(set(shown))
     titled = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert titled == ["Arguments and help:", *(f"{title}:" for title in GROUPS)]
     for title, first in GROUPS.items():
         assert lines[lines.index(f"{title}:") + 1].startswith(f"  {flag(first)}")
+
+
+def test_help_names_what_has_no_effect_and_shows_no_insides():
+    shown = CliRunner().invoke(app, ["serve", "-h"]).stdout
+    named = shown[shown.index(IDLE) + len(IDLE) :].replace(",", "").split()
+    assert named == list(map(flag, WITHOUT_EFFECT))
+    assert "Undefined" not in shown
+    assert "--log-format default|ISO8601" in shown
+
+
+@pytest.mark.parametrize("command", ["build", "predict", "eval", "demo", "doctor"])
+def test_help_is_short_for_every_command(command):
+    told = [CliRunner().invoke(app, [command, flag]).stdout for flag in ("-h", "--help")]
+    assert told[0] == told[1] != ""
 
 
 def test_every_setting_says_what_it_is():

@@ -56,12 +56,15 @@ class Session(Protocol):
         max_batch: most rows one call may carry.
         concurrency: how many calls side by side keep the device busy; the server runs as many
             owner threads.
+        steady: whether a call returns as soon as this thread has computed, after a time that
+            depends on the shapes of its inputs and not on what is in them.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch: int
     concurrency: int
+    steady: bool
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         """Run one batch.

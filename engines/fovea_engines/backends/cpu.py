@@ -48,6 +48,7 @@ class CpuSession(Closing):
         optional_inputs: inputs with a default in the model; may be fed.
         max_batch: most rows one call may carry; 0 when the model has no batch dimension.
         concurrency: cores, so calls side by side that keep them busy.
+        steady: see `Session`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class CpuSession(Closing):
         narrow: Layout,
         max_batch: int,
         concurrency: int,
+        steady: bool,
         optional_inputs: tuple[TensorSpec, ...] = (),
     ) -> None:
         self.inputs = inputs
@@ -66,6 +68,7 @@ class CpuSession(Closing):
         self.optional_inputs = optional_inputs
         self.max_batch = fixed_rows(inputs, max_batch)
         self.concurrency = concurrency
+        self.steady = steady
         self._layouts: tuple[Layout, Layout] | None = (wide, narrow)
         self._alone_streak = 0
 

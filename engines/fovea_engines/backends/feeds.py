@@ -51,16 +51,18 @@ def _plainly_right(
         array = feeds.get(spec.name)
         if array is None or array.dtype != spec.numpy_dtype or not array.flags.c_contiguous:
             return False
-        shape = array.shape
-        if len(shape) != len(spec.shape):
+        shape, wanted = array.shape, spec.shape
+        if len(shape) != len(wanted):
             return False
         if max_batch:
-            if not 1 <= shape[0] <= max_batch or rows not in (-1, shape[0]):
+            if not shape or not 1 <= shape[0] <= max_batch or rows not in (-1, shape[0]):
                 return False
             rows = shape[0]
-        for want, have in zip(spec.shape, shape, strict=True):
-            if want not in (-1, have):
-                return False
+        # Most differ in the first dimension only.
+        if shape[1:] != wanted[1:] or wanted[:1] not in ((-1,), shape[:1]):
+            for want, have in zip(wanted, shape, strict=True):
+                if want not in (-1, have):
+                    return False
     return True
 
 

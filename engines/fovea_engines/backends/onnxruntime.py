@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ ENGINE_FILE = "model.onnx"
 
 # What ONNX Runtime calls element types, where numpy says something else.
 NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "object"}
+
+# Operators that run a part of the graph as often as a value says.
+_BRANCHING = ("If", "Loop", "Scan", "SequenceMap")
 
 
 def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> CpuSession:
@@ -42,6 +46,7 @@ def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> C
         narrow=narrow,
         max_batch=max_batch,
         concurrency=cores,
+        steady=not _branches(path),
     )
 
 
@@ -63,6 +68,18 @@ def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
     return engine
 
 
+def _branches(path: Path) -> bool:
+    """Whether a node's work depends on values; without the onnx package, for its memory.
+
+    Looks for the field `op_type` of a `NodeProto` in the file. What only looks like one in the
+    weights makes it True as well.
+    """
+    with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as model:
+        return any(
+            model.find(bytes([0x22, len(kind)]) + kind.encode()) >= 0 for kind in _BRANCHING
+        )
+
+
 class _Layout:
     """One ONNX Runtime session with a fixed number of threads a call; calls may overlap."""
 
@@ -70,7 +87,8 @@ class _Layout:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        options.log_severity_level = 3
+        # Only what is fatal: errors are raised, too, and told by those who catch them.
+        options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         # The pattern keeps a peak-sized block for every caller: 30 MB more on yolov8n.

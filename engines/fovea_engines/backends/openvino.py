@@ -18,6 +18,9 @@ from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedMo
 
 ENGINE_FILE = "model.xml"
 
+# Operators that run a part of the graph as often as a value says.
+_BRANCHING = frozenset({"If", "Loop", "TensorIterator"})
+
 _FIRST_USE = Lock()
 
 
@@ -51,6 +54,7 @@ def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> C
         narrow=narrow,
         max_batch=max_batch,
         concurrency=cores,
+        steady=not any(node.get_type_name() in _BRANCHING for node in model.get_ops()),
     )
 
 

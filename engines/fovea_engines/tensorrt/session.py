@@ -56,7 +56,10 @@ class TensorRTSession(Closing):
         outputs: in the engine's order.
         max_batch: most rows one call may carry; 0 when the model has no batch dimension.
         concurrency: the number of slots.
+        steady: False: a call waits for a slot, and for the GPU.
     """
+
+    steady = False
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated
@@ -56,8 +56,8 @@ def demo(
         allow_metrics=False,
     )
     registry = Registry(settings)
-    registry.start()
     server = make_server(settings, registry)
+    registry.start()
 
     def ask() -> None:
         if _wait_until_ready(f"http://{host}:{port}"):
@@ -66,7 +66,8 @@ def demo(
             server.should_exit = True
 
     threading.Thread(target=ask, daemon=True).start()
-    server.run([listener])
+    with closing(registry):
+        server.run([listener])
 
 
 def _wait_until_ready(url: str) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from enum import EnumMeta
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
+from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT, flag
 from fovea_server.settings import Settings
 
 OTHER_NAMES = {
@@ -19,22 +20,7 @@ OTHER_NAMES = {
     "http_address": "--host",
     "http_port": "--port",
 }
-# What is tuned by hand in Triton; who comes with Triton's command line need not edit it.
-WITHOUT_EFFECT = (
-    "http_thread_count",
-    "grpc_infer_allocation_pool_size",
-    "pinned_memory_pool_byte_size",
-    "cuda_memory_pool_byte_size",
-    "buffer_manager_thread_count",
-    "backend_directory",
-    "cache_directory",
-)
 METAVARS: dict[Any, str] = {bool: "true|false", int: "INTEGER", float: "NUMBER", Path: "PATH"}
-
-
-def flag(setting: str) -> str:
-    """The flag of a setting: --http-port of http_port."""
-    return "--" + setting.replace("_", "-")
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,7 +34,10 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [
         *inspect.signature(command, eval_str=True).parameters.values(),
         *(_setting(name, field) for name, field in Settings.model_fields.items()),
-        *(_parameter(name, str, typer.Option(flag(name), hidden=True)) for name in WITHOUT_EFFECT),
+        *(
+            _parameter(name, str, typer.Option(flag(name), hidden=True))
+            for name in (*WITHOUT_EFFECT, *REFUSED, *RENAMED)
+        ),
     ]
     parameters = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -63,7 +52,12 @@ def _setting(name: str, field: FieldInfo) -> inspect.Parameter:
         help=field.description,
         show_default=_default(field),
     )
-    return _parameter(name, list[str] if get_origin(field.annotation) is tuple else str, option)
+    return _parameter(name, list[str] if takes_many(name) else str, option)
+
+
+def takes_many(setting: str) -> bool:
+    """Whether the flag of a setting may be repeated, and each time adds a value."""
+    return get_origin(Settings.model_fields[setting].annotation) is tuple
 
 
 def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
@@ -76,14 +70,20 @@ def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
 
 
 def _metavar(kind: Any) -> str:
-    if isinstance(kind, UnionType):
+    if isinstance(kind, UnionType) or get_origin(kind) is tuple:
         kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
     return "|".join(kind) if isinstance(kind, EnumMeta) else METAVARS.get(kind, "TEXT")
 
 
 def _default(field: FieldInfo) -> str | bool:
     """The default as the help shows it; False where there is nothing to show."""
+    if field.default_factory is not None:
+        return False
     default = field.get_default()
     if isinstance(default, bool):
         return str(default).lower()
-    return str(default) if default not in (None, "", ()) else False
+    if isinstance(default, tuple):
+        return " ".join(map(str, default)) or False
+    return str(default) if default not in (None, "") else False

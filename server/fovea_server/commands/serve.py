@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,10 +14,13 @@ from pydantic import ValidationError
 from typer.core import TyperCommand
 
 from fovea_preprocess.errors import ModelNotReady
-from fovea_server.commands.flags import WITHOUT_EFFECT, flag, with_flags
+from fovea_server.commands.flags import with_flags
+from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
 from fovea_server.settings import Settings
 
 if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
     from fovea_server.models.registry import Registry
 
 # Title of each group in the help, and the first of its settings in the order of `Settings`.
@@ -54,6 +59,11 @@ class ServeCommand(TyperCommand):
         for title, shown in sections.items():
             with formatter.section(title):
                 formatter.write_dl(shown)
+        with formatter.section("Taken from Triton's command lines, without effect"):
+            flags = ", ".join(map(flag, WITHOUT_EFFECT))
+            # click would break them at their hyphens.
+            lines = wrap(flags, formatter.width - 2, break_on_hyphens=False)
+            formatter.write("".join(f"  {line}\n" for line in lines))
 
 
 def _with_values(args: list[str]) -> Iterator[str]:
@@ -87,6 +97,7 @@ def serve(
     from fovea_server.listen import bind_all
     from fovea_server.logs import SERVER_LOG, set_up_logging
     from fovea_server.models.registry import Registry
+    from fovea_server.serve import make_server
     from fovea_server.v2.log_settings import LogSettings
 
     settings = read_settings(repository, given)
@@ -96,13 +107,13 @@ def serve(
     LogSettings(SERVER_LOG).update({"log_format": settings.log_format, **off})
     registry = Registry(settings)
     listeners = bind_all(settings)
+    server = make_server(settings, registry)
     registry.start()
-    if settings.exit_on_error:
-        _require_every_model(registry)
-    # Only now: FastAPI takes as long to import as a model to load, and they overlap.
-    from fovea_server.serve import make_server
-
-    make_server(settings, registry).run(listeners)
+    # However it ends: a load that is under way would outlive the interpreter.
+    with closing(registry):
+        if settings.exit_on_error:
+            _require_every_model(registry)
+        server.run(listeners)
 
 
 def _require_every_model(registry: Registry) -> None:
@@ -114,7 +125,6 @@ def _require_every_model(registry: Registry) -> None:
     while not registry.started:
         time.sleep(0.02)
     if failed := registry.unserved:
-        registry.close()
         raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
 
 
@@ -125,15 +135,18 @@ def read_settings(repository: Path | None, given: dict[str, Any]) -> Settings:
         repository: the argument.
         given: the options by the name of their setting; None or [] where one was not given.
     """
-    given = {name: value for name, value in given.items() if value not in (None, [])}
-    for name in WITHOUT_EFFECT:
-        if given.pop(name, None) is not None:
-            typer.echo(f"{flag(name)} tunes Triton; it has no effect here", err=True)
-    if repository is not None and given.setdefault("model_repository", repository) != repository:
-        raise typer.BadParameter("give the repository once: as an argument or a flag")
+    said = translated(given)
+    repositories = [*filter(None, [repository]), *said.pop("model_repository", [])]
+    if repositories:
+        said["model_repository"] = repositories
     try:
-        return Settings(**given)
+        return Settings(**said)
     except ValidationError as error:
-        first = error.errors()[0]
-        typer.echo(f"error: {flag(str(first['loc'][0]))}: {first['msg']}", err=True)
+        typer.echo(f"error: {_sentence(error.errors()[0])}", err=True)
         raise typer.Exit(2) from None
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """What is wrong with a setting, and which; or with several that do not go together."""
+    told = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
+    return f"{flag(str(error['loc'][0]))}: {told}" if error["loc"] else told

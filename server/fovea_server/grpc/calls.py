@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, TypeAlias
+from urllib.parse import quote, unquote
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
+from fovea_server.http.intake import Intake
+from fovea_server.logs import requests as requests_log
 from fovea_server.status import grpc_status
 from fovea_server.v2.restrictions import Restrictions
 
@@ -21,8 +25,12 @@ Unary = Callable[[Any], Awaitable[Any]]
 Stream = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
 Guard = Callable[[Context], None]
 
-# Details travel in a header, and clients take only so much of those.
+# Bytes from which a request takes longer to read than the event loop should stand still.
+LARGE = 262_144
+# Details travel in a header, and clients take only so many bytes of those.
 _MOST_DETAILS = 2000
+# Nearly all printable characters travel as they are, all else as three bytes a byte of UTF-8.
+_AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _SECRET = "triton-grpc-protocol-"
 
 
@@ -53,25 +61,40 @@ def guard(restrictions: Restrictions, api: str) -> Guard:
     return check
 
 
-def unary(method: Unary, read: Callable[[bytes], Any], admit: Guard) -> Handler:
+def unary(
+    name: str, method: Unary, read: Callable[[bytes], Any], admit: Guard, intake: Intake
+) -> Handler:
     """A call with one request and one answer.
 
     Args:
+        name: of the call.
         method: takes what was read and gives a message, or its bytes.
         read: makes sense of the bytes of a request.
         admit: raises for calls that may not be made.
+        intake: counts the bytes of requests that are under way.
     """
 
     async def answer(data: bytes, context: Context) -> bytes:
+        message, status, held = None, "CANCELLED", 0
         try:
             admit(context)
-            found = await method(read(data))
+            intake.take(len(data))
+            held = len(data)
+            message = read(data) if held < LARGE else await asyncio.to_thread(read, data)
+            found = await method(message)
+            status = "OK"
             return found if type(found) is bytes else found.SerializeToString()
         except FoveaError as error:
+            status = grpc_status(error)
             await refuse(context, error)
         except Exception:
             log.exception("a call failed")
+            status = grpc_status(fault())
             await refuse(context, fault())
+        finally:
+            intake.give_back(held)
+            if requests_log.isEnabledFor(logging.DEBUG):
+                requests_log.debug("gRPC %s%s %s", name, _about(message), status)
 
     return grpc.unary_unary_rpc_method_handler(answer)
 
@@ -85,29 +108,55 @@ def stream(method: Stream, admit: Guard) -> Handler:
     """
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
+        status = "CANCELLED"
         try:
             admit(context)
             await method(requests, context)
+            status = "OK"
         except FoveaError as error:
+            status = grpc_status(error)
             await refuse(context, error)
         except grpc.aio.AbortError:
+            # The client asked for its stream to end with its first error.
+            status = str(context.code().name)
             raise
+        except grpc.aio.InternalError:
+            # The client has left while it was written to; there is nobody to tell.
+            raise asyncio.CancelledError from None
         except Exception:
             log.exception("a stream failed")
+            status = grpc_status(fault())
             await refuse(context, fault())
+        finally:
+            requests_log.debug("gRPC %s %s", method.__name__, status)
 
     return grpc.stream_stream_rpc_method_handler(answer)
 
 
 async def refuse(context: Context, error: FoveaError) -> NoReturn:
     """End a call with an error that somebody has raised on purpose."""
-    await context.abort(grpc.StatusCode[grpc_status(error)], str(error)[:_MOST_DETAILS])
+    await context.abort(grpc.StatusCode[grpc_status(error)], _cut(str(error)))
     raise AssertionError("abort raises")
 
 
 def fault() -> FoveaError:
     """What is told of an error of ours; the log has the traceback, which is nobody else's."""
     return FoveaError("an internal error; the server's log has the details")
+
+
+def _about(message: Any) -> str:
+    """The model or region that a request names, if it names one."""
+    name = getattr(message, "model_name", "") or getattr(message, "name", "")
+    return f" {name!r}" if name else ""
+
+
+def _cut(details: str) -> str:
+    """As much of it as there is room for."""
+    if 12 * len(details) <= _MOST_DETAILS:
+        return details
+    encoded = quote(details, safe=_AS_IT_IS, errors="replace")[:_MOST_DETAILS]
+    # What was cut within a character is no character.
+    return unquote(encoded.rstrip("%"), errors="ignore")
 
 
 def _text(value: str | bytes | None) -> str | None:

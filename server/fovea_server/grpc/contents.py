@@ -25,6 +25,9 @@ _TYPES = {
     "bytes_contents": ("BYTES",),
 }
 
+# Elements that are taken together: single steps over more would keep other threads waiting.
+_PIECE = 65_536
+
 
 def contents_of(tensor: Any, model: str) -> memoryview | Array:
     """The elements of an input, flat.
@@ -53,10 +56,8 @@ def contents_of(tensor: Any, model: str) -> memoryview | Array:
 
 
 def _array(values: Any, carrier: str, datatype: str) -> Array:
-    if datatype == "BYTES":
-        strings = np.empty(len(values), object)
-        strings[:] = list(values)
-        return strings
-    elements: Array = np.fromiter(values, NUMPY[carrier], len(values))
+    elements: Array = np.empty(len(values), NUMPY[carrier])
+    for at in range(0, len(elements), _PIECE):
+        elements[at : at + _PIECE] = np.fromiter(values[at : at + _PIECE], elements.dtype)
     # Of what is too large for a narrow type Triton takes the low bytes, as this does.
     return elements.astype(NUMPY[datatype], copy=False)

@@ -8,15 +8,16 @@ from typing import Any
 from fovea_engines.backends.base import Array
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.grpc.contents import contents_of
+from fovea_server.grpc.infer_message import InferMessage
 from fovea_server.grpc.parameters import classes_of, region_slice, set_parameters
 from fovea_server.v2.messages import InferRequest, InputTensor, RequestedOutput
-from fovea_server.v2.regions import Regions, RegionSlice
+from fovea_server.v2.regions import Regions, Room
 
 
 def read_request(
-    message: Any, version: int | None, regions: Regions
-) -> tuple[InferRequest, dict[str, RegionSlice]]:
-    """A `ModelInferRequest` as no transport spells it.
+    message: InferMessage, version: int | None, regions: Regions
+) -> tuple[InferRequest, dict[str, Room]]:
+    """A request as no transport spells it.
 
     Args:
         message: as sent.
@@ -25,16 +26,16 @@ def read_request(
 
     Returns:
         The request, its arrays views into the message where they travel raw; and of each output
-        that goes to shared memory, where.
+        that goes to shared memory, its room there.
 
     Raises:
         InvalidRequest: fields contradict each other, or are of another type; Triton's text.
-        NotFound, RegionFailed: an input is not in the shared memory that is named.
+        NotFound, RegionFailed: an input or output has no place in the shared memory that is named.
     """
-    request = InferRequest(message.model_name, version, [], id=message.id)
-    if message.parameters:
-        set_parameters(request, message.parameters)
-    buffers = message.raw_input_contents
+    fields, buffers = message.fields, message.raw
+    request = InferRequest(fields.model_name, version, [], id=fields.id)
+    if fields.parameters:
+        set_parameters(request, fields.parameters)
     unread = iter(buffers)
     request.inputs = [
         InputTensor(
@@ -43,13 +44,13 @@ def read_request(
             tuple(tensor.shape),
             _data(tensor, request.model_name, unread, regions, raw=bool(buffers)),
         )
-        for tensor in message.inputs
+        for tensor in fields.inputs
     ]
-    return request, _read_outputs(message.outputs, request)
+    return request, _read_outputs(fields.outputs, request, regions)
 
 
 def _data(
-    tensor: Any, model: str, unread: Iterator[bytes], regions: Regions, *, raw: bool
+    tensor: Any, model: str, unread: Iterator[bytes | memoryview], regions: Regions, *, raw: bool
 ) -> memoryview | Array:
     has_contents = tensor.HasField("contents")
     where = region_slice(tensor) if tensor.parameters else None
@@ -75,9 +76,9 @@ def _data(
     return memoryview(data)
 
 
-def _read_outputs(outputs: Any, request: InferRequest) -> dict[str, RegionSlice]:
+def _read_outputs(outputs: Any, request: InferRequest, regions: Regions) -> dict[str, Room]:
     """Fill in what is asked for; of an output that is named twice, the first."""
-    slices: dict[str, RegionSlice] = {}
+    rooms: dict[str, Room] = {}
     named: set[str] = set()
     for output in outputs:
         if output.name in named:
@@ -91,6 +92,6 @@ def _read_outputs(outputs: Any, request: InferRequest) -> dict[str, RegionSlice]
                 raise InvalidRequest(
                     "output can't set both 'shared_memory_region' and 'classification'"
                 )
-            slices[output.name] = where
+            rooms[output.name] = regions.room(*where)
         request.outputs.append(RequestedOutput(output.name, classes))
-    return slices
+    return rooms

@@ -7,15 +7,13 @@ protobuf would copy them three times.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_engines.backends.base import Array
 from fovea_server.grpc.parameters import set_parameter
-from fovea_server.v2.byte_strings import encode
-from fovea_server.v2.messages import InferResponse, OutputTensor
-from fovea_server.v2.regions import Regions, RegionSlice
+from fovea_server.v2.messages import InferResponse
+from fovea_server.v2.regions import Room
+from fovea_server.v2.wire import wire
 
 FINAL = "triton_final_response"
 """The parameter of every streamed answer that says whether it is the last of its request."""
@@ -25,29 +23,26 @@ _RAW = bytes([6 << 3 | 2])
 _STREAMED = bytes([2 << 3 | 2])
 
 
-def response_bytes(
-    response: InferResponse, slices: Mapping[str, RegionSlice], regions: Regions
-) -> bytes:
-    """A `ModelInferResponse`; outputs that have a place in shared memory are written there.
+def response_bytes(response: InferResponse, rooms: Mapping[str, Room]) -> bytes:
+    """A `ModelInferResponse`; outputs that have room in shared memory are written there.
 
     Raises:
-        NotFound, InvalidRequest, RegionFailed: the shared memory does not hold an output.
+        RegionFailed: the room does not hold an output.
     """
     head = messages.ModelInferResponse(
         model_name=response.model_name, model_version=response.model_version, id=response.id
     )
     for name, value in response.parameters.items():
         set_parameter(head.parameters[name], value)
-    # numpy's arrays are buffers, too.
-    parts: list[Any] = [b""]
+    parts: list[bytes | memoryview] = [b""]
     for tensor in response.outputs:
         head.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        if tensor.name in slices:
-            regions.write(tensor, *slices[tensor.name])
+        if tensor.name in rooms:
+            rooms[tensor.name].write(tensor)
             parts += (_RAW, b"\0")
         else:
-            data, size = _wire(tensor)
-            parts += (_RAW, _varint(size), data)
+            data = wire(tensor)
+            parts += (_RAW, _varint(len(data)), data)
     parts[0] = head.SerializeToString()
     return b"".join(parts)
 
@@ -64,14 +59,6 @@ def streamed_error(request_id: str, message: str) -> bytes:
     answer.infer_response.parameters[FINAL].bool_param = True
     data: bytes = answer.SerializeToString()
     return data
-
-
-def _wire(tensor: OutputTensor) -> tuple[bytes | Array, int]:
-    """A buffer with the tensor's binary form, and its size."""
-    if tensor.datatype == "BYTES":
-        data = encode(tensor.array)
-        return data, len(data)
-    return tensor.array, tensor.array.nbytes
 
 
 def _varint(number: int) -> bytes:

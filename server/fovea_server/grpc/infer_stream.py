@@ -14,6 +14,8 @@ Outcome = bytes | tuple[str, FoveaError]
 
 # A client that sends this stops at its first error, which it then gets as the call's status.
 _STRICT = ("triton_grpc_error", "true")
+# Bytes of requests and answers that a stream holds before it reads on. A request may be larger.
+_MOST_BYTES = 64 << 20
 
 
 class InferStream:
@@ -26,7 +28,10 @@ class InferStream:
 
     def __init__(self, infer: Callable[[bytes], Awaitable[Outcome]], most: int) -> None:
         self._infer = infer
-        self._room = asyncio.Semaphore(most)
+        self._most = most
+        # Requests that are not answered yet, and the bytes of them and of their answers.
+        self._under_way = self._held = 0
+        self._freed = asyncio.Event()
         # In the order of the requests; None follows the last.
         self._begun: asyncio.Queue[asyncio.Task[Outcome] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Outcome]] = set()
@@ -45,7 +50,8 @@ class InferStream:
                     await refuse(context, outcome[1])
                 else:
                     await context.write(streamed_error(outcome[0], str(outcome[1])))
-                self._room.release()
+                self._under_way -= 1
+                self._hold(-_size(outcome))
         finally:
             for running in (self._reader, *self._tasks):
                 running.cancel()
@@ -58,10 +64,32 @@ class InferStream:
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
         try:
             async for data in requests:
-                await self._room.acquire()
-                task = asyncio.ensure_future(self._infer(data))
+                while not self._has_room(len(data)):
+                    self._freed.clear()
+                    await self._freed.wait()
+                self._under_way += 1
+                self._held += len(data)
+                task = asyncio.ensure_future(self._answer(data))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 self._begun.put_nowait(task)
         finally:
             self._begun.put_nowait(None)
+
+    async def _answer(self, data: bytes) -> Outcome:
+        outcome = await self._infer(data)
+        self._hold(_size(outcome) - len(data))
+        return outcome
+
+    def _has_room(self, size: int) -> bool:
+        if not self._under_way:
+            return True
+        return self._under_way < self._most and self._held + size <= _MOST_BYTES
+
+    def _hold(self, more: int) -> None:
+        self._held += more
+        self._freed.set()
+
+
+def _size(outcome: Outcome) -> int:
+    return len(outcome) if isinstance(outcome, bytes) else 0

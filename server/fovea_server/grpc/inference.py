@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
 
-from tritonclient.grpc import service_pb2 as messages
-
-from fovea_preprocess.errors import FoveaError, Unsupported
-from fovea_server.grpc.calls import Context, fault, parse
+from fovea_preprocess.errors import FoveaError
+from fovea_server.grpc.calls import LARGE, Context, fault
+from fovea_server.grpc.infer_message import InferMessage, parse_infer
 from fovea_server.grpc.infer_request import read_request
 from fovea_server.grpc.infer_response import FINAL, response_bytes
 from fovea_server.grpc.infer_stream import InferStream, Outcome
 from fovea_server.grpc.versions import version_of
+from fovea_server.http.intake import Intake
+from fovea_server.v2.messages import InferRequest, InferResponse
+from fovea_server.v2.refusals import refuse_decoupled
+from fovea_server.v2.regions import Room
 from fovea_server.v2.service import Service
 
 log = logging.getLogger(__name__)
+
+# Bytes of an output that take longer to copy than the event loop should stand still. Those of
+# BYTES are pointers here, and are copied one by one.
+_LARGE_NUMBERS = 4 << 20
+_LARGE_STRINGS = 64 << 10
 
 
 class Inference:
@@ -24,30 +32,28 @@ class Inference:
 
     Args:
         service: of the protocol.
+        intake: counts the bytes of streamed requests that are under way.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, intake: Intake) -> None:
         self._plane = service.plane
         self._regions = service.regions
+        self._intake = intake
         self._most_streamed = service.settings.max_queue
         self._streams: set[InferStream] = set()
 
-    async def infer(self, message: Any) -> bytes:
-        """Answer a `ModelInferRequest` with the bytes of a `ModelInferResponse`.
+    async def infer(self, message: InferMessage) -> bytes:
+        """Answer a request with the bytes of a `ModelInferResponse`.
 
         Raises:
             FoveaError: see `DataPlane.infer`; the request is not sound; the model answers more
                 than once.
         """
-        version = version_of(message.model_version)
-        model = self._plane.registry.find(message.model_name, version)
-        if model.config.model_transaction_policy.decoupled:
-            raise Unsupported(
-                "ModelInfer RPC doesn't support models with decoupled transaction policy"
-            )
-        request, slices = read_request(message, version, self._regions)
-        response = await self._plane.infer(request)
-        return response_bytes(response, slices, self._regions)
+        version = version_of(message.fields.model_version)
+        model = self._plane.registry.find(message.fields.model_name, version)
+        refuse_decoupled(model, "ModelInfer RPC")
+        request, rooms = await self._request(message, version)
+        return await _answer(await self._plane.infer(request), rooms)
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Answer a stream of requests; what is wrong with one is said in its answer."""
@@ -64,19 +70,39 @@ class Inference:
             stream.close()
 
     async def _streamed(self, data: bytes) -> Outcome:
-        request_id = ""
+        request_id, held = "", 0
         try:
-            message = parse(messages.ModelInferRequest, data)
-            request_id = message.id
-            version = version_of(message.model_version)
+            self._intake.take(len(data))
+            held = len(data)
+            large = held >= LARGE
+            message = await asyncio.to_thread(parse_infer, data) if large else parse_infer(data)
+            request_id = message.fields.id
+            version = version_of(message.fields.model_version)
             # A model that is not there is told before what is wrong with its tensors.
-            self._plane.registry.find(message.model_name, version)
-            request, slices = read_request(message, version, self._regions)
+            self._plane.registry.find(message.fields.model_name, version)
+            request, rooms = await self._request(message, version)
             response = await self._plane.infer(request)
             response.parameters[FINAL] = True
-            return response_bytes(response, slices, self._regions)
+            return await _answer(response, rooms)
         except FoveaError as error:
             return request_id, error
         except Exception:
             log.exception("a streamed request failed")
             return request_id, fault()
+        finally:
+            self._intake.give_back(held)
+
+    async def _request(
+        self, message: InferMessage, version: int | None
+    ) -> tuple[InferRequest, dict[str, Room]]:
+        if message.size < LARGE:
+            return read_request(message, version, self._regions)
+        return await asyncio.to_thread(read_request, message, version, self._regions)
+
+
+async def _answer(response: InferResponse, rooms: Mapping[str, Room]) -> bytes:
+    for tensor in response.outputs:
+        strings = tensor.datatype == "BYTES"
+        if tensor.array.nbytes > (_LARGE_STRINGS if strings else _LARGE_NUMBERS):
+            return await asyncio.to_thread(response_bytes, response, rooms)
+    return response_bytes(response, rooms)

@@ -8,29 +8,32 @@ from tritonclient.grpc import service_pb2 as messages
 
 from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
 from fovea_server.grpc.health import Health
+from fovea_server.grpc.infer_message import parse_infer
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.models import Models
 from fovea_server.grpc.repository import Repository
 from fovea_server.grpc.settings import SettingsCalls
 from fovea_server.grpc.shared_memory import SharedMemoryCalls
+from fovea_server.http.intake import Intake
 from fovea_server.v2.service import Service
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 
 
-def inference_methods(service: Service, inference: Inference) -> dict[str, Handler]:
+def inference_methods(service: Service, inference: Inference, intake: Intake) -> dict[str, Handler]:
     """Triton's own service.
 
     Args:
         service: of the protocol.
         inference: runs models.
+        intake: counts the bytes of requests.
 
     Returns:
         The handlers by the names of their methods.
     """
     restrictions = service.grpc_restrictions
-    models, repository = Models(service), Repository(service.plane.registry)
+    models, repository = Models(service), Repository(service)
     memory, settings = SharedMemoryCalls(service), SettingsCalls(service)
     apis: dict[str, dict[str, Unary]] = {
         "health": {
@@ -42,7 +45,6 @@ def inference_methods(service: Service, inference: Inference) -> dict[str, Handl
             "ServerMetadata": models.server_metadata,
             "ModelMetadata": models.metadata,
         },
-        "inference": {"ModelInfer": inference.infer},
         "model-config": {"ModelConfig": models.config},
         "statistics": {"ModelStatistics": models.statistics},
         "model-repository": {
@@ -61,16 +63,23 @@ def inference_methods(service: Service, inference: Inference) -> dict[str, Handl
         "trace": {"TraceSetting": settings.trace},
         "logging": {"LogSettings": settings.log},
     }
-    handlers = {"ModelStreamInfer": stream(inference.stream, guard(restrictions, "inference"))}
+    admit = guard(restrictions, "inference")
+    handlers = {
+        "ModelInfer": unary("ModelInfer", inference.infer, parse_infer, admit, intake),
+        "ModelStreamInfer": stream(inference.stream, admit),
+    }
     for api, methods in apis.items():
         for name, method in methods.items():
             read = partial(parse, getattr(messages, f"{name}Request"))
-            handlers[name] = unary(method, read, guard(restrictions, api))
+            handlers[name] = unary(name, method, read, guard(restrictions, api), intake)
     return handlers
 
 
-def health_methods(service: Service, health: Health) -> dict[str, Handler]:
+def health_methods(service: Service, health: Health, intake: Intake) -> dict[str, Handler]:
     """The service that probes ask, alike."""
     admit = guard(service.grpc_restrictions, "health")
     # Of what they ask about nothing is read.
-    return {"Check": unary(health.check, bytes, admit), "Watch": stream(health.watch, admit)}
+    return {
+        "Check": unary("Check", health.check, bytes, admit, intake),
+        "Watch": stream(health.watch, admit),
+    }

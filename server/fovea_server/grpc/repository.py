@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_preprocess.errors import InvalidRequest, Unsupported
-from fovea_server.models.registry import Registry
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.v2.refusals import refuse_repository
+from fovea_server.v2.service import Service
 
 _CHOICE = "parameter_choice"
 
@@ -17,15 +17,16 @@ class Repository:
     """The model repository extension.
 
     Args:
-        registry: of the models.
+        service: of the protocol.
     """
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, service: Service) -> None:
+        self._registry = service.plane.registry
+        self._control = service.control
 
     async def index(self, request: Any) -> Any:
         """RepositoryIndex: all models, or those that are ready."""
-        _refuse_repository(request)
+        refuse_repository(request.repository_name)
         answer = messages.RepositoryIndexResponse()
         for entry in self._registry.index(request.ready):
             answer.models.add(
@@ -35,7 +36,7 @@ class Repository:
 
     async def load(self, request: Any) -> Any:
         """RepositoryModelLoad: load a model, or load it again, with files of the client's."""
-        _refuse_repository(request)
+        refuse_repository(request.repository_name)
         config, files = None, {}
         for name, parameter in request.parameters.items():
             if name == "config":
@@ -44,12 +45,12 @@ class Repository:
                 files[name.removeprefix("file:")] = _value(name, parameter, "bytes_param")
             else:
                 raise InvalidRequest(f"unrecognized load parameter '{name}'.")
-        await asyncio.to_thread(self._registry.load, request.model_name, config=config, files=files)
+        await self._control.load(request.model_name, config=config, files=files)
         return messages.RepositoryModelLoadResponse()
 
     async def unload(self, request: Any) -> Any:
         """RepositoryModelUnload: and what is made of it, if that is asked for."""
-        _refuse_repository(request)
+        refuse_repository(request.repository_name)
         dependents = False
         if "unload_dependents" in request.parameters:
             parameter = request.parameters["unload_dependents"]
@@ -58,13 +59,8 @@ class Repository:
                     "invalid value type for 'unload_dependents' parameter, expected bool_param."
                 )
             dependents = parameter.bool_param
-        await asyncio.to_thread(self._registry.unload, request.model_name, dependents=dependents)
+        await self._control.unload(request.model_name, dependents=dependents)
         return messages.RepositoryModelUnloadResponse()
-
-
-def _refuse_repository(request: Any) -> None:
-    if request.repository_name:
-        raise Unsupported("'repository_name' specification is not supported")
 
 
 def _value(name: str, parameter: Any, kind: str) -> Any:

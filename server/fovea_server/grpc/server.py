@@ -12,6 +12,7 @@ from fovea_server.grpc.credentials import server_credentials
 from fovea_server.grpc.health import Health
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.methods import HEALTH, INFERENCE, health_methods, inference_methods
+from fovea_server.http.intake import Intake
 from fovea_server.settings import Settings
 from fovea_server.v2.service import Service
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 # Of a message; protobuf has no larger ones. gRPC's own default is too small for a picture's floats.
 _MOST_BYTES = 2**31 - 1
+# At once: more than the clients of one machine have, and few enough to keep account of.
+_MOST_CALLS = 4096
 _LEVELS = ("none", "low", "medium", "high")
 
 
@@ -38,7 +41,9 @@ class GrpcServer:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._credentials = server_credentials(service.settings)
-        self._inference = Inference(service)
+        self._most_held = int(service.settings.max_held_mb * 1e6)
+        self._intake = Intake(self._most_held)
+        self._inference = Inference(service, self._intake)
         self._health = Health(service.plane.registry)
         self._server: grpc.aio.Server | None = None
         self.port = service.settings.grpc_port
@@ -51,13 +56,15 @@ class GrpcServer:
         """
         settings = self._service.settings
         # It belongs to the loop that runs now.
-        server = grpc.aio.server(options=_options(settings))
+        server = grpc.aio.server(
+            options=_options(settings, self._most_held), maximum_concurrent_rpcs=_MOST_CALLS
+        )
         server.add_generic_rpc_handlers(
             tuple(
                 grpc.method_handlers_generic_handler(name, methods)
                 for name, methods in (
-                    (INFERENCE, inference_methods(self._service, self._inference)),
-                    (HEALTH, health_methods(self._service, self._health)),
+                    (INFERENCE, inference_methods(self._service, self._inference, self._intake)),
+                    (HEALTH, health_methods(self._service, self._health, self._intake)),
                 )
             )
         )
@@ -75,9 +82,10 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-def _options(settings: Settings) -> list[tuple[str, Any]]:
+def _options(settings: Settings, most_held: int) -> list[tuple[str, Any]]:
     return [
-        ("grpc.max_receive_message_length", _MOST_BYTES),
+        # A request that is larger could never be taken, not even alone.
+        ("grpc.max_receive_message_length", min(most_held, _MOST_BYTES)),
         ("grpc.max_send_message_length", _MOST_BYTES),
         # A port that is taken is to be told, and not shared.
         ("grpc.so_reuseport", 0),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from fovea_preprocess.errors import InvalidRequest
+from fovea_server.v2.leading_number import leading_number
 
 _MOST = 2**63 - 1
 
@@ -17,9 +16,7 @@ def version_of(text: str) -> int | None:
     """
     if not text:
         return None
-    # As C's stol: what follows the digits is not looked at.
-    found = re.match(r"\s*[+-]?\d+", text, re.ASCII)
-    version = int(found[0]) if found else None
+    version = leading_number(text)
     if version is None or abs(version) > _MOST:
         raise InvalidRequest(
             f"failed to get model version from specified version string '{text}' (details: stol), "

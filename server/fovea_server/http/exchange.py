@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from enum import Enum, auto
 from typing import Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from fovea_preprocess.errors import BodyTimeout, FoveaError, ShuttingDown
+from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, ShuttingDown
 from fovea_server.http.body import Body
 from fovea_server.http.compression import too_large
 from fovea_server.http.front import Front
-from fovea_server.http.messages import Answer, Buffer, Request, error_answer
+from fovea_server.http.messages import Answer, Buffer, Request, error_answer, refusal
 from fovea_server.http.routing import Route
 from fovea_server.logs import requests as log
 
-# Below this one write of a copy is cheaper than several.
+# Below this one write of a copy is cheaper than several, and not worth counting.
 _SMALL = 65_536
-# How long a client may go on sending what is refused.
-_LINGER_S = 3.0
+
+
+class Arrival(Enum):
+    """How much of a request is there."""
+
+    UNDER_WAY = auto()
+    WHOLE = auto()
+    REFUSED = auto()
+    """Not all, and the rest is for nobody."""
+
+
+class Turn(Enum):
+    """How far an exchange is in the order of its connection."""
+
+    BEHIND = auto()
+    """Another one is to be answered first."""
+    NOW = auto()
+    RUNNING = auto()
+    ANSWERED = auto()
+    LOST = auto()
+    """The client went away before it was answered."""
 
 
 class Connection(Protocol):
@@ -29,8 +49,24 @@ class Connection(Protocol):
     loop: asyncio.AbstractEventLoop
     tasks: set[asyncio.Task[None]]
 
+    def write_large(self, pieces: list[Buffer], size: int) -> None:
+        """Write, and count the bytes until they are sent.
+
+        Raises:
+            QueueFull: too much is held already.
+        """
+        ...
+
     def on_response_complete(self) -> None:
         """The next exchange may start."""
+        ...
+
+    def close(self) -> None:
+        """End, when what was written is sent."""
+        ...
+
+    def linger(self) -> None:
+        """End, but let the client send on for a while: it looks for no answer before."""
         ...
 
 
@@ -48,7 +84,6 @@ class Exchange:
         keep_alive: whether the connection is for more exchanges.
 
     Attributes:
-        response_complete: the answer is written.
         keep_alive: the connection stays open after it.
     """
 
@@ -61,140 +96,176 @@ class Exchange:
         headers: dict[bytes, bytes],
         keep_alive: bool,
     ) -> None:
-        self.response_complete = False
         self.keep_alive = keep_alive
         self._front = front
         self._connection = connection
         self._method, self._target = method, target
-        self._held = 0
-        self._whole = self._may_start = self._refused = self._lost = False
         self._expects = headers.get(b"expect", b"").lower() == b"100-continue"
+        self._arrival, self._turn = Arrival.UNDER_WAY, Turn.BEHIND
+        self._held = 0
+        self._body = Body()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         path = target.partition(b"?")[0].decode("latin-1")
-        admitted = front.admit(method, path, headers)
-        self._admitted: tuple[Route, Request] | None = None
-        self._answer: Answer | None = None
-        if isinstance(admitted, Answer):
-            self._answer = admitted
-        else:
-            self._admitted = admitted
+        self._todo: tuple[Route, Request] | Answer = front.admit(method, path, headers, self._hold)
         # The parser has refused what is no number.
         declared = int(headers.get(b"content-length", b"0"))
-        self._body = Body(declared)
         limit = front.service.settings.http_max_input_size
         if declared > limit:
-            self._give_up(too_large(declared, limit))
+            self.give_up(too_large(declared, limit))
+
+    @property
+    def response_complete(self) -> bool:
+        """Nothing more will be written."""
+        return self._turn is Turn.ANSWERED or self._turn is Turn.LOST
 
     def start(self) -> None:
         """Its turn has come: what was before it on the connection is answered."""
-        self._may_start = True
-        if self._expects and not (self._whole or self._refused):
+        self._turn = Turn.NOW
+        if self._expects and self._arrival is Arrival.UNDER_WAY:
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._go_on()
 
     def wait_for_body(self) -> None:
         """There is nothing more to read now; the rest must come in time."""
-        if self._timer is None and not (self._whole or self.response_complete):
+        if self._timer is None and self._arrival is Arrival.UNDER_WAY:
             timeout_s = self._front.service.settings.body_timeout_s
             late = BodyTimeout(f"the body did not arrive within {timeout_s:g} s")
-            self._timer = self._connection.loop.call_later(timeout_s, self._give_up, late)
+            self._timer = self._connection.loop.call_later(timeout_s, self.give_up, late)
 
-    def on_body(self, piece: bytes) -> None:
-        """More of the body."""
-        if self._answer is not None:
-            return
-        try:
-            self._front.intake.take(len(piece))
-            self._held += len(piece)
-            limit = self._front.service.settings.http_max_input_size
-            if self._held > limit:
-                raise too_large(f"over {limit}", limit)
-        except FoveaError as error:
-            self._give_up(error)
-            return
-        self._body.add(piece)
+    def stop_waiting(self) -> None:
+        """The rest of the body may take its time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_body(self, piece: bytes) -> int:
+        """More of the body.
+
+        Returns:
+            How much of it is held.
+        """
+        if self._arrival is Arrival.UNDER_WAY and not isinstance(self._todo, Answer):
+            try:
+                self._hold(len(piece))
+                limit = self._front.service.settings.http_max_input_size
+                if self._held > limit:
+                    raise too_large(f"over {limit}", limit)
+            except FoveaError as error:
+                self.give_up(error)
+            else:
+                self._body.add(piece)
+        return self._held
 
     def on_whole(self) -> None:
         """All of the body is there."""
-        self._whole = True
-        self._stop_timer()
-        if self._refused and self.response_complete:
-            self._connection.transport.close()
+        self.stop_waiting()
+        if self._arrival is Arrival.REFUSED:
+            if self._turn is Turn.ANSWERED:
+                self._connection.close()
+            return
+        self._arrival = Arrival.WHOLE
         self._go_on()
 
     def on_lost(self) -> None:
         """The client went away: what is being done for it is given up."""
-        self._lost = self.response_complete = True
-        self._stop_timer()
-        self._let_go()
+        if self._turn is not Turn.ANSWERED:
+            self._turn = Turn.LOST
+        self.stop_waiting()
         if self._task is not None:
             self._task.cancel()
+        else:
+            self._let_go()
+
+    def give_up(self, error: FoveaError) -> None:
+        """Refuse a request whose body is not all there; the rest of it is for nobody."""
+        if self._arrival is not Arrival.UNDER_WAY:
+            return
+        if not isinstance(self._todo, Answer):
+            self._todo = error_answer(error)
+        self._arrival, self.keep_alive = Arrival.REFUSED, False
+        self._let_go()
+        self.stop_waiting()
+        self._go_on()
 
     def _go_on(self) -> None:
-        ready = self._whole or self._refused
-        if self.response_complete or not (ready and self._may_start):
+        if self._turn is not Turn.NOW or self._arrival is Arrival.UNDER_WAY:
             return
-        if self._answer is not None:
-            self._write(self._answer)
+        if isinstance(self._todo, Answer):
+            self._write(self._todo)
             return
-        self._task = self._connection.loop.create_task(self._run())
+        self._turn = Turn.RUNNING
+        self._task = self._connection.loop.create_task(self._run(*self._todo))
         self._connection.tasks.add(self._task)
+        self._task.add_done_callback(self._end)
 
-    async def _run(self) -> None:
-        assert self._admitted is not None, "what was refused has its answer"
-        route, request = self._admitted
+    async def _run(self, route: Route, request: Request) -> None:
         request.body = self._body.take()
         try:
             answer = await self._front.answer(route, request)
         except asyncio.CancelledError:
             # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
             answer = error_answer(ShuttingDown("the server stopped before the answer was there"))
-        assert self._task is not None, "this runs in it"
-        self._connection.tasks.discard(self._task)
         self._let_go()
-        if not self._lost:
+        if self._turn is Turn.RUNNING:
             self._write(answer)
 
-    def _give_up(self, error: FoveaError) -> None:
-        """What is still under way of the body is not for anybody."""
-        self._answer = error_answer(error)
-        self._refused, self.keep_alive = True, False
-        self._body.take()
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._connection.tasks.discard(task)
+        # A task that is cancelled before its first step has done nothing.
         self._let_go()
-        self._stop_timer()
-        self._go_on()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s %r", self._method, self._target, exc_info=task.exception())
+            self._connection.transport.abort()
+
+    def _hold(self, size: int) -> None:
+        self._front.intake.take(size)
+        self._held += size
 
     def _let_go(self) -> None:
+        self._body.take()
         self._front.intake.give_back(self._held)
         self._held = 0
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _write(self, answer: Answer) -> None:
-        self.response_complete = True
         size = sum(map(len, answer.body))
+        self._turn = Turn.ANSWERED
         pieces: list[Buffer] = [STATUS_LINE[answer.status], b"content-type: ", answer.media_type]
         for name, value in answer.headers:
             pieces += (b"\r\n", name, b": ", value)
         pieces.append(b"\r\ncontent-length: %d\r\n" % size)
         pieces.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        transport = self._connection.transport
-        if self._method == "HEAD":
-            transport.write(b"".join(pieces))
-        elif size < _SMALL:
-            transport.write(b"".join([*pieces, *answer.body]))
+        if self._method != "HEAD":
+            pieces += answer.body
+        if size < _SMALL:
+            self._connection.transport.write(b"".join(pieces))
         else:
-            transport.writelines([b"".join(pieces), *answer.body])
+            try:
+                self._connection.write_large(pieces, size)
+            except QueueFull as error:
+                self._write(error_answer(error))
+                return
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s %s %d", self._method, self._target.decode("latin-1"), answer.status)
+            log.debug("%s %r %d", self._method, self._target.decode("latin-1"), answer.status)
         if self.keep_alive:
             self._connection.on_response_complete()
-        elif self._whole:
-            transport.close()
+        elif self._arrival is Arrival.WHOLE:
+            self._connection.close()
         else:
             # Closed now, most clients would see a connection that broke as they sent.
-            self._connection.loop.call_later(_LINGER_S, transport.close)
+            self._connection.linger()
+
+
+class Refusal(Exchange):
+    """The answer to what is no request; the last of its connection.
+
+    Args:
+        front: answers.
+        connection: carries it.
+        message: what is wrong.
+    """
+
+    def __init__(self, front: Front, connection: Connection, message: str) -> None:
+        super().__init__(front, connection, "GET", b"", {}, keep_alive=False)
+        self._todo = refusal(400, message)
+        self._arrival = Arrival.WHOLE

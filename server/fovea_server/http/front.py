@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.http.intake import Intake
@@ -26,14 +27,14 @@ class Front:
         self.intake = intake
 
     def admit(
-        self, method: str, path: str, headers: dict[bytes, bytes]
+        self, method: str, path: str, headers: dict[bytes, bytes], hold: Callable[[int], None]
     ) -> tuple[Route, Request] | Answer:
         """What a request is for, once its head is there; or why it is refused."""
         found = resolve(path)
         if found is None:
             return refusal(404, "Not Found")
         route, names = found
-        request = Request(method, headers, b"", names)
+        request = Request(method, path, headers, b"", names, hold)
         key = self.service.http_restrictions.missing(route.api, request.header)
         if key is not None:
             return refusal(403, f"This API is restricted, expecting header '{key}'")
@@ -49,5 +50,5 @@ class Front:
             return error_answer(error)
         except Exception:
             # The log has the traceback; it is nobody else's business.
-            log.exception("%s %s", request.method, route.path)
+            log.exception("%s %r", request.method, request.path)
             return refusal(500, "an internal error; the server's log has the details")

@@ -8,11 +8,15 @@ from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.json_reader import parse_json, read, read_member
+from fovea_server.http.long_array import LongArray, parse_long
 from fovea_server.http.parameters import set_parameters
 from fovea_server.http.tensor_json import elements_of
 from fovea_server.v2.json_values import as_bool, as_list, as_string, as_unsigned
 from fovea_server.v2.messages import InferRequest, InputTensor, RequestedOutput
-from fovea_server.v2.regions import Regions, RegionSlice
+from fovea_server.v2.regions import Regions, RegionSlice, Room
+
+LONG = 262_144
+"""Bytes of JSON that take longer to read than the event loop should stand still."""
 
 _EMPTY = memoryview(b"")
 
@@ -23,12 +27,12 @@ class Wish:
 
     Attributes:
         binary: of each output by name, whether in binary; those in shared memory are not here.
-        regions: of each output in shared memory, where.
+        rooms: of each output in shared memory, where.
         by_default: whether outputs that are not named travel in binary.
     """
 
     binary: dict[str, bool] = field(default_factory=dict)
-    regions: dict[str, RegionSlice] = field(default_factory=dict)
+    rooms: dict[str, Room] = field(default_factory=dict)
     by_default: bool = False
 
 
@@ -57,6 +61,7 @@ class BodyReader:
         self._at = header_size
         self._json = body if header_size == len(body) else body[:header_size]
         self._regions = regions
+        self._long: dict[str, LongArray] = {}
 
     def read(self) -> None:
         """Fill in the request and the wish.
@@ -64,9 +69,13 @@ class BodyReader:
         Raises:
             MalformedJson: it is no JSON, or a field is missing or of another type.
             InvalidRequest: fields contradict each other, or the bytes are too few or too many.
-            RegionFailed, NotFound: an input is not in the shared memory that is named.
+            RegionFailed, NotFound: a tensor is not in the shared memory that is named.
         """
-        document = _members(parse_json(self._json))
+        if len(self._json) > LONG:
+            parsed, self._long = parse_long(self._json, ("data",))
+        else:
+            parsed = parse_json(self._json)
+        document = _members(parsed)
         request, wish = self._request, self.wish
         if "id" in document:
             request.id = read("id", as_string, document["id"])
@@ -100,7 +109,11 @@ class BodyReader:
         count = prod(shape)
         if count == 0:
             return InputTensor(name, datatype, shape, _EMPTY)
-        elements = read("data", as_list, data)
+        elements: list[Any] | LongArray
+        if type(data) is str and data in self._long:
+            elements = self._long[data]
+        else:
+            elements = read("data", as_list, data)
         return InputTensor(name, datatype, shape, elements_of(name, datatype, elements, count))
 
     def _next(self, name: str, size: int) -> memoryview:
@@ -118,7 +131,7 @@ class BodyReader:
         name = given.get("name")
         if type(name) is not str:
             name = read_member("name", as_string, given)
-        if name in self.wish.binary or name in self.wish.regions:
+        if name in self.wish.binary or name in self.wish.rooms:
             return
         parameters = _members(given.get("parameters"))
         classes = parameters.get("classification", 0)
@@ -132,7 +145,7 @@ class BodyReader:
                 raise _either("classification")
             if binary:
                 raise _either("binary_data")
-            self.wish.regions[name] = _slice(parameters)
+            self.wish.rooms[name] = self._regions.room(*_slice(parameters))
         else:
             self.wish.binary[name] = binary
         self._request.outputs.append(RequestedOutput(name, classes))

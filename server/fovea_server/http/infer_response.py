@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import orjson
 
 from fovea_server.http.infer_request import Wish
 from fovea_server.http.messages import BINARY, Answer, Buffer
-from fovea_server.http.tensor_json import data_json
-from fovea_server.v2.byte_strings import encode
-from fovea_server.v2.messages import InferResponse, OutputTensor
-
-if TYPE_CHECKING:
-    from fovea_server.v2.regions import Regions
-
-# Below this a copy is cheaper than a view.
-_SMALL = 16_384
+from fovea_server.http.tensor_json import MANY, data_json
+from fovea_server.v2.messages import InferResponse
+from fovea_server.v2.wire import wire
 
 
-def infer_answer(response: InferResponse, wish: Wish, regions: Regions) -> Answer:
+def is_long(response: InferResponse, wish: Wish) -> bool:
+    """Whether the answer takes longer to write than the event loop should stand still."""
+    for tensor in response.outputs:
+        if tensor.array.size > MANY and (
+            tensor.datatype == "BYTES" or not wish.binary.get(tensor.name, wish.by_default)
+        ):
+            return True
+    return False
+
+
+def infer_answer(response: InferResponse, wish: Wish) -> Answer:
     """The answer; outputs that are wished for in shared memory are written there.
 
     Raises:
         InvalidRequest: an output's type does not travel as JSON.
-        RegionFailed, NotFound: the shared memory does not hold an output.
+        RegionFailed: an output does not fit where it is to go.
     """
     described = _described(response)
     outputs: list[dict[str, Any]] = []
@@ -38,8 +41,8 @@ def infer_answer(response: InferResponse, wish: Wish, regions: Regions) -> Answe
             "shape": tensor.shape,
         }
         outputs.append(output)
-        if tensor.name in wish.regions:
-            regions.write(tensor, *wish.regions[tensor.name])
+        if tensor.name in wish.rooms:
+            wish.rooms[tensor.name].write(tensor)
         elif wish.binary.get(tensor.name, wish.by_default):
             data = wire(tensor)
             output["parameters"] = {"binary_data_size": len(data)}
@@ -52,16 +55,6 @@ def infer_answer(response: InferResponse, wish: Wish, regions: Regions) -> Answe
         return Answer(body=body)
     size = (b"inference-header-content-length", str(len(body[0])).encode())
     return Answer(body=body, media_type=BINARY, headers=[size])
-
-
-def wire(tensor: OutputTensor) -> Buffer:
-    """A tensor in the protocol's binary form; of a large one a view."""
-    if tensor.datatype == "BYTES":
-        return encode(tensor.array)
-    if tensor.array.nbytes < _SMALL:
-        return tensor.array.tobytes()
-    # As bytes, because a memoryview knows no half or brain floats.
-    return np.ascontiguousarray(tensor.array).reshape(-1).view(np.uint8).data
 
 
 def _described(response: InferResponse) -> dict[str, Any]:

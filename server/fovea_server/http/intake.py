@@ -1,4 +1,4 @@
-"""Bytes of bodies that are held at once: a bound on memory whatever clients do."""
+"""Bytes that are held for clients at once: a bound on memory whatever they do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fovea_preprocess.errors import QueueFull
 
 
 class Intake:
-    """Counts the bodies of all requests; of the event loop alone.
+    """Counts the bodies of all requests, and unsent answers; of the event loop alone.
 
     Args:
         limit: in bytes.
@@ -23,11 +23,13 @@ class Intake:
         """Hold so many more.
 
         Raises:
-            QueueFull: that would be over the limit.
+            QueueFull: that would be over the limit, and something else is held.
         """
-        if self._held + size > self._limit:
+        # What is alone may be larger, for it could never come in otherwise.
+        if self._held and self._held + size > self._limit:
             raise QueueFull(
-                f"{self._held / 1e6:.0f} MB of requests are held already; send again later",
+                f"{self._held / 1e6:.0f} MB of requests and answers are held already; "
+                "send again later",
                 retry_after_s=1.0,
             )
         self._held += size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import orjson
@@ -23,15 +24,20 @@ class Request:
 
     Attributes:
         method: in capitals.
+        path: as sent.
         headers: by name in lower case; of several with one name, the last.
         body: as sent.
         names: what the path names: "model", "version", "region", ...; None for what it does not.
+        hold: counts bytes that are held for the request besides those that were sent; QueueFull
+            where there is no room for them.
     """
 
     method: str
+    path: str
     headers: dict[bytes, bytes]
     body: bytes | bytearray
     names: dict[str, str | None]
+    hold: Callable[[int], None]
 
     def header(self, name: str) -> str | None:
         """The value of a header; None where it is absent."""
@@ -61,4 +67,6 @@ def error_answer(error: FoveaError, media_type: bytes = JSON) -> Answer:
 
 def refusal(status: int, message: str, media_type: bytes = TEXT) -> Answer:
     """An error that has a status of its own."""
+    # It may quote what a client sent, and that may be no text.
+    message = message.encode(errors="backslashreplace").decode()
     return Answer(status, [orjson.dumps({"error": message})], media_type)

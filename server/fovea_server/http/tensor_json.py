@@ -11,15 +11,19 @@ import orjson
 
 from fovea_engines.backends.base import Array
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
+from fovea_server.http.long_array import LongArray
 from fovea_server.v2.datatypes import NUMPY
 from fovea_server.v2.messages import OutputTensor
+
+MANY = 16_384
+"""Elements that take about a millisecond to write."""
 
 _NOT_IN_JSON = ("FP16", "BF16")
 _NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 _WRONG_SHAPE = "Shape does not match true shape of 'data' field"
 
 
-def elements_of(name: str, datatype: str, data: list[Any], count: int | None) -> Array:
+def elements_of(name: str, datatype: str, data: list[Any] | LongArray, count: int | None) -> Array:
     """The elements of an input, flat; those of BYTES are objects of `bytes`.
 
     Args:
@@ -39,22 +43,37 @@ def elements_of(name: str, datatype: str, data: list[Any], count: int | None) ->
         )
     if datatype not in NUMPY:
         raise InvalidRequest(f"invalid datatype for input {name}")
-    flat, kinds = _flattened(data)
+    if type(data) is list:
+        flat, kinds = _flattened(data)
+        if count is not None and len(flat) != count:
+            raise _objection(datatype, kinds) or _unfit(_WRONG_SHAPE)
+        return _elements(datatype, flat, kinds)
+    pieces = []
+    left = count
+    for piece in data:
+        pieces.append(_elements(datatype, *_flattened(piece)))
+        if left is not None:
+            left -= pieces[-1].size
+            if left < 0:
+                break
+    if left:
+        raise _unfit(_WRONG_SHAPE)
+    return np.concatenate(pieces)
+
+
+def _elements(datatype: str, flat: list[Any], kinds: set[type]) -> Array:
     if wrong := _objection(datatype, kinds):
-        raise MalformedJson(f"Unable to parse 'data': {wrong}")
-    if count is not None and len(flat) != count:
-        raise MalformedJson(f"Unable to parse 'data': {_WRONG_SHAPE}")
+        raise wrong
     if datatype == "BYTES":
         array = np.empty(len(flat), object)
-        array[:] = [element.encode(errors="surrogatepass") for element in flat]
+        array[:] = [element.encode() for element in flat]
         return array
     try:
         return np.array(flat, NUMPY[datatype])
     except OverflowError:
-        wrong = f"an element is out of the range of {datatype}"
         if datatype.startswith("UINT") and min(flat) < 0:
-            wrong = _NOT_UNSIGNED
-        raise MalformedJson(f"Unable to parse 'data': {wrong}") from None
+            raise _unfit(_NOT_UNSIGNED) from None
+        raise _unfit(f"an element is out of the range of {datatype}") from None
 
 
 def _flattened(data: list[Any]) -> tuple[list[Any], set[type]]:
@@ -79,22 +98,31 @@ def _collect(data: list[Any], leaves: list[Any]) -> None:
             leaves.append(value)
 
 
-def _objection(datatype: str, kinds: set[type]) -> str | None:
+def _objection(datatype: str, kinds: set[type]) -> MalformedJson | None:
     """What is wrong with elements of these Python types; None where nothing is."""
     access = "attempt to access JSON"
+    takes: set[type]
     if datatype == "BYTES":
-        return None if kinds <= {str} else f"{access} non-string as string"
-    if datatype == "BOOL":
-        return None if kinds <= {bool} else f"{access} non-boolean as boolean"
-    if datatype.startswith("FP"):
-        return None if kinds <= {int, float} else f"{access} non-number as double"
-    if datatype.startswith("UINT"):
-        return None if kinds <= {int} else _NOT_UNSIGNED
-    return None if kinds <= {int} else f"{access} non-signed-integer as signed-integer"
+        takes, wrong = {str}, f"{access} non-string as string"
+    elif datatype == "BOOL":
+        takes, wrong = {bool}, f"{access} non-boolean as boolean"
+    elif datatype.startswith("FP"):
+        takes, wrong = {int, float}, f"{access} non-number as double"
+    elif datatype.startswith("UINT"):
+        takes, wrong = {int}, _NOT_UNSIGNED
+    else:
+        takes, wrong = {int}, f"{access} non-signed-integer as signed-integer"
+    return None if kinds <= takes else _unfit(wrong)
+
+
+def _unfit(why: str) -> MalformedJson:
+    return MalformedJson(f"Unable to parse 'data': {why}")
 
 
 def data_json(tensor: OutputTensor) -> bytes:
     """The elements of an output, flat, as a JSON array.
+
+    Of many in pieces, so that other threads get their turn.
 
     Raises:
         InvalidRequest: tensors of this type do not travel as JSON.
@@ -104,18 +132,31 @@ def data_json(tensor: OutputTensor) -> bytes:
             f"sending {tensor.datatype} data via JSON is not supported. Please use the binary "
             "data format for output"
         )
+    written = _strings if tensor.datatype == "BYTES" else _numbers
     flat = tensor.array.ravel()
-    if tensor.datatype == "BYTES":
-        return _strings(flat.tolist())
-    if tensor.datatype.startswith("FP"):
-        # Triton writes a float as the double that it is.
-        flat = flat.astype(np.float64)
-        if not np.isfinite(flat).all():
-            return json.dumps(flat.tolist(), separators=(",", ":")).encode()
-    return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    if flat.size <= MANY:
+        return written(flat)
+    pieces = (written(flat[at : at + MANY])[1:-1] for at in range(0, flat.size, MANY))
+    return b"[" + b",".join(pieces) + b"]"
 
 
-def _strings(elements: list[bytes]) -> bytes:
+def _numbers(flat: Array) -> bytes:
+    if flat.dtype.kind != "f":
+        return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    # Triton writes a float as the double that it is.
+    flat = flat.astype(np.float64)
+    text = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    finite = np.isfinite(flat)
+    if finite.all():
+        return text
+    # JSON has no word for these; Triton uses JavaScript's.
+    odd = flat[~finite]
+    words = np.where(np.isnan(odd), b"NaN", np.where(odd > 0, b"Infinity", b"-Infinity")).tolist()
+    return b"".join(chain.from_iterable(zip(text.split(b"null"), [*words, b""], strict=True)))
+
+
+def _strings(flat: Array) -> bytes:
+    elements = flat.tolist()
     try:
         return orjson.dumps([element.decode() for element in elements])
     except UnicodeDecodeError:

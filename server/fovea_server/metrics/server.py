@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ class MetricsServer:
         self._settings = service.settings
         self._registry = service.plane.registry
         self._machine = Machine(service.settings.metrics_interval_ms / 1e3)
+        # Of its own: who looks is not to wait for those who are looked at.
+        self._thread = ThreadPoolExecutor(1, "metrics")
         self._state = ServerState()
         self._listener: asyncio.Server | None = None
 
@@ -76,6 +79,7 @@ class MetricsServer:
             connection.shutdown()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._answered(), grace_s)
+        self._thread.shutdown(wait=False)
 
     async def _answered(self) -> None:
         while self._state.connections:
@@ -98,7 +102,8 @@ class MetricsServer:
             await _send(send, 200, _PLAIN_UTF8, b"")
         else:
             # Not here: with many models it takes longer than a request should wait.
-            text = await asyncio.to_thread(self.text)
+            loop = asyncio.get_running_loop()
+            text = await loop.run_in_executor(self._thread, self.text)
             await _send(send, 200, _PLAIN_UTF8, text.encode())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from fovea_engines.backends.registry import DISTRIBUTIONS
 from fovea_engines.triton_messages import model_config_messages
 from fovea_preprocess.errors import InvalidModel
+from fovea_server.models.data_flow import check_data_flow
 
 _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
 
@@ -44,6 +45,7 @@ def check_config(message: Any, name: str) -> None:
             f"Response Cache does not currently support model {name} with 'decoupled' transaction "
             "policy. Please disable the response cache."
         )
+    _refuse_unserved(message)
     for tensor in message.input:
         _check_tensor(message, tensor, "model input ")
         _check_format(message, tensor)
@@ -95,6 +97,29 @@ def _check_ensemble(message: Any) -> None:
         raise InvalidModel(f"model_warmup can not be specified for ensemble '{name}'")
     if not message.ensemble_scheduling.step:
         raise InvalidModel(f"must specify 'step' for ensemble '{name}'")
+    check_data_flow(message)
+
+
+def _refuse_unserved(message: Any) -> None:
+    """What would give wrong answers if it were passed over."""
+    for field in ("batch_input", "batch_output"):
+        if getattr(message, field):
+            raise InvalidModel(
+                f"{message.name} asks for {field}, which is not served: remove it, and what the "
+                "model needs it for"
+            )
+    for tensor in (*message.input, *message.output):
+        if tensor.is_shape_tensor and message.max_batch_size:
+            raise InvalidModel(
+                f"'{tensor.name}' of {message.name} is a shape tensor, which is not served in "
+                "batches: set max_batch_size to 0"
+            )
+        if tensor.is_non_linear_format_io:
+            raise InvalidModel(
+                f"'{tensor.name}' of {message.name} has a format of its own, which is not served: "
+                "build the engine with linear inputs and outputs, and remove "
+                "is_non_linear_format_io"
+            )
 
 
 def _check_dynamic_batching(message: Any) -> None:

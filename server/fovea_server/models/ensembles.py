@@ -38,7 +38,6 @@ def check_ensemble(ensemble: Any, config_of: Callable[[str, int | None], Any]) -
         InvalidModel: they do not fit.
     """
     tensors = _of(ensemble, ensemble.input) | _of(ensemble, ensemble.output)
-    written = {tensor.name for tensor in ensemble.input}
     for step in ensemble.ensemble_scheduling.step:
         model = config_of(step.model_name, max(0, step.model_version) or None)
         if 0 < model.max_batch_size < ensemble.max_batch_size:
@@ -51,8 +50,6 @@ def check_ensemble(ensemble: Any, config_of: Callable[[str, int | None], Any]) -
         _check_outputs(ensemble.name, step, model)
         _join(ensemble.name, tensors, step.input_map, _of(model, model.input))
         _join(ensemble.name, tensors, step.output_map, _of(model, model.output))
-        written.update(step.output_map.values())
-    _check_flow(ensemble, written)
 
 
 def _of(config: Any, tensors: Sequence[Any]) -> dict[str, _Tensor]:
@@ -112,24 +109,6 @@ def _join(
                 f"{told}shape: {_text(here.full)} is inferred from model {here.model} while "
                 f"{_text(there.full)} is inferred from model {there.model}"
             )
-
-
-def _check_flow(ensemble: Any, written: set[str]) -> None:
-    read = {t for step in ensemble.ensemble_scheduling.step for t in step.input_map.values()}
-    for tensor in ensemble.input:
-        if tensor.name not in read:
-            raise InvalidModel(
-                f"ensemble input '{tensor.name}' for ensemble {ensemble.name}' is not used"
-            )
-    for tensor in ensemble.output:
-        if tensor.name not in written:
-            raise InvalidModel(
-                f"ensemble output '{tensor.name}' for ensemble {ensemble.name}' is not used"
-            )
-    for name in sorted(read - written):
-        raise InvalidModel(
-            f"ensemble tensor '{name}' is unused in ensemble '{ensemble.name}': no step writes it"
-        )
 
 
 def _same(a: Sequence[int], b: Sequence[int]) -> bool:

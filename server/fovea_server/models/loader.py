@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
 from fovea_server.models.ensembles import check_ensemble
 from fovea_server.models.model import Find, ServedModel
+from fovea_server.models.repositories import Repositories
 from fovea_server.models.slot import Replacement, Slot
 from fovea_server.models.source import Source
 from fovea_server.scheduling.cache import ResponseCache
@@ -41,33 +41,33 @@ class Loader:
 
     def __init__(
         self,
-        repository: ModelRepository,
+        repositories: Repositories,
         settings: Settings,
         find: Find,
         cache: ResponseCache | None,
     ) -> None:
         self.slots: dict[str, Slot] = {}
         self.closing = threading.Event()
-        self._repository = repository
+        self._repositories = repositories
         self._settings = settings
         self._find = find
         self._cache = cache
 
     def read(self, name: str) -> Source:
-        """What the repository has of a model now.
+        """What the repositories have of a model now.
 
         Raises:
-            InvalidModel: it has none of that name, or one that cannot be used.
+            InvalidModel: they have none of that name, or one that cannot be used.
         """
         try:
-            return Source.read(self._repository.root / name, name, self._settings)
+            return Source.read(self._repositories.folder(name), name, self._settings)
         except OSError as error:
             raise InvalidModel(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def load(
         self, name: str, source: Source, *, wanted: bool = True, above: tuple[str, ...] = ()
     ) -> None:
-        """Load a model after those that it runs, and then the ensembles that waited for it.
+        """Load a model after those that it runs, and then the ensembles that run it.
 
         Args:
             name: of the model.
@@ -79,8 +79,12 @@ class Loader:
             InvalidModel: it cannot be loaded; what was served is served still.
             ShuttingDown: nothing is loaded any more.
         """
-        self._load_composing(name, source, above)
         slot = self.slots.setdefault(name, Slot(name))
+        try:
+            self._load_composing(name, source, above)
+        except InvalidModel as error:
+            slot.tried, slot.fault = source, str(error)
+            raise
         with slot.lock:
             if self.closing.is_set():
                 raise ShuttingDown("the server is stopping; load it when it runs again")
@@ -89,8 +93,7 @@ class Loader:
                 slot.finish(replacement, rebuild=True, timeout_s=self._settings.exit_timeout_secs)
         if slot.fault:
             raise InvalidModel(slot.fault)
-        if not above:
-            self._wake(name)
+        self._refresh(name, but=above)
 
     def load_all(self, names: Iterable[str], *, begun: Callable[[], None] = lambda: None) -> None:
         """Load models of the repository, several at once; faults are logged and kept.
@@ -106,6 +109,7 @@ class Loader:
             try:
                 source = self.read(name)
             except FoveaError as error:
+                slot.tried = None
                 self._note(slot, error)
                 continue
             with slot.lock:
@@ -119,7 +123,7 @@ class Loader:
             self._load_ensemble(plan)
         tried = {plan.slot.name for plan in plans}
         for name in tried:
-            self._wake(name, but=tried)
+            self._refresh(name, but=tried)
 
     def _make(self, source: Source, version: int) -> ServedModel:
         name = source.config.message.name
@@ -144,10 +148,13 @@ class Loader:
 
     def _load_ensemble(self, plan: _Plan) -> None:
         if plan.source.config.composing and plan.replacement is not None:
-            try:
-                self.load(plan.slot.name, plan.source)
-            except FoveaError as error:
-                self._note(plan.slot, error)
+            self._try(plan.slot, plan.source)
+
+    def _try(self, slot: Slot, source: Source) -> None:
+        try:
+            self.load(slot.name, source, wanted=False)
+        except FoveaError as error:
+            self._note(slot, error)
 
     def _note(self, slot: Slot, error: FoveaError) -> None:
         """Keep and log why a model is not loaded."""
@@ -170,8 +177,8 @@ class Loader:
                 found = self.read(other)
             except FoveaError:
                 missing.append(other)
-                continue
-            self._load_for(name, other, found, above)
+            else:
+                self._load_for(name, other, found, above)
         if missing:
             raise InvalidModel(
                 f"ensemble '{name}' contains models that are not available or ambiguous: "
@@ -210,22 +217,42 @@ class Loader:
         slot = self.slots.get(name)
         return slot.ready if slot is not None else ()
 
-    def _wake(self, name: str, *, but: Collection[str] = ()) -> None:
-        """Load the ensembles that were asked for and could not be without this model."""
+    def _refresh(self, name: str, *, but: Collection[str] = ()) -> None:
+        """Load the ensembles again that run a model which has changed, or waited for it.
+
+        Args:
+            name: of the model.
+            but: these have been tried already, if they waited.
+        """
         for slot in list(self.slots.values()):
-            waits = slot.wanted and not slot.ready and slot.name not in but
-            if waits and slot.tried is not None and name in slot.tried.config.composing:
-                try:
-                    self.load(slot.name, slot.tried)
-                except FoveaError as error:
-                    self._note(slot, error)
+            if name not in slot.composing:
+                continue
+            if slot.outdated:
+                self._bind(slot)
+            elif slot.name not in but and (source := slot.pending) is not None:
+                self._try(slot, source)
+
+    def _bind(self, slot: Slot) -> None:
+        """Let an ensemble run what its models are now, or nothing where that does not fit."""
+        assert slot.source is not None, "it is served"
+        try:
+            self.load(slot.name, slot.source, wanted=False)
+        except ShuttingDown:
+            return
+        except FoveaError as error:
+            with slot.lock:
+                slot.fail(str(error), self._settings.exit_timeout_secs)
+            for above in self._ensembles_of(slot.name):
+                self._bind(above)
 
     def rebuild(self) -> None:
         """Build engines again where `load_all` has left that to do, one by one."""
         for slot in list(self.slots.values()):
             with slot.lock:
-                if not self.closing.is_set():
-                    slot.rebuild()
+                if self.closing.is_set():
+                    return
+                slot.rebuild(self._settings.exit_timeout_secs)
+            self._refresh(slot.name)
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model once it has finished what it has accepted; ensembles that run it first.
@@ -240,6 +267,7 @@ class Loader:
             return
         slot.wanted = False
         self._empty(slot)
+        slot.tried, slot.fault = None, ""
         if dependents and slot.source is not None:
             for other in slot.source.config.composing:
                 below = self.slots.get(other)

@@ -20,6 +20,7 @@ from fovea_server.models.config import ModelConfig
 from fovea_server.models.fits import check_fit
 from fovea_server.models.labels import read_output_labels
 from fovea_server.models.opening import open_engine, open_pipeline
+from fovea_server.models.parts import Parts
 from fovea_server.models.warm_up import run_samples, warm_up_pictures
 from fovea_server.pictures.pipeline import Pipeline
 from fovea_server.scheduling.base import Scheduler
@@ -83,6 +84,7 @@ class ServedModel:
         self._pipeline: Pipeline | None = None
         self._scheduler: Scheduler | None = None
         self._labels: dict[str, tuple[str, ...]] = {}
+        self._parts: Parts | None = None
         self._rebuilding = Progress()
 
     @property
@@ -99,6 +101,11 @@ class ServedModel:
         if self._state is State.READY and self.failure:
             return State.UNAVAILABLE
         return self._state
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a model that this ensemble was loaded with has been loaded again, or is gone."""
+        return self._parts is not None and self._parts.outdated
 
     @property
     def is_live(self) -> bool:
@@ -212,7 +219,8 @@ class ServedModel:
     def _serve(self) -> None:
         started = time.monotonic()
         if self._config.composing:
-            self._labels = self._composed_labels()
+            self._parts = Parts(self.config, self._find)
+            self._labels = self._parts.labels()
         else:
             self._engine = engine = open_engine(self._folder, self._config, self._settings)
             fill_in = not self._settings.disable_auto_complete_config
@@ -228,7 +236,6 @@ class ServedModel:
             version=self.version,
             config=self.config,
             session=None if self._engine is None else self._engine.session,
-            settings=self._settings,
             statistics=self.statistics,
             cache=self._cache,
             find=self._find,
@@ -245,16 +252,6 @@ class ServedModel:
             self._describe(),
             time.monotonic() - started,
         )
-
-    def _composed_labels(self) -> dict[str, tuple[str, ...]]:
-        """What the models that an ensemble runs say of its outputs."""
-        labels = {}
-        for step in self.config.ensemble_scheduling.step:
-            model = self._find(step.model_name, max(0, step.model_version) or None)
-            for output, tensor in step.output_map.items():
-                if (known := model.labels_of(output)) is not None:
-                    labels[tensor] = known
-        return labels
 
     def _describe(self) -> str:
         if self._engine is None:

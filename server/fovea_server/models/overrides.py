@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.card import CARD_FILE
 from fovea_preprocess.errors import InvalidModel
 
@@ -35,11 +36,15 @@ def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
         The folder.
 
     Raises:
-        InvalidModel: a path leads out of the folder, or a file may not come this way.
+        InvalidModel: the name is none for a folder, a path leads out of it, or a file may not come
+            this way.
     """
     with tempfile.TemporaryDirectory(prefix="fovea-model-") as root:
         folder = Path(root).resolve() / name
-        folder.mkdir()
+        try:
+            folder.mkdir()
+        except (OSError, ValueError) as error:
+            raise InvalidModel(f"{name!r} cannot name a model's folder: {error}") from error
         for path, content in files.items():
             _write(folder, path, content)
         yield folder
@@ -52,8 +57,10 @@ def check_engine_files(message: Any) -> None:
         message: the `ModelConfig` that came with them.
 
     Raises:
-        InvalidModel: it names such a file.
+        InvalidModel: it names such a file, or TensorRT.
     """
+    if message.backend in TENSORRT_BACKENDS or message.platform == "tensorrt_plan":
+        raise InvalidModel(f"what is for {message.backend or message.platform} {_UNSAFE}")
     for name in (message.default_model_filename, *message.cc_model_filenames.values()):
         if name and Path(name).suffix not in _SAFE_ENGINES:
             raise InvalidModel(f"engine file '{name}' {_UNSAFE}")

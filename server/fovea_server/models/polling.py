@@ -1,31 +1,37 @@
-"""Follows the repository: what appears or changes is loaded, what disappears is unloaded."""
+"""Follows the repositories: what appears or changes is loaded, what disappears is unloaded."""
 
 from __future__ import annotations
 
 import logging
 
-from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError
 from fovea_server.models.loader import Loader
+from fovea_server.models.repositories import Repositories
 
 log = logging.getLogger(__name__)
 
 
-def poll(loader: Loader, repository: ModelRepository) -> None:
-    """Look at the repository once. Never raises: a fault is logged, and kept with its model.
+def poll(loader: Loader, repositories: Repositories) -> None:
+    """Look at the repositories once. Never raises: a fault is logged, and kept with its model.
 
     What failed to load is tried again when it has changed.
     """
     try:
-        there = repository.models()
+        _follow(loader, repositories)
     except (FoveaError, OSError) as error:
-        log.error("the repository cannot be read: %s", error)
-        return
+        log.error("a repository cannot be read: %s", error)
+    except Exception:  # what went wrong at one look must not end all others
+        log.exception("the repositories could not be followed")
+
+
+def _follow(loader: Loader, repositories: Repositories) -> None:
+    there = repositories.models()
     for name in set(loader.slots).difference(there):
         if loader.slots[name].wanted:
             log.info("model %s has left the repository", name)
             loader.unload(name)
     loader.load_all(name for name in there if _changed(loader, name))
+    loader.rebuild()
 
 
 def _changed(loader: Loader, name: str) -> bool:

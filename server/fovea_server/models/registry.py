@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -24,6 +23,7 @@ from fovea_server.models.loader import Loader
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.overrides import check_engine_files, model_of_files
 from fovea_server.models.polling import poll
+from fovea_server.models.repositories import Repositories
 from fovea_server.models.slot import trim
 from fovea_server.models.source import Source, check_name
 from fovea_server.scheduling.cache import ResponseCache
@@ -43,7 +43,7 @@ class IndexEntry:
 
 
 class Registry:
-    """Finds models in the repository, loads them, gives them out.
+    """Finds models in the repositories, loads them, gives them out.
 
     Which models are loaded, and when, the settings' `model_control_mode` says; which versions of
     one, its `version_policy`. As Triton does.
@@ -53,18 +53,18 @@ class Registry:
         started: whether all that the start was to load has been tried.
 
     Raises:
-        NotFound: the repository is not a folder.
+        NotFound: a repository is not a folder.
         InvalidOption: the setting of the cache cannot be read.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._mode = settings.model_control_mode
-        self._repository = ModelRepository(settings.model_repository)
-        self._repository.models()
+        self._repositories = Repositories(settings.model_repository)
+        self._repositories.models()
         given = settings.cache_config
         self.cache = None if given is None else ResponseCache.parse(given)
-        self._loader = Loader(self._repository, settings, self.find, self.cache)
+        self._loader = Loader(self._repositories, settings, self.find, self.cache)
         self._slots = self._loader.slots
         # Models of the start whose state is the server's; later requests may take them out.
         self._startup: set[str] = set()
@@ -79,10 +79,9 @@ class Registry:
         try:
             self._load_first()
         except (FoveaError, OSError) as error:
-            log.error("the repository cannot be read: %s", error)
+            log.error("a repository cannot be read: %s", error)
         self._scanned = self.started = True
-        ready = sum(model.state is State.READY for model in self)
-        log.info("%d of %d model versions are ready", ready, len(list(self)))
+        self._tell()
         # What lives as long as the process need not be looked at by every later collection, and
         # what loading has freed need not stay in the allocator.
         gc.collect()
@@ -90,14 +89,24 @@ class Registry:
         trim()
         if self._mode is ModelControlMode.POLL:
             while not self._loader.closing.wait(self._settings.repository_poll_secs):
-                poll(self._loader, self._repository)
+                poll(self._loader, self._repositories)
+
+    def _tell(self) -> None:
+        """Log how the start went."""
+        ready = sum(bool(slot.ready) for slot in list(self._slots.values()))
+        failed = [name for name in sorted(self._startup) if self._slots[name].unserved()]
+        if failed:
+            told = "%d models ready, %d failed: %s (see above)"
+            log.error(told, ready, len(failed), ", ".join(failed))
+        else:
+            log.info("%d models ready", ready)
 
     def _load_first(self) -> None:
         names: tuple[str, ...] = self._settings.load_model
         if self._mode is not ModelControlMode.EXPLICIT or "*" in names:
-            names = self._repository.models()
+            names = self._repositories.models()
         self._startup = set(names)
-        log.info("loading %d models of %s", len(names), self._repository.root)
+        log.info("loading %d models of %s", len(names), self._repositories)
         self._loader.load_all(names, begun=self._seen)
         # Last: it may take minutes, and what others can serve waits for none.
         self._loader.rebuild()
@@ -165,7 +174,7 @@ class Registry:
         """Every model of the repository, or every version that can answer, by name."""
         names = set(self._slots)
         if not ready:
-            names.update(self._repository.folders())
+            names.update(self._repositories.folders())
         return [entry for name in sorted(names) for entry in self._entries(name, ready)]
 
     def _entries(self, name: str, ready: bool) -> Iterator[IndexEntry]:
@@ -175,6 +184,8 @@ class Registry:
             state = model.state
             if state is State.READY or not ready:
                 reason = model.failure or model.reason if state is State.UNAVAILABLE else None
+                if state is State.READY and slot is not None and slot.fault:
+                    reason = f"the last reload failed: {slot.fault}"
                 yield IndexEntry(name, str(version), state.value, reason)
         if not versions and not ready:
             yield IndexEntry(name)
@@ -196,7 +207,7 @@ class Registry:
             return "" if self.started else "models are being loaded"
         if not self._slots and self._mode is ModelControlMode.NONE:
             return (
-                f"there is no model in {self._repository.root} (NAME/VERSION/model.*): "
+                f"there is no model in {self._repositories} (NAME/VERSION/model.*): "
                 "make one with `fovea build`, then start again"
             )
         return "; ".join(self.unserved)
@@ -248,7 +259,7 @@ class Registry:
         if files and config is None:
             raise InvalidModel("Load parameter 'config' must be specified for model file override")
         if not files:
-            return Source.read(self._repository.root / name, name, self._settings, config)
+            return Source.read(self._repositories.folder(name), name, self._settings, config)
         folder = stack.enter_context(model_of_files(name, files))
         source = Source.read(folder, name, self._settings, config)
         check_engine_files(source.config.message)
@@ -277,8 +288,8 @@ class Registry:
     def close(self) -> None:
         """Drain and unload everything; what is not loaded yet never will be."""
         self._loader.closing.set()
-        for model in self:
-            model.cancel()
+        for slot in list(self._slots.values()):
+            slot.cancel()
         if self._thread.ident is not None:
             self._thread.join()
         self._loader.close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fovea_preprocess.errors import InvalidModel
 from fovea_server.models.model import ServedModel, State
+from fovea_server.models.no_effect import warn_of_no_effect
 from fovea_server.models.source import Source
 
 # A request may have found an old version and not have entered its queue yet.
@@ -43,7 +44,8 @@ class Slot:
         versions: the last known of each version, unloaded ones among them.
         newest: the newest version that can answer; None while none can.
         source: what is served comes from this; None before the first load.
-        tried: what the last load was made from.
+        tried: what the last load was made from; None after it was unloaded by its name, and where
+            the repository could not be read.
         wanted: it was asked for by its name, and not unloaded since.
         fault: why the last load failed; empty where it did not.
     """
@@ -64,8 +66,27 @@ class Slot:
         """Versions that can answer now, ascending."""
         return tuple(sorted(v for v, m in self.versions.items() if m.state is State.READY))
 
+    @property
+    def composing(self) -> frozenset[str]:
+        """Models that an ensemble runs; of what is served, where something is."""
+        source = self.source if self.ready else self.tried
+        return frozenset(source.config.composing if source is not None else ())
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a model that it runs has been loaded again since."""
+        return any(self.versions[version].outdated for version in self.ready)
+
+    @property
+    def pending(self) -> Source | None:
+        """What is to be served, and could not be so far; None where nothing waits."""
+        waits = not self.ready and (self.wanted or self.fault)
+        return self.tried if waits else None
+
     def unserved(self) -> list[str]:
         """What of it is not served though it should be, and why."""
+        if not self.wanted:
+            return []
         if self.fault and not self.versions:
             return [f"{self.name}: {self.fault}"]
         return [f"{self.name}: {m.unserved}" for m in self.versions.values() if m.unserved]
@@ -91,6 +112,7 @@ class Slot:
             for version, model in self.versions.items()
             if version in chosen
             and model.state is State.READY
+            and not model.outdated
             and self.source is not None
             and source.same_version(self.source, version)
         }
@@ -104,7 +126,8 @@ class Slot:
     def finish(self, replacement: Replacement, *, rebuild: bool, timeout_s: float) -> None:
         """Load what is fresh; then it is served, and what it replaces is unloaded.
 
-        Where one version fails, none is exchanged: `fault` says why.
+        Where one version fails, none is exchanged: `fault` says why. Nor is one before its engine
+        is built again, where `rebuild` has still to do that.
 
         Args:
             replacement: of `begin`; nothing is done where another one has begun since.
@@ -113,22 +136,37 @@ class Slot:
         """
         if replacement is not self._next:
             return
+        if replacement.fresh:
+            warn_of_no_effect(replacement.source.config.message)
         for model in replacement.fresh.values():
             model.load()
             if rebuild:
                 model.rebuild()
-        broken = [m for m in replacement.fresh.values() if m.state is State.UNAVAILABLE]
-        if broken:
-            self.fault = "".join(
-                f"version {m.version} is at {m.state} state: {m.reason};" for m in broken
-            )
-            for model in replacement.fresh.values():
-                if model.state is State.READY:
-                    model.close(timeout_s)
-        else:
+        states = {model.state for model in replacement.fresh.values()}
+        if State.UNAVAILABLE in states:
+            self._refuse(replacement, timeout_s)
+        elif State.LOADING not in states or not self._displaced(replacement):
             self._exchange(replacement, timeout_s)
 
+    def _refuse(self, replacement: Replacement, timeout_s: float) -> None:
+        self._next = None
+        broken = [m for m in replacement.fresh.values() if m.state is State.UNAVAILABLE]
+        self.fault = "".join(
+            f"version {m.version} is at {m.state} state: {m.reason};" for m in broken
+        )
+        for model in replacement.fresh.values():
+            if model.state is State.READY:
+                model.close(timeout_s)
+
+    def _displaced(self, replacement: Replacement) -> list[ServedModel]:
+        """What answers now, and will not when the new versions are served."""
+        new = replacement.kept | replacement.fresh
+        return [
+            m for v, m in self.versions.items() if m is not new.get(v) and m.state is State.READY
+        ]
+
     def _exchange(self, replacement: Replacement, timeout_s: float) -> None:
+        self._next = None
         new = replacement.kept | replacement.fresh
         past = [m for v, m in self.versions.items() if m is not new.get(v) and m.is_live]
         self.versions = self._still_there(replacement.source) | new
@@ -143,16 +181,31 @@ class Slot:
     def _still_there(self, source: Source) -> dict[int, ServedModel]:
         return {v: m for v, m in self.versions.items() if v in source.versions}
 
-    def rebuild(self) -> None:
-        """Build engines again where `finish` has left that to do."""
+    def rebuild(self, timeout_s: float) -> None:
+        """Build engines again where `finish` has left that to do.
+
+        Args:
+            timeout_s: time for what is replaced to finish what it has accepted.
+        """
         for model in self.versions.values():
             model.rebuild()
+        if self._next is not None:
+            self.finish(self._next, rebuild=True, timeout_s=timeout_s)
         self.elect()
 
     def cancel(self) -> None:
         """Let a rebuild stop, now or as soon as it has begun."""
-        for model in list(self.versions.values()):
+        coming = self._next.fresh.values() if self._next is not None else ()
+        for model in [*self.versions.values(), *coming]:
             model.cancel()
+
+    def fail(self, reason: str, timeout_s: float) -> None:
+        """Serve it no more, as it cannot work."""
+        served = [self.versions[version] for version in self.ready]
+        self.close(timeout_s)
+        self.fault = reason
+        for model in served:
+            model.fail(reason)
 
     def elect(self) -> None:
         """Find the newest version that can answer."""

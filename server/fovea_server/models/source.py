@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,14 +98,19 @@ def _but_policy(config: ModelConfig) -> bytes:
     return serialised
 
 
-def _stamps(entry: os.DirEntry[str]) -> Iterator[tuple[str, int, int]]:
-    found = entry.stat()
-    if not entry.is_dir():
+def _stamps(entry: os.DirEntry[str], *above: tuple[int, int]) -> Iterator[tuple[str, int, int]]:
+    try:
+        found = entry.stat()
+    except OSError:
+        # A link that leads nowhere, or round in circles, is there all the same.
+        found = entry.stat(follow_symlinks=False)
+    place = found.st_dev, found.st_ino
+    if not stat.S_ISDIR(found.st_mode):
         yield entry.path, found.st_mtime_ns, found.st_size
-        return
-    yield entry.path, found.st_mtime_ns, 0
-    for inner in os.scandir(entry.path):
-        yield from _stamps(inner)
+    elif place not in above:
+        yield entry.path, found.st_mtime_ns, 0
+        for inner in os.scandir(entry.path):
+            yield from _stamps(inner, *above, place)
 
 
 def check_name(name: str) -> None:

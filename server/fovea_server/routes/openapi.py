@@ -51,6 +51,7 @@ _PARAMETERS = [
 
 _ERRORS = {
     400: "the request, or its only picture, cannot be understood",
+    403: "a header that the operator asks for is missing or wrong",
     404: "no such model or version",
     408: "the body did not arrive in time",
     413: "the body or the picture is over the limit",

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import orjson
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
@@ -19,6 +19,7 @@ from fovea_preprocess.errors import (
     FoveaError,
     InvalidOption,
     InvalidRequest,
+    Restricted,
     ShuttingDown,
 )
 from fovea_server.dataplane import DataPlane, Prediction
@@ -28,13 +29,23 @@ from fovea_server.pictures.job import ImageResult
 from fovea_server.routes.body import read_body
 from fovea_server.routes.openapi import PREDICT
 from fovea_server.settings import Settings
+from fovea_server.v2.service import Service
 
 if TYPE_CHECKING:
     from fovea_server.fetch import Fetcher
 
 T = TypeVar("T")
 
-router = APIRouter(tags=["predict"])
+
+async def _unrestricted(request: Request) -> None:
+    """Let through only those who may infer, as over the v2 protocol."""
+    service: Service = request.app.state.service
+    key = service.http_restrictions.missing("inference", request.headers.get)
+    if key is not None:
+        raise Restricted(f"This API is restricted, expecting header '{key}'")
+
+
+router = APIRouter(tags=["predict"], dependencies=[Depends(_unrestricted)])
 
 ModelName = Annotated[str, Path(description="a model of the repository")]
 Version = Annotated[int, Path(ge=1, description="a version of it")]

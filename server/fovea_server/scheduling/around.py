@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from fovea_server.scheduling.base import Scheduler
+from fovea_server.scheduling.door import Door
 
 
 class Around:
@@ -14,6 +17,13 @@ class Around:
 
     def __init__(self, inside: Scheduler) -> None:
         self._inside = inside
+        # Who is here may not be inside `inside` yet.
+        self._door = Door()
+
+    @property
+    def identity(self) -> bytes:
+        """See `Scheduler`."""
+        return self._inside.identity
 
     @property
     def failure(self) -> str | None:
@@ -28,8 +38,10 @@ class Around:
     @property
     def inflight(self) -> int:
         """See `Scheduler`."""
-        return self._inside.inflight
+        return self._door.inside
 
     def close(self, timeout_s: float) -> None:
         """See `Scheduler`."""
-        self._inside.close(timeout_s)
+        until = time.monotonic() + timeout_s
+        self._door.close(timeout_s)
+        self._inside.close(max(0.0, until - time.monotonic()))

@@ -11,6 +11,11 @@ class Scheduler(Protocol):
     """Lets requests wait, meet in batches, and be answered."""
 
     @property
+    def identity(self) -> bytes:
+        """Its own as long as it answers the same; another after a part of it was loaded again."""
+        ...
+
+    @property
     def failure(self) -> str | None:
         """Why it can never answer again; None while it can."""
         ...

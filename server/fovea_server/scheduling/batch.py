@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
@@ -12,6 +13,7 @@ from fovea_preprocess.errors import (
     DeadlineExceeded,
     DeviceLost,
     FoveaError,
+    InferenceFailed,
     ModelNotReady,
     QueueFull,
     ShuttingDown,
@@ -20,7 +22,7 @@ from fovea_server.scheduling.batching import Batching
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.door import Door
 from fovea_server.scheduling.execution import Execution, execute
-from fovea_server.scheduling.fast_lane import FastLane
+from fovea_server.scheduling.fast_lane import HEAVY_NS, FastLane
 from fovea_server.scheduling.job import Job, Outputs
 from fovea_server.scheduling.waiting import WaitingRoom
 from fovea_server.statistics import FailureReason, ModelStatistics, Spans
@@ -56,14 +58,19 @@ class BatchScheduler:
         self._waiting = waiting
         self._batching = batching
         self._session = session
-        self._lane = FastLane()
+        self._lane = FastLane(steady=session.steady)
         self._side_by_side = side_by_side
         self._running = 0
         self._seconds = 0.0
         self._threads = ThreadPoolExecutor(side_by_side, f"{contract.name}-infer")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._door = Door()
+
+    @property
+    def identity(self) -> bytes:
+        """See `Scheduler`."""
+        return self.contract.identity
 
     @property
     def pending(self) -> int:
@@ -78,8 +85,9 @@ class BatchScheduler:
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
         arrived_ns = time.monotonic_ns()
-        checked = await self.contract.checked(request)
-        outputs = await self.run(request, checked, arrived_ns)
+        with self._door.open_for(request):
+            checked = await self.contract.checked(request)
+            outputs = await self.run(request, checked, arrived_ns)
         return self.contract.respond(request, outputs)
 
     async def run(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
@@ -91,20 +99,24 @@ class BatchScheduler:
         if self.failure:
             raise ModelNotReady(self.failure)
         self._door.check(request)
-        if not self._waiting and not self._batching.waits and self._lane.takes(checked):
+        idle = not self._running and not self._waiting
+        if idle and not self._batching.waits and self._lane.takes((checked,)):
             return self._run_here(request, checked, arrived_ns)
         loop = asyncio.get_running_loop()
         job = Job(request, checked, arrived_ns, loop.create_future())
-        with self._door:
-            self._enter(job, loop)
-            try:
-                self._dispatch()
-                return await job.future
-            except asyncio.CancelledError:
-                if self._waiting.discard(job):
-                    job.leave_queue()
-                    self._count_failure(job.arrived_ns, FailureReason.CANCELED)
-                raise
+        self._enter(job, loop)
+        try:
+            self._dispatch()
+            return await job.future
+        except asyncio.CancelledError:
+            if self._waiting.discard(job):
+                job.leave_queue()
+                self._count_failure(job.arrived_ns, FailureReason.CANCELED)
+            elif job.at_engine:
+                # Until the engine has let go of its inputs.
+                job.given_up = loop.create_future()
+                await job.given_up
+            raise
 
     def close(self, timeout_s: float) -> None:
         """See `Scheduler`."""
@@ -121,16 +133,24 @@ class BatchScheduler:
         done.set_result(None)
 
     def _run_here(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
-        alone = not self._running
-        execution = execute(self.contract.name, self._session, (checked,), alone=alone)
-        self._lane.learn(execution.spans.compute_infer, here=True)
+        execution = self._execute_here((checked,))
         if execution.error is not None:
             self._count_failure(arrived_ns, FailureReason.BACKEND)
             self._look_at(execution.error)
             raise execution.error
-        self._statistics.executed(execution.rows, execution.spans)
+        self._statistics.executed(checked.rows, execution.spans)
         self._count_success(request, checked, arrived_ns, execution)
         return execution.outputs[0]
+
+    def _execute_here(self, batch: Sequence[Checked]) -> Execution:
+        began_ns = time.thread_time_ns()
+        execution = execute(self.contract.name, self._session, batch, alone=not self._waiting)
+        cpu_ns = took_ns = execution.spans.compute_infer
+        if took_ns > HEAVY_NS:
+            # Else it cannot have been that much, and looking costs more than counting.
+            cpu_ns = time.thread_time_ns() - began_ns
+        self._lane.learn(took_ns, cpu_ns=cpu_ns)
+        return execution
 
     def _enter(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         policy = self._waiting.add(job)
@@ -155,48 +175,65 @@ class BatchScheduler:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._waiting:
-            here = self._lane.takes(next(iter(self._waiting)).checked)
-            if not here and self._running >= self._side_by_side:
-                return
+        while self._waiting and self._running < self._side_by_side:
             decision = self._batching.decide(self._waiting, time.monotonic_ns())
             if not decision.count:
                 if decision.wait_s is not None:
                     self._timer = self._loop.call_later(decision.wait_s, self._dispatch)
                 return
-            self._start(self._waiting.take(decision.count), here, self._loop)
-
-    def _start(self, jobs: list[Job], here: bool, loop: asyncio.AbstractEventLoop) -> None:
-        for job in jobs:
-            job.leave_queue()
-        call = partial(
-            execute,
-            self.contract.name,
-            self._session,
-            [job.checked for job in jobs],
-            alone=not self._running and not self._waiting,
-        )
-        if here:
-            self._settle(jobs, call(), here=True)
+            jobs = self._waiting.take(decision.count)
+            for job in jobs:
+                job.leave_queue()
+            batch = [job.checked for job in jobs]
+            if self._running or not self._lane.takes(batch):
+                self._start(jobs, batch, self._loop)
+                continue
+            self._settle(jobs, self._execute_here(batch), self._loop)
+            # Others have their turn on the event loop before the next batch.
+            self._timer = self._loop.call_soon(self._dispatch)
             return
-        self._running += 1
-        loop.run_in_executor(self._threads, call).add_done_callback(partial(self._done, jobs))
 
-    def _done(self, jobs: list[Job], executed: asyncio.Future[Execution]) -> None:
+    def _start(
+        self, jobs: list[Job], batch: list[Checked], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        alone = not self._running and not self._waiting
+        call = partial(execute, self.contract.name, self._session, batch, alone=alone)
+        self._running += 1
+        for job in jobs:
+            job.at_engine = True
+        loop.run_in_executor(self._threads, call).add_done_callback(partial(self._done, jobs, loop))
+
+    def _done(
+        self,
+        jobs: list[Job],
+        loop: asyncio.AbstractEventLoop,
+        executed: asyncio.Future[Execution],
+    ) -> None:
         self._running -= 1
-        self._settle(jobs, executed.result(), here=False)
+        execution = executed.result()
+        self._lane.learn(execution.spans.compute_infer)
+        self._settle(jobs, execution, loop)
         self._dispatch()
 
-    def _settle(self, jobs: list[Job], execution: Execution, *, here: bool) -> None:
+    def _settle(
+        self, jobs: list[Job], execution: Execution, loop: asyncio.AbstractEventLoop
+    ) -> None:
         """Count what was done, and answer."""
-        self._lane.learn(execution.spans.compute_infer, here=here)
+        blame = isinstance(execution.error, InferenceFailed) and len(jobs) > 1
+        if blame and not self._door.locked:
+            # One of them is to blame; the others are not to suffer for it.
+            for job in jobs:
+                self._start([job], [job.checked], loop)
+            return
+        for job in jobs:
+            job.leave_engine()
         if execution.error is not None:
             for job in jobs:
                 self._fail(job, execution.error, FailureReason.BACKEND)
             self._look_at(execution.error)
             return
         self._seconds = execution.spans.compute_infer / 1e9
-        self._statistics.executed(execution.rows, execution.spans)
+        self._statistics.executed(sum(job.rows for job in jobs), execution.spans)
         for job, outputs in zip(jobs, execution.outputs, strict=True):
             if job.future.done():
                 self._count_failure(job.arrived_ns, FailureReason.CANCELED)
@@ -211,6 +248,8 @@ class BatchScheduler:
         spans = Spans(execution.began_ns - arrived_ns, made, inferred, taken)
         if request.trace is not None:
             request.trace.computed(spans)
+        if request.spans is not None:
+            request.spans.append(spans)
         self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, spans)
 
     def _count_failure(self, arrived_ns: int, reason: FailureReason) -> None:

@@ -5,15 +5,21 @@ Source: `response_cache` of model_config.proto, and the "local" cache of Triton.
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 from fovea_engines.backends.base import Array
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.statistics import Duration
 from fovea_server.v2.messages import InferResponse, OutputTensor
+
+# Bytes that Python takes for an answer without outputs, its key and its place, and for an output
+# without elements; measured.
+_ANSWER_BYTES, _OUTPUT_BYTES = 512, 512
 
 
 @dataclass(slots=True)
@@ -35,18 +41,25 @@ class CacheStatistics:
     evictions: int = 0
 
 
+class _Kept(NamedTuple):
+    owner: bytes
+    size: int
+    answer: InferResponse
+
+
 class ResponseCache:
-    """Keeps the answers that were used last; one for all models. Used on the event loop only.
+    """Keeps the answers that were used last; one for all models. Any thread may use it.
 
     Args:
-        size: bytes of tensors that it may hold.
+        size: bytes of memory that it may hold.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.used = 0
         self.statistics = CacheStatistics()
-        self._answers: OrderedDict[bytes, InferResponse] = OrderedDict()
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[bytes, _Kept] = OrderedDict()
 
     @classmethod
     def parse(cls, setting: str) -> Self:
@@ -70,38 +83,52 @@ class ResponseCache:
     def find(self, key: bytes) -> InferResponse | None:
         """The answer that was kept; None if there is none."""
         began_ns = time.monotonic_ns()
-        found = self._answers.get(key)
-        if found is None:
-            self.statistics.misses += 1
-        else:
-            self.statistics.hits += 1
-            self._answers.move_to_end(key)
-        self.statistics.lookups.add(time.monotonic_ns() - began_ns)
-        return found
+        with self._lock:
+            kept = self._answers.get(key)
+            if kept is None:
+                self.statistics.misses += 1
+            else:
+                self.statistics.hits += 1
+                self._answers.move_to_end(key)
+            self.statistics.lookups.add(time.monotonic_ns() - began_ns)
+        return None if kept is None else kept.answer
 
-    def keep(self, key: bytes, answer: InferResponse) -> None:
-        """Keep an answer, at the cost of those that were not used for longest."""
+    def keep(self, owner: bytes, key: bytes, answer: InferResponse) -> None:
+        """Keep an answer, at the cost of those that were not used for longest.
+
+        Args:
+            owner: whose it is, for `forget`.
+            key: of the request.
+            answer: copied where it shares its memory.
+        """
         began_ns = time.monotonic_ns()
         size = _size(answer)
-        if size <= self.size and key not in self._answers:
-            while self.used + size > self.size:
-                _, oldest = self._answers.popitem(last=False)
-                self.used -= _size(oldest)
-                self.statistics.evictions += 1
-            self._answers[key] = InferResponse(
-                answer.model_name, answer.model_version, [_own(t) for t in answer.outputs]
-            )
-            self.used += size
-        self.statistics.insertions.add(time.monotonic_ns() - began_ns)
+        with self._lock:
+            if size <= self.size and key not in self._answers:
+                while self.used + size > self.size:
+                    _, oldest = self._answers.popitem(last=False)
+                    self.used -= oldest.size
+                    self.statistics.evictions += 1
+                outputs = [_own(tensor) for tensor in answer.outputs]
+                own = InferResponse(answer.model_name, answer.model_version, outputs)
+                self._answers[key] = _Kept(owner, size, own)
+                self.used += size
+            self.statistics.insertions.add(time.monotonic_ns() - began_ns)
+
+    def forget(self, owner: bytes) -> None:
+        """Drop all answers of a model that is not served any more."""
+        with self._lock:
+            for key in [key for key, kept in self._answers.items() if kept.owner == owner]:
+                self.used -= self._answers.pop(key).size
 
 
 def _size(answer: InferResponse) -> int:
-    return sum(map(_bytes, (tensor.array for tensor in answer.outputs)))
+    return _ANSWER_BYTES + sum(_OUTPUT_BYTES + _bytes(t.array) for t in answer.outputs)
 
 
 def _bytes(array: Array) -> int:
     if array.dtype == object:
-        return sum(map(len, array.ravel().tolist()))
+        return array.nbytes + sum(map(sys.getsizeof, array.ravel().tolist()))
     return array.nbytes
 
 

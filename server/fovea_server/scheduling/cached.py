@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from hashlib import blake2b
-from itertools import count
 
 from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.scheduling.contract import Contract
 from fovea_server.statistics import ModelStatistics
 from fovea_server.v2 import byte_strings
 from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
 
 # Bytes of a request from which hashing would hold up the event loop.
 _LARGE = 64 << 10
-_NUMBERS = count()
 
 
 class CachedScheduler(Around):
@@ -24,25 +23,41 @@ class CachedScheduler(Around):
 
     Args:
         inside: computes what is not in the cache.
+        contract: of the model; what does not fit it is not looked for.
         cache: of the server.
         statistics: of the model.
     """
 
     def __init__(
-        self, inside: Scheduler, cache: ResponseCache, statistics: ModelStatistics
+        self,
+        inside: Scheduler,
+        contract: Contract,
+        cache: ResponseCache,
+        statistics: ModelStatistics,
     ) -> None:
         super().__init__(inside)
+        self._contract = contract
         self._cache = cache
         self._statistics = statistics
-        self._own = next(_NUMBERS).to_bytes(8)
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
+        with self._door.open_for(request):
+            return await self._answer(request)
+
+    def close(self, timeout_s: float) -> None:
+        """See `Scheduler`."""
+        super().close(timeout_s)
+        self._cache.forget(self._contract.identity)
+
+    async def _answer(self, request: InferRequest) -> InferResponse:
         arrived_ns = time.monotonic_ns()
+        await self._contract.checked(request)
+        identity = self._inside.identity
         if sum(tensor.data.nbytes for tensor in request.inputs) < _LARGE:
-            key = self._key(request)
+            key = _key(identity, request)
         else:
-            key = await asyncio.to_thread(self._key, request)
+            key = await asyncio.to_thread(_key, identity, request)
         looking_ns = time.monotonic_ns()
         found = self._cache.find(key)
         found_ns = time.monotonic_ns()
@@ -54,21 +69,22 @@ class CachedScheduler(Around):
             )
         response = await self._inside.infer(request)
         keeping_ns = time.monotonic_ns()
-        self._cache.keep(key, response)
+        self._cache.keep(self._contract.identity, key, response)
         self._statistics.missed(found_ns - looking_ns + time.monotonic_ns() - keeping_ns)
         return response
 
-    def _key(self, request: InferRequest) -> bytes:
-        asked = sorted({output.name for output in request.outputs})
-        digest = blake2b(self._own, digest_size=16)
-        digest.update(repr(asked).encode())
-        for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
-            # Lengths come before contents, so that no two requests read the same.
-            digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
-            data = _wire(tensor)
-            digest.update(len(data).to_bytes(8))
-            digest.update(data)
-        return digest.digest()
+
+def _key(identity: bytes, request: InferRequest) -> bytes:
+    asked = sorted({output.name for output in request.outputs})
+    digest = blake2b(identity, digest_size=16)
+    digest.update(repr(asked).encode())
+    for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
+        # Lengths come before contents, so that no two requests read the same.
+        digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
+        data = _wire(tensor)
+        digest.update(len(data).to_bytes(8))
+        digest.update(data)
+    return digest.digest()
 
 
 def _wire(tensor: InputTensor) -> memoryview | bytes:

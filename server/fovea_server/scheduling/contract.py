@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from math import prod
 
 from fovea_engines.backends.base import Array
@@ -14,10 +15,15 @@ from fovea_server.v2.signature import ModelTensor, Signature
 
 # Bytes of strings that take about a millisecond to take apart.
 _MANY = 64 << 10
+_NUMBERS = count()
 
 
 class Contract:
     """One version of one model, as clients see it.
+
+    Attributes:
+        name: of the model.
+        identity: of this loading of it; no other has the same.
 
     Args:
         name: of the model.
@@ -27,6 +33,7 @@ class Contract:
 
     def __init__(self, name: str, version: int, signature: Signature) -> None:
         self.name = name
+        self.identity = next(_NUMBERS).to_bytes(8)
         self.check = RequestCheck(name, signature)
         self._version = str(version)
         self._outputs = signature.outputs

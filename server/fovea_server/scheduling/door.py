@@ -11,27 +11,36 @@ from fovea_server.v2.messages import InferRequest
 
 
 class Door:
-    """A context around each request; closed once.
+    """A context around each request, entered before its first `await`; closed once.
 
     Attributes:
         inside: requests that have come in and not gone.
+        locked: closed, and who is inside is not waited for any more.
     """
 
     def __init__(self) -> None:
         self.inside = 0
         self._closed = False
+        self.locked = False
 
-    def check(self, request: InferRequest) -> None:
-        """Whether it may come in.
+    def open_for(self, request: InferRequest) -> Door:
+        """The context for a request that comes.
 
         Raises:
-            ShuttingDown: it may not.
+            ShuttingDown: it may not come in.
         """
         if self._closed:
-            raise ShuttingDown(
-                f"{request_prefix(request)}Server is stopping, scheduler for model has stopped "
-                "accepting new inference requests"
-            )
+            raise _stopped(request)
+        return self
+
+    def check(self, request: InferRequest) -> None:
+        """Whether one who is inside is waited for still.
+
+        Raises:
+            ShuttingDown: the time for that is over.
+        """
+        if self.locked:
+            raise _stopped(request)
 
     def __enter__(self) -> None:
         self.inside += 1
@@ -50,3 +59,11 @@ class Door:
         until = time.monotonic() + timeout_s
         while self.inside and time.monotonic() < until:
             time.sleep(0.01)
+        self.locked = True
+
+
+def _stopped(request: InferRequest) -> ShuttingDown:
+    return ShuttingDown(
+        f"{request_prefix(request)}Server is stopping, scheduler for model has stopped accepting "
+        "new inference requests"
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -82,6 +83,16 @@ class EnsembleScheduler:
         self._door = Door()
 
     @property
+    def identity(self) -> bytes:
+        """See `Scheduler`."""
+        identities = [self._contract.identity]
+        for step in self._steps:
+            # Where one is not there nothing is answered, so no identity is needed.
+            with suppress(FoveaError):
+                identities.append(self._find(step.model, step.version).scheduler.identity)
+        return b"".join(identities)
+
+    @property
     def inflight(self) -> int:
         """See `Scheduler`."""
         return self._door.inside
@@ -89,28 +100,29 @@ class EnsembleScheduler:
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
         arrived_ns = time.monotonic_ns()
-        checked = await self._contract.checked(request)
-        self._door.check(request)
-        reason: FailureReason | None = FailureReason.CANCELED
-        try:
-            with self._door:
-                outputs = await self._outputs(request)
-            reason = None
-        except FoveaError:
-            reason = FailureReason.OTHER
-            raise
-        finally:
-            took_ns = time.monotonic_ns() - arrived_ns
-            if reason is not None:
-                self._statistics.failed(took_ns, reason)
-        spans = Spans(compute_infer=took_ns)
-        self._statistics.executed(checked.rows, spans)
-        self._statistics.succeeded(checked.rows, took_ns, spans)
+        with self._door.open_for(request):
+            checked = await self._contract.checked(request)
+            began_ns = time.monotonic_ns()
+            parts: list[Spans] = []
+            try:
+                outputs = await self._outputs(replace(request, spans=parts))
+            except (FoveaError, asyncio.CancelledError) as error:
+                known = isinstance(error, FoveaError)
+                reason = FailureReason.OTHER if known else FailureReason.CANCELED
+                self._statistics.failed(time.monotonic_ns() - arrived_ns, reason)
+                raise
+        self._count(request, checked.rows, arrived_ns, _sum(began_ns - arrived_ns, parts))
         return self._contract.respond(request, outputs)
 
     def close(self, timeout_s: float) -> None:
         """See `Scheduler`. The models of the ensemble stay as they are."""
         self._door.close(timeout_s)
+
+    def _count(self, request: InferRequest, rows: int, arrived_ns: int, spans: Spans) -> None:
+        self._statistics.executed(rows, spans)
+        self._statistics.succeeded(rows, time.monotonic_ns() - arrived_ns, spans)
+        if request.spans is not None:
+            request.spans.append(spans)
 
     async def _outputs(self, request: InferRequest) -> Outputs:
         """The arrays that the steps leave."""
@@ -163,15 +175,18 @@ class EnsembleScheduler:
         try:
             response = await self._find(step.model, step.version).scheduler.infer(part)
         except FoveaError as error:
-            raise _with_text(error, f"in ensemble '{self._contract.name}', {error}") from error
+            raise error.with_text(f"in ensemble '{self._contract.name}', {error}") from error
         return [
             InputTensor(step.outputs[made.name], made.datatype, made.shape, made.array.ravel())
             for made in response.outputs
         ]
 
 
-def _with_text(error: FoveaError, text: str) -> FoveaError:
-    """The error with another text; a new one, as others may have been told the same one."""
-    told = type(error).__new__(type(error), text)
-    told.__dict__.update(error.__dict__)
-    return told
+def _sum(queue_ns: int, parts: Sequence[Spans]) -> Spans:
+    """What the models took, together; as Triton's core, which leaves their queues out."""
+    return Spans(
+        queue_ns,
+        sum(part.compute_input for part in parts),
+        sum(part.compute_infer for part in parts),
+        sum(part.compute_output for part in parts),
+    )

@@ -24,14 +24,12 @@ class Execution:
 
     Attributes:
         outputs: of each request of the batch; empty if it failed.
-        rows: of the batch.
         began_ns: `time.monotonic_ns` when the batch began to be made.
         spans: where the time went since then.
         error: why it failed; None if it did not.
     """
 
     outputs: Sequence[Outputs]
-    rows: int
     began_ns: int
     spans: Spans
     error: FoveaError | None = None
@@ -63,7 +61,7 @@ def execute(name: str, session: Session, batch: Sequence[Checked], *, alone: boo
         log.exception("model %s: a batch failed", name)
         error = InferenceFailed("an internal error; the server's log has the details")
     spans = Spans(0, computing - began, computed - computing, time.monotonic_ns() - computed)
-    return Execution(outputs, sum(part.rows for part in batch), began, spans, error)
+    return Execution(outputs, began, spans, error)
 
 
 def _joined(batch: Sequence[Checked]) -> dict[str, Array]:

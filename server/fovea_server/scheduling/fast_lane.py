@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fovea_server.v2.check import Checked
 
 # Nanoseconds of a call. What goes to a thread and back costs about half of this, and nothing else
 # is answered meanwhile.
 _QUICK_NS = 200_000
-# Bytes of a request; larger ones are rarely quick.
+# Bytes of a batch; larger ones are rarely quick.
 _MOST_BYTES = 64 << 10
 # Weight of the newest call on the event loop. Calls that another process interrupted for ten
 # milliseconds, one in a hundred of them, do not close the lane of a quick model; one call of fifty
@@ -17,6 +19,10 @@ _SMOOTHING = 1 / 256
 # so many calls as `_LONG`.
 _FEWEST, _MOST = 16, 1 << 16
 _LONG = 1000
+# Nanoseconds that the processor itself spent on a call, which interruptions do not add to. After
+# so many calls of so much the time depends on what is in the inputs, and the lane stays closed.
+HEAVY_NS = 10 * _QUICK_NS
+_HEAVY_CALLS = 2
 
 
 class FastLane:
@@ -24,31 +30,50 @@ class FastLane:
 
     In a thread a call may wait for the interpreter's lock, so there the quickest one counts; on the
     event loop the mean does. A model that is quick only now and then is tried ever more rarely.
+
+    Args:
+        steady: as `Session.steady`; the lane of a model that is not never opens.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, steady: bool) -> None:
+        self._steady = steady
+        self._heavy = 0
         self._open = False
         self._calls = 0
         self._needed = _FEWEST
         self._least_ns = _QUICK_NS
         self._mean_ns = 0.0
 
-    def takes(self, checked: Checked) -> bool:
-        """Whether this request may run on the event loop."""
-        return self._open and (
-            sum([array.nbytes for array in checked.feeds.values()]) <= _MOST_BYTES
-        )
+    def takes(self, batch: Iterable[Checked]) -> bool:
+        """Whether these requests, together, may run on the event loop."""
+        if not self._open:
+            return False
+        size = 0
+        for checked in batch:
+            for array in checked.feeds.values():
+                size += array.nbytes
+        return size <= _MOST_BYTES
 
-    def learn(self, call_ns: int, *, here: bool) -> None:
-        """A call of the engine took so long, here on the event loop or in a thread."""
+    def learn(self, call_ns: int, *, cpu_ns: int | None = None) -> None:
+        """A call of the engine has ended.
+
+        Args:
+            call_ns: how long it took, nanoseconds.
+            cpu_ns: what the processor spent on it, where it ran on the event loop; None where it
+                ran in a thread.
+        """
         self._calls += 1
-        if not here:
+        if cpu_ns is None:
             self._least_ns = min(self._least_ns, call_ns)
-            if not self._open and self._calls >= self._needed:
+            if self._steady and not self._open and self._calls >= self._needed:
                 self._turn(opened=self._least_ns < _QUICK_NS)
             return
         self._mean_ns += _SMOOTHING * (call_ns - self._mean_ns)
-        if self._mean_ns > _QUICK_NS:
+        heavy = cpu_ns > HEAVY_NS
+        if heavy:
+            self._heavy += 1
+            self._steady = self._heavy < _HEAVY_CALLS
+        if heavy or self._mean_ns > _QUICK_NS:
             self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MOST)
             self._turn(opened=False)
 

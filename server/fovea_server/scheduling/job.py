@@ -23,6 +23,8 @@ class Job:
         arrived_ns: `time.monotonic_ns` then.
         future: set to its outputs, or to why there are none.
         expiry: what ends its wait when that is too long; None where it may wait for ever.
+        at_engine: a thread reads its arrays.
+        given_up: set when that ends, where nobody waits for the answer any more.
     """
 
     request: InferRequest
@@ -30,6 +32,8 @@ class Job:
     arrived_ns: int
     future: asyncio.Future[Outputs]
     expiry: asyncio.TimerHandle | None = None
+    at_engine: bool = False
+    given_up: asyncio.Future[None] | None = None
 
     @property
     def rows(self) -> int:
@@ -48,3 +52,9 @@ class Job:
         if self.expiry is not None:
             self.expiry.cancel()
             self.expiry = None
+
+    def leave_engine(self) -> None:
+        """Nobody reads its arrays any more."""
+        self.at_engine = False
+        if self.given_up is not None and not self.given_up.done():
+            self.given_up.set_result(None)

@@ -19,7 +19,6 @@ from fovea_server.scheduling.ensemble import EnsembleScheduler, Step
 from fovea_server.scheduling.ordering import OrderedScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.scheduling.waiting import QueuePolicy, WaitingRoom
-from fovea_server.settings import Settings
 from fovea_server.statistics import ModelStatistics
 from fovea_server.v2.signature import Signature
 
@@ -33,7 +32,6 @@ def make_scheduler(
     version: int,
     config: Any,
     session: Session | None,
-    settings: Settings,
     statistics: ModelStatistics,
     cache: ResponseCache | None,
     find: Callable[[str, int | None], HasScheduler],
@@ -45,7 +43,6 @@ def make_scheduler(
         version: of it.
         config: its complete `ModelConfig` message.
         session: its engine; None for an ensemble, which has none.
-        settings: of the server.
         statistics: what is counted.
         cache: answers that are kept; None where the server keeps none.
         find: gives a model, and the version that its policy prefers for None.
@@ -64,7 +61,7 @@ def make_scheduler(
                 contract,
                 session,
                 statistics,
-                waiting=_waiting_room(config.dynamic_batching, settings.max_queue),
+                waiting=_waiting_room(config.dynamic_batching),
                 batching=_batching(config),
                 side_by_side=_side_by_side(config, session),
             ),
@@ -73,7 +70,7 @@ def make_scheduler(
     # The answers of a sequence depend on more than one request.
     cacheable = config.response_cache.enable and not config.HasField("sequence_batching")
     if cache is not None and cacheable:
-        made = CachedScheduler(made, cache, statistics)
+        made = CachedScheduler(made, contract, cache, statistics)
     return made
 
 
@@ -112,11 +109,10 @@ def _batching(config: Any) -> Batching:
     return OneByOne()
 
 
-def _waiting_room(dynamic: Any, limit: int) -> WaitingRoom:
+def _waiting_room(dynamic: Any) -> WaitingRoom:
     policies = {level: _policy(policy) for level, policy in dynamic.priority_queue_policy.items()}
     default = _policy(dynamic.default_queue_policy)
     return WaitingRoom(
-        limit,
         lambda level: policies.get(level, default),
         dynamic.priority_levels,
         dynamic.default_priority_level,
@@ -134,14 +130,14 @@ def _policy(message: Any) -> QueuePolicy:
 
 
 def _side_by_side(config: Any, session: Session) -> int:
-    """Executions at a time.
+    """Executions at a time: as many as there are instances, and as keep the device busy.
 
     An engine here has no state, so that one instance, which is also what Triton writes where
-    nothing is said, may run as often side by side as keeps the device busy.
+    nothing is said, may run several times side by side.
     """
     instances: int = sum(
         group.count * max(1, len(group.gpus))
         for group in config.instance_group
         if not group.passive
     )
-    return instances if instances > 1 else session.concurrency
+    return max(instances, session.concurrency)

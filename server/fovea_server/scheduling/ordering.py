@@ -18,6 +18,10 @@ class OrderedScheduler(Around):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
+        with self._door.open_for(request):
+            return await self._in_order(request)
+
+    async def _in_order(self, request: InferRequest) -> InferResponse:
         before = self._last
         self._last = mine = asyncio.get_running_loop().create_future()
         try:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from fovea_engines.backends.base import Array
@@ -19,7 +21,6 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.controls import Controls, States
-from fovea_server.scheduling.door import Door
 from fovea_server.scheduling.job import Outputs
 from fovea_server.v2.check import Checked
 from fovea_server.v2.messages import InferRequest, InferResponse
@@ -47,35 +48,39 @@ class SequenceScheduler(Around):
     ) -> None:
         super().__init__(inside)
         self._batches = inside
+        self._waiting = 0
         self._controls = controls
         self._states = states
         self._idle_ns = 1000 * idle_us
-        # Those that wait for their turn are not inside `inside` yet.
-        self._door = Door()
         # The one that was idle for longest first.
         self._sequences: OrderedDict[int | str, _Sequence] = OrderedDict()
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
         arrived_ns = time.monotonic_ns()
-        checked = await self._batches.contract.checked(request)
-        self._door.check(request)
-        sequence = self._sequence(request, checked, arrived_ns)
-        with self._door:
-            async with sequence.turn:
+        with self._door.open_for(request):
+            checked = await self._batches.contract.checked(request)
+            sequence = self._sequence(request, checked, arrived_ns)
+            async with self._turn_of(sequence):
                 outputs = await self._run(request, checked, sequence, arrived_ns)
         return self._batches.contract.respond(request, outputs)
 
     @property
-    def inflight(self) -> int:
-        """See `Scheduler`."""
-        return self._door.inside
+    def pending(self) -> int:
+        """Requests that wait for their turn, or for the engine."""
+        return self._waiting + super().pending
 
-    def close(self, timeout_s: float) -> None:
-        """See `Scheduler`."""
-        until = time.monotonic() + timeout_s
-        self._door.close(timeout_s)
-        super().close(max(0.0, until - time.monotonic()))
+    @asynccontextmanager
+    async def _turn_of(self, sequence: _Sequence) -> AsyncIterator[None]:
+        self._waiting += 1
+        try:
+            await sequence.turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            sequence.turn.release()
 
     async def _run(
         self, request: InferRequest, checked: Checked, sequence: _Sequence, arrived_ns: int

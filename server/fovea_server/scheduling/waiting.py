@@ -50,7 +50,6 @@ class WaitingRoom:
     """One queue a priority level; the highest priority first, and in it who came first.
 
     Args:
-        limit: most that wait in all.
         policy_of: a priority level's policy.
         levels: how many priorities there are, 1 the highest; 0 where they do not count.
         default_level: of requests that ask for none, or for one that there is not.
@@ -58,12 +57,10 @@ class WaitingRoom:
 
     def __init__(
         self,
-        limit: int,
         policy_of: Callable[[int], QueuePolicy] = lambda level: QueuePolicy(),
         levels: int = 0,
         default_level: int = 0,
     ) -> None:
-        self._limit = limit
         self._policy_of = policy_of
         self._number_of_levels = levels
         self._default_level = default_level
@@ -86,7 +83,7 @@ class WaitingRoom:
         """
         level = self._level_of(job)
         policy = level.policy
-        if self._size >= self._limit or (policy.max_size and len(level) >= policy.max_size):
+        if policy.max_size and len(level) >= policy.max_size:
             return None
         level.jobs.append(job)
         self._size += 1

@@ -40,7 +40,7 @@ class Checked:
     Attributes:
         feeds: an array per input that was sent, of the shape that the engine takes; views into
             the request where its elements have one size.
-        rows: of the batch; 1 where the model has no batch dimension.
+        rows: of the batch, from 1; 1 where the model has no batch dimension.
     """
 
     feeds: dict[str, Array]
@@ -110,32 +110,35 @@ class RequestCheck:
             f"required input(s) {_names(missing) or ']'}. Please provide all required input(s)."
         )
 
-    def _rows(self, inputs: Sequence[InputTensor]) -> int:
-        """Rows of the batch; 0 for a model without one."""
-        rows = 0
+    def _rows(self, inputs: Sequence[InputTensor]) -> int | None:
+        """Rows of the batch; None for a model without one."""
         if not self._max_batch_size:
-            return rows
+            return None
+        rows: int | None = None
         for tensor in reversed(inputs):
             if not tensor.shape:
                 raise InvalidRequest(
                     f"input '{tensor.name}' has no shape but model requires batch dimension for "
                     f"'{self._model}'"
                 )
-            if rows == 0:
+            if rows is None:
                 rows = tensor.shape[0]
             elif tensor.shape[0] != rows:
                 raise InvalidRequest(
                     f"input '{tensor.name}' batch size does not match other inputs for "
                     f"'{self._model}'"
                 )
-        if rows > self._max_batch_size:
+        # Triton counts rows unsigned: less than none are too many.
+        if rows is not None and not 0 <= rows <= self._max_batch_size:
             raise InvalidRequest(
                 f"inference request batch-size must be <= {self._max_batch_size} for "
                 f"'{self._model}'"
             )
+        if rows == 0:
+            raise InvalidRequest(f"inference request batch-size must be >= 1 for '{self._model}'")
         return rows
 
-    def _array(self, expected: ModelTensor, tensor: InputTensor, rows: int) -> Array:
+    def _array(self, expected: ModelTensor, tensor: InputTensor, rows: int | None) -> Array:
         name, model = tensor.name, self._model
         if tensor.datatype != expected.datatype:
             sent = tensor.datatype if tensor.datatype in NUMPY else "<invalid>"
@@ -144,20 +147,27 @@ class RequestCheck:
                 f"'{expected.datatype}'"
             )
         shape = self._engine_shape(expected, tensor)
-        if rows:
+        if rows is not None:
             shape = (rows, *shape)
         count = prod(shape)
-        if tensor.datatype == "BYTES":
-            return self._strings(tensor, count).reshape(shape)
         dtype, data = NUMPY[tensor.datatype], tensor.data
-        if data.nbytes != count * dtype.itemsize:
+        if tensor.datatype == "BYTES":
+            data = self._strings(tensor, count)
+        elif data.nbytes != count * dtype.itemsize:
             raise InvalidRequest(
                 f"input byte size mismatch for input '{name}' for model '{model}'. Expected "
                 f"{count * dtype.itemsize}, got {data.nbytes}"
             )
-        if isinstance(data, memoryview):
-            return np.ndarray(shape, dtype, data)
-        return data.reshape(shape)
+        try:
+            if isinstance(data, memoryview):
+                return np.ndarray(shape, dtype, data)
+            return data.reshape(shape)
+        except ValueError:
+            # Without elements, a dimension may be of any size.
+            raise InvalidRequest(
+                f"the shape {_dims(tensor.shape)} of input '{name}' for model '{model}' is larger "
+                "than any memory; send one that fits its elements"
+            ) from None
 
     def _strings(self, tensor: InputTensor, count: int) -> Array:
         what = f"inference input '{tensor.name}' for model '{self._model}'"

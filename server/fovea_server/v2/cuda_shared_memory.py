@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from fovea_engines.cuda.base import Device
+from fovea_engines.cuda.base import Device, DeviceMemory, PinnedMemory, Stream
 from fovea_engines.cuda.driver import open_device
 from fovea_preprocess.errors import (
     AlreadyExists,
@@ -60,7 +61,9 @@ class CudaSharedMemory:
         self._device = device
         self._devices: dict[int, Device] = {}
         self._lock = threading.Lock()
-        self._opened: dict[str, _OpenedRegion] = {}
+        self._opened: dict[str, OpenedRegion] = {}
+        # Those that are unregistered and still held, too.
+        self._open: weakref.WeakSet[OpenedRegion] = weakref.WeakSet()
 
     def register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
         """Open memory that another process has allocated, in Triton's words where it is refused.
@@ -87,20 +90,21 @@ class CudaSharedMemory:
                 if device_id not in self._devices:
                     self._devices[device_id] = self._device(device_id)
                 region = CudaRegion(name, device_id, byte_size)
-                opened = _OpenedRegion(region, self._devices[device_id], raw_handle)
+                opened = OpenedRegion(region, self._devices[device_id], raw_handle)
             except BackendError as error:
                 log.warning("CUDA shared memory region %r: %s", name, error)
                 raise InvalidRequest(
                     "failed to register shared memory region: invalid args"
                 ) from error
             self._opened[name] = opened
+            self._open.add(opened)
 
     def unregister(self, name: str | None = None) -> None:
         """Forget a region, or all; one that is not there is as good as forgotten."""
         with self._lock:
             names = list(self._opened) if name is None else [name]
-            for gone in [self._opened.pop(each) for each in names if each in self._opened]:
-                gone.close()
+            for each in names:
+                self._opened.pop(each, None)
 
     def status(self, name: str | None = None) -> list[CudaRegion]:
         """One region, or all in the order of their names.
@@ -115,48 +119,39 @@ class CudaSharedMemory:
             raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
         return [opened[name].region]
 
-    def size(self, name: str) -> int | None:
-        """Bytes of a region; None where there is none."""
-        opened = self._opened.get(name)
-        return None if opened is None else opened.region.byte_size
-
-    def read(self, name: str, offset: int, byte_size: int) -> memoryview:
-        """A copy of a part of a region, in the host's memory.
-
-        Raises:
-            RegionFailed: it has just gone, or the GPU has failed.
-        """
-        with self._lock:
-            return self._at(name).read(offset, byte_size)
-
-    def write(self, name: str, offset: int, data: memoryview) -> None:
-        """Write to a part of a region; done when this returns.
-
-        Raises:
-            RegionFailed: it has just gone, or the GPU has failed.
-        """
-        with self._lock:
-            self._at(name).write(offset, data)
+    def find(self, name: str) -> OpenedRegion | None:
+        """A region, which stays open while it is held; None where there is none."""
+        return self._opened.get(name)
 
     def close(self) -> None:
         """Forget everything and let go of the GPUs. Calling it again does nothing."""
         self.unregister()
         with self._lock:
+            for region in list(self._open):
+                region.close()
             while self._devices:
                 self._devices.popitem()[1].close()
 
-    def _at(self, name: str) -> _OpenedRegion:
-        if name not in self._opened:
-            raise RegionFailed(f"Unable to find shared memory region: '{name}'")
-        return self._opened[name]
 
+class OpenedRegion:
+    """A region, and what it takes to copy from and to it, until nothing refers to it any more.
 
-class _OpenedRegion:
-    """A region, and what it takes to copy from and to it."""
+    Any thread may call.
+
+    Args:
+        region: what is known of it.
+        device: its GPU.
+        handle: a `cudaIpcMemHandle_t`.
+
+    Raises:
+        InvalidRequest: the memory behind the handle is smaller.
+        BackendError: it cannot be opened.
+    """
 
     def __init__(self, region: CudaRegion, device: Device, handle: bytes) -> None:
         self.region = region
         self._device = device
+        self._lock = threading.Lock()
         with device.current(), ExitStack() as undo:
             self._memory = device.open_shared(handle)
             undo.callback(self._memory.close)
@@ -168,30 +163,40 @@ class _OpenedRegion:
             undo.callback(self._pinned.close)
             self._stream = device.stream()
             undo.pop_all()
+        taken = (self._stream, self._pinned, self._memory)
+        self._finalizer = weakref.finalize(self, _close, region.name, device, taken)
+        # The driver may be gone by then.
+        self._finalizer.atexit = False
 
-    def read(self, offset: int, size: int) -> memoryview:
-        with self._failures(), self._device.current():
-            if size:
+    def close(self) -> None:
+        """Let go of it, whoever refers to it. Calling it again does nothing."""
+        self._finalizer()
+
+    def read(self, offset: int, byte_size: int) -> memoryview:
+        """A copy of a part of it, in the host's memory.
+
+        Raises:
+            RegionFailed: the GPU has failed.
+        """
+        with self._lock, self._failures(), self._device.current():
+            if byte_size:
                 part = self._memory.at(offset)
-                self._device.copy_out(self._pinned, part, size, self._stream)
+                self._device.copy_out(self._pinned, part, byte_size, self._stream)
                 self._stream.synchronize()
-            return memoryview(self._pinned.array[:size].tobytes())
+            return memoryview(self._pinned.array[:byte_size].tobytes())
 
     def write(self, offset: int, data: memoryview) -> None:
-        with self._failures(), self._device.current():
+        """Write to a part of it; done when this returns.
+
+        Raises:
+            RegionFailed: the GPU has failed.
+        """
+        with self._lock, self._failures(), self._device.current():
             if data.nbytes:
                 self._pinned.array[: data.nbytes] = np.frombuffer(data, np.uint8)
                 part = self._memory.at(offset)
                 self._device.copy_in(part, self._pinned, data.nbytes, self._stream)
                 self._stream.synchronize()
-
-    def close(self) -> None:
-        try:
-            with self._device.current():
-                for taken in (self._stream, self._pinned, self._memory):
-                    taken.close()
-        except BackendError as error:
-            log.warning("CUDA shared memory region %r: %s", self.region.name, error)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -199,3 +204,14 @@ class _OpenedRegion:
             yield
         except BackendError as error:
             raise RegionFailed(f"shared memory region '{self.region.name}': {error}") from error
+
+
+def _close(
+    name: str, device: Device, taken: Iterable[Stream | PinnedMemory | DeviceMemory]
+) -> None:
+    try:
+        with device.current():
+            for each in taken:
+                each.close()
+    except BackendError as error:
+        log.warning("CUDA shared memory region %r: %s", name, error)

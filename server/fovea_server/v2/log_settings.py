@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from fovea_preprocess.errors import Unavailable, Unsupported
+from fovea_preprocess.errors import InvalidRequest, Unavailable, Unsupported
 from fovea_server.logs import ServerLog
 from fovea_server.v2.json_values import as_bool, as_string, as_unsigned
 
@@ -18,6 +18,8 @@ _SEVERITIES = {
     "log_warning": logging.WARNING,
     "log_error": logging.ERROR,
 }
+# Triton's is an int32, and gRPC has no room for more.
+_MOST_VERBOSE = 2**31 - 1
 _FORMATS = {"default": False, "ISO8601": True}
 
 
@@ -49,6 +51,7 @@ class LogSettings:
         Raises:
             Unsupported: the file is given.
             MalformedJson: a value is of another type.
+            InvalidRequest: the verbosity is out of its range.
             Unavailable: there is no such format.
         """
         given = {name: value for name, value in given.items() if value is not None}
@@ -60,6 +63,10 @@ class LogSettings:
             if as_bool(given.get(name, severity in self._log.told))
         }
         verbose = as_unsigned(given.get("log_verbose_level", self._log.verbose))
+        if verbose > _MOST_VERBOSE:
+            raise InvalidRequest(
+                f"log_verbose_level is {verbose}; it must be from 0 to {_MOST_VERBOSE}"
+            )
         if "log_format" in given:
             wanted = as_string(given["log_format"])
             if wanted not in _FORMATS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fovea_engines.backends.base import Array
+from fovea_server.statistics import Spans
 from fovea_server.v2.request_trace import RequestTrace
 
 Parameter = bool | int | float | str
@@ -54,6 +55,7 @@ class InferRequest:
         sequence_start: first of its sequence.
         sequence_end: last of its sequence.
         trace: where its timestamps go; None for nearly all.
+        spans: where the engine's part is noted for an ensemble; None for nearly all.
     """
 
     model_name: str
@@ -68,6 +70,7 @@ class InferRequest:
     sequence_start: bool = False
     sequence_end: bool = False
     trace: RequestTrace | None = None
+    spans: list[Spans] | None = None
 
 
 @dataclass(slots=True, eq=False)

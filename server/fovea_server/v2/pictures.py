@@ -129,7 +129,7 @@ def _result(prediction: Prediction, index: int) -> ImageResult:
     if not isinstance(image, FoveaError):
         return image
     if len(prediction.images) > 1:
-        image.args = (f"picture {index}: {image}", *image.args[1:])
+        raise image.with_text(f"picture {index}: {image}") from image
     raise image
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
-from fovea_server.v2.byte_strings import encode
-from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
+from fovea_server.v2.cuda_shared_memory import CudaSharedMemory, OpenedRegion
 from fovea_server.v2.messages import OutputTensor
 from fovea_server.v2.shared_memory import SharedMemory
+from fovea_server.v2.wire import wire
 
 
 class RegionSlice(NamedTuple):
@@ -21,8 +19,45 @@ class RegionSlice(NamedTuple):
     byte_size: int
 
 
+class Room:
+    """A place for an output, which stays good when its region is unregistered.
+
+    Args:
+        target: the bytes themselves; or the GPU's region that they are in.
+        offset: of the first byte in the target.
+        byte_size: how many there are.
+    """
+
+    def __init__(self, target: memoryview | OpenedRegion, offset: int, byte_size: int) -> None:
+        self._target = target
+        self._offset = offset
+        self._byte_size = byte_size
+
+    def write(self, output: OutputTensor) -> int:
+        """Put an output there.
+
+        Returns:
+            Bytes that were written.
+
+        Raises:
+            RegionFailed: the room is too small, or the GPU has failed; Triton's text.
+        """
+        data = memoryview(wire(output))
+        if data.nbytes > self._byte_size:
+            raise RegionFailed(
+                f"shared memory size specified with the request for output '{output.name}' "
+                f"({self._byte_size} bytes) should be at least {data.nbytes} bytes to hold the "
+                "results"
+            )
+        if isinstance(self._target, memoryview):
+            self._target[self._offset : self._offset + data.nbytes] = data
+        else:
+            self._target.write(self._offset, data)
+        return data.nbytes
+
+
 class Regions:
-    """Reads and writes tensors in registered regions, in Triton's words where it cannot.
+    """Finds tensors in registered regions, in Triton's words where it cannot.
 
     Args:
         system: regions of this machine's memory.
@@ -46,57 +81,35 @@ class Regions:
             InvalidRequest: it is smaller.
             RegionFailed: its memory is not there any more.
         """
-        view = self._system.view(region)
-        if view is not None:
-            _check(region, view.nbytes, offset, byte_size)
-            return view[offset : offset + byte_size]
-        _check(region, self._cuda.size(region), offset, byte_size)
-        return self._cuda.read(region, offset, byte_size)
+        found = self._find(region, offset, byte_size)
+        if isinstance(found, memoryview):
+            return found[offset : offset + byte_size]
+        return found.read(offset, byte_size)
 
-    def write(self, output: OutputTensor, region: str, offset: int, byte_size: int) -> int:
-        """Put an output where the client wants it.
+    def room(self, region: str, offset: int, byte_size: int) -> Room:
+        """Where an output is to go; asked for before the model runs, lest it run for nothing.
 
         Args:
-            output: the tensor.
-            region: name of the region.
+            region: its name.
             offset: of the first byte in the region.
-            byte_size: room for it there.
-
-        Returns:
-            Bytes that were written.
+            byte_size: room for the output there.
 
         Raises:
             NotFound: there is no such region.
             InvalidRequest: it is smaller than the room.
-            RegionFailed: the room is too small, or the memory not there any more.
+            RegionFailed: its memory is not there any more.
         """
-        view = self._system.view(region)
-        size = self._cuda.size(region) if view is None else view.nbytes
-        _check(region, size, offset, byte_size)
-        data = _wire(output)
-        if data.nbytes > byte_size:
-            raise RegionFailed(
-                f"shared memory size specified with the request for output '{output.name}' "
-                f"({byte_size} bytes) should be at least {data.nbytes} bytes to hold the results"
-            )
-        if view is not None:
-            view[offset : offset + data.nbytes] = data
-        else:
-            self._cuda.write(region, offset, data)
-        return data.nbytes
+        return Room(self._find(region, offset, byte_size), offset, byte_size)
 
-
-def _check(region: str, size: int | None, offset: int, byte_size: int) -> None:
-    if size is None:
-        raise NotFound(f"Unable to find shared memory region: '{region}'")
-    if not 0 <= offset < size:
-        raise InvalidRequest(f"Invalid offset for shared memory region: '{region}'")
-    if not 0 <= byte_size <= size - offset:
-        raise InvalidRequest(f"Invalid offset + byte size for shared memory region: '{region}'")
-
-
-def _wire(output: OutputTensor) -> memoryview:
-    if output.datatype == "BYTES":
-        return memoryview(encode(output.array))
-    # As bytes, because a memoryview knows no half or brain floats.
-    return np.ascontiguousarray(output.array).reshape(-1).view(np.uint8).data
+    def _find(self, region: str, offset: int, byte_size: int) -> memoryview | OpenedRegion:
+        found: memoryview | OpenedRegion | None = self._system.view(region)
+        if found is None:
+            found = self._cuda.find(region)
+        if found is None:
+            raise NotFound(f"Unable to find shared memory region: '{region}'")
+        size = found.nbytes if isinstance(found, memoryview) else found.region.byte_size
+        if not 0 <= offset < size:
+            raise InvalidRequest(f"Invalid offset for shared memory region: '{region}'")
+        if not 0 <= byte_size <= size - offset:
+            raise InvalidRequest(f"Invalid offset + byte size for shared memory region: '{region}'")
+        return found

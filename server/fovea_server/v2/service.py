@@ -7,6 +7,7 @@ from typing import Self
 
 from fovea_server.dataplane import DataPlane
 from fovea_server.logs import SERVER_LOG
+from fovea_server.models.control import ModelControl
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
@@ -24,6 +25,7 @@ class Service:
     Attributes:
         settings: what the operator decided.
         plane: infers.
+        control: loads and unloads models.
         system_shared_memory: memory of this machine that clients have registered.
         cuda_shared_memory: memory of GPUs that clients have registered.
         regions: tensors in both of them.
@@ -35,6 +37,7 @@ class Service:
 
     settings: Settings
     plane: DataPlane
+    control: ModelControl
     system_shared_memory: SharedMemory
     cuda_shared_memory: CudaSharedMemory
     regions: Regions
@@ -56,6 +59,7 @@ class Service:
         return cls(
             settings=settings,
             plane=DataPlane(registry, trace),
+            control=ModelControl(registry),
             system_shared_memory=system,
             cuda_shared_memory=cuda,
             regions=Regions(system, cuda),

@@ -56,6 +56,10 @@ class SharedMemory:
     A view that was handed out stays good when its region is unregistered: the mapping goes with
     the last view of it.
 
+    Nothing is copied, as in Triton, so whoever may name memory is trusted not to truncate its
+    object while a request uses it: the engine reads the view later than its size is looked at, and
+    reading behind the end of an object ends the process (SIGBUS). Hence the default, not allowed.
+
     Args:
         allowed: whether clients may register anything.
     """
@@ -137,7 +141,7 @@ class _Mapping:
             os.close(descriptor)
 
     def view(self) -> memoryview:
-        # Reading behind the end of an object that was cut would end the process (SIGBUS).
+        # Tells what was cut before the request; `SharedMemory` says what cannot be told.
         if self._map.size() < self._region.offset + self._region.byte_size:
             raise RegionFailed(f"Invalid shared memory region: '{self._region.key}'")
         return memoryview(self._map)[self._skipped :]

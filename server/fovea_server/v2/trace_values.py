@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.v2.json_values import as_list, as_string
+from fovea_server.v2.leading_number import leading_number
 
 _LEVELS = ("TIMESTAMPS", "TENSORS")
 _MOST_SIGNED, _MOST_UNSIGNED = 2**31 - 1, 2**32 - 1
@@ -51,11 +51,9 @@ def count(name: str, value: Any) -> int:
 
 
 def _number(name: str, value: Any, least: int, most: int, told_least: int = 0) -> int:
-    # As C's stoi: what follows the digits is not looked at.
-    found = re.match(r"\s*[+-]?\d+", as_string(value))
-    if found is None:
+    number = leading_number(as_string(value))
+    if number is None:
         raise InvalidRequest(f"Unable to parse '{name}', got: {value}")
-    number = int(found[0])
     if not least <= number <= _MOST_SIGNED:
         raise InvalidRequest(
             f"Unable to parse '{name}', value is out of range [ {told_least}, {most} ], "

@@ -48,26 +48,26 @@ def lent(device):
 def test_a_part_of_a_region_is_read_and_written(memory, lent):
     handle, content = lent
     memory.register("c", handle, 0, SIZE)
-    assert memory.read("c", 10, 4).tobytes() == bytes([10, 11, 12, 13])
-    memory.write("c", 100, memoryview(b"hello"))
+    assert memory.find("c").read(10, 4).tobytes() == bytes([10, 11, 12, 13])
+    memory.find("c").write(100, memoryview(b"hello"))
     assert content[99:106].tobytes() == bytes([99]) + b"hello" + bytes([105])
-    assert memory.read("c", 100, 5).tobytes() == b"hello"
+    assert memory.find("c").read(100, 5).tobytes() == b"hello"
 
 
 def test_what_was_read_stays_as_it_was(memory, lent):
     handle, content = lent
     memory.register("c", handle, 0, SIZE)
-    first = memory.read("c", 0, 4)
+    first = memory.find("c").read(0, 4)
     content[:] = 0
-    memory.read("c", 0, 4)
+    memory.find("c").read(0, 4)
     memory.unregister()
     assert first.tobytes() == bytes([0, 1, 2, 3])
 
 
 def test_nothing_can_be_read_and_written(memory, lent):
     memory.register("c", lent[0], 0, SIZE)
-    assert memory.read("c", 0, 0).nbytes == 0
-    memory.write("c", 0, memoryview(b""))
+    assert memory.find("c").read(0, 0).nbytes == 0
+    memory.find("c").write(0, memoryview(b""))
 
 
 def test_regions_are_listed_taken_once_and_given_back(memory, device, lent):
@@ -76,7 +76,8 @@ def test_regions_are_listed_taken_once_and_given_back(memory, device, lent):
     memory.register("a", handle, 0, 64)
     assert memory.status() == [CudaRegion("a", 0, 64), CudaRegion("b", 0, SIZE)]
     assert memory.status("a") == [CudaRegion("a", 0, 64)]
-    assert (memory.size("a"), memory.size("c")) == (64, None)
+    assert memory.find("a").region.byte_size == 64
+    assert memory.find("c") is None
     with pytest.raises(AlreadyExists, match=r"^shared memory region 'a' already in manager$"):
         memory.register("a", handle, 0, 64)
     memory.unregister("a")
@@ -130,17 +131,23 @@ def test_a_copy_that_fails_is_the_request_s_fault_alone(memory, device, lent, op
     memory.register("c", lent[0], 0, SIZE)
     device.fail(operation)
     act = {
-        "copy_in": lambda: memory.write("c", 0, memoryview(b"x")),
-        "copy_out": lambda: memory.read("c", 0, 1),
+        "copy_in": lambda: memory.find("c").write(0, memoryview(b"x")),
+        "copy_out": lambda: memory.find("c").read(0, 1),
     }
     with pytest.raises(RegionFailed, match=f"'c': {operation} failed"):
         act[operation]()
-    assert memory.read("c", 1, 1).tobytes() == bytes([1])
+    assert memory.find("c").read(1, 1).tobytes() == bytes([1])
 
 
-def test_a_region_that_has_gone_cannot_be_read(memory):
-    with pytest.raises(RegionFailed, match="Unable to find"):
-        memory.read("c", 0, 1)
+def test_a_region_stays_open_while_it_is_held(memory, device, lent):
+    handle, content = lent
+    memory.register("c", handle, 0, SIZE)
+    held = memory.find("c")
+    memory.unregister("c")
+    held.write(0, memoryview(b"late"))
+    assert content[:4].tobytes() == b"late"
+    del held
+    assert not any(device.alive.values())
 
 
 def test_nobody_may_where_it_is_not_allowed():

@@ -16,7 +16,7 @@ def serve(shared: Path) -> Iterator[Serve]:
     """Opens one of the models; all are closed afterwards."""
     with ExitStack() as exits:
 
-        def opened(name: str, **options: Any) -> Served:
+        def opened(name: str | Path, **options: Any) -> Served:
             return Served(shared / "data" / "triton" / "models" / name, exits, **options)
 
         yield opened

@@ -16,7 +16,6 @@ from fovea_engines.model_config import read_config
 from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
-from fovea_server.settings import Settings
 from fovea_server.statistics import ModelStatistics
 from fovea_server.v2 import byte_strings
 from fovea_server.v2.datatypes import NAMES
@@ -29,6 +28,7 @@ class Gate:
     def __init__(self, session: Session) -> None:
         self.inputs, self.outputs = session.inputs, session.outputs
         self.max_batch, self.concurrency = session.max_batch, 1
+        self.steady = session.steady
         self.open = threading.Event()
         self.error: Exception | None = None
         self._session = session
@@ -51,7 +51,6 @@ class Served:
         backend: str = "onnxruntime",
         gated: bool = False,
         change: Callable[[Any], object] = lambda config: None,
-        settings: Settings | None = None,
         cache: ResponseCache | None = None,
         find: Callable[[str, int | None], HasScheduler] | None = None,
     ) -> None:
@@ -73,7 +72,6 @@ class Served:
             version=1,
             config=config,
             session=self.session,
-            settings=settings or Settings(),
             statistics=self.statistics,
             cache=cache,
             find=find or _nothing,

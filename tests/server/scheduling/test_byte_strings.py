@@ -33,3 +33,16 @@ def test_what_is_broken_is_told(wire: bytes, count: int, text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         decode(memoryview(wire), count)
     assert str(refused.value) == text
+
+
+@pytest.mark.parametrize("count", [65_535, 65_536, 200_000])
+def test_many_elements(count: int) -> None:
+    elements = strings(*(b"%d" % index for index in range(count)))
+
+    wire = memoryview(encode(elements))
+
+    assert decode(wire, count).tolist() == elements.tolist()
+    with pytest.raises(InvalidRequest, match=f"expected {count + 1} string elements.*got {count}"):
+        decode(wire, count + 1)
+    with pytest.raises(InvalidRequest, match=f"of string elements {count} for"):
+        decode(wire, count - 1)

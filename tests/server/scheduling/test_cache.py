@@ -2,19 +2,21 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.server.scheduling.golden import Served, rows
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
+from fovea_server.scheduling.base import HasScheduler
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.v2.messages import RequestedOutput
+from fovea_server.v2.messages import InferResponse, OutputTensor, RequestedOutput
 
 Serve = Callable[..., Served]
 
-# Two outputs of int32 [1, 16].
-ANSWER = 128
+# Two outputs of int32 [1, 16], and what Python takes for them.
+ANSWER = 512 + 2 * (512 + 64)
 
 
 def test_the_same_inputs_are_computed_once(serve: Serve) -> None:
@@ -86,6 +88,50 @@ def test_models_that_share_a_cache_do_not_share_answers(serve: Serve) -> None:
     assert again.statistics.cache_miss.count == 1
 
 
+def test_answers_of_a_model_that_is_unloaded_go(serve: Serve) -> None:
+    cache = ResponseCache(10 * ANSWER)
+    first, other = serve("simple_cache", cache=cache), serve("simple_cache", cache=cache)
+    for served in (first, other):
+        asyncio.run(served.infer(rows(1), rows(2)))
+
+    first.scheduler.close(0)
+
+    assert (len(cache), cache.used) == (1, ANSWER)
+
+
+def test_an_ensemble_forgets_when_a_part_of_it_is_loaded_again(serve: Serve) -> None:
+    parts: dict[str, HasScheduler] = {}
+
+    def cached(config: Any) -> None:
+        config.response_cache.enable = True
+
+    served = serve(
+        "simple_ensemble",
+        cache=ResponseCache(10 * ANSWER),
+        change=cached,
+        find=lambda name, version: parts[name],
+    )
+    hits = []
+    for _ in range(2):
+        parts["python_int32_int32_int32"] = serve("python_int32_int32_int32")
+        for _ in range(2):
+            asyncio.run(served.infer(rows(1), rows(2)))
+            hits.append(served.statistics.cache_hit.count)
+
+    assert hits == [0, 1, 1, 2]
+
+
+def test_empty_answers_take_room_too(serve: Serve) -> None:
+    cache = ResponseCache(100_000)
+    answer = InferResponse("m", "1", [OutputTensor("Y", "FP32", np.zeros((0,), np.float32))])
+
+    for n in range(1000):
+        cache.keep(b"m", n.to_bytes(8), answer)
+
+    assert len(cache) < 100
+    assert cache.statistics.evictions == 1000 - len(cache)
+
+
 def test_a_model_that_does_not_ask_for_it_is_not_cached(serve: Serve) -> None:
     cache = ResponseCache(10 * ANSWER)
 
@@ -102,7 +148,7 @@ def test_what_is_refused_is_not_kept(serve: Serve) -> None:
         with pytest.raises(InvalidRequest, match="expected 2 inputs but got 1"):
             asyncio.run(served.infer(rows(1)))
 
-    assert len(cache) == 0
+    assert len(cache) == cache.statistics.misses == 0
 
 
 def test_a_large_input_is_hashed_too(serve: Serve) -> None:

@@ -145,12 +145,20 @@ def test_rows_over_the_limit() -> None:
     assert text == UNKNOWN + "inference request batch-size must be <= 8 for 'simple'"
 
 
-def test_no_rows_count_as_one_that_is_missing() -> None:
-    text = refusal(SIMPLE, *two(np.zeros((0, 16), np.int32)))
-    assert text == (
-        UNKNOWN + "input byte size mismatch for input 'INPUT1' for model 'simple'. Expected 64, "
-        "got 0"
-    )
+@pytest.mark.parametrize(("count", "limit"), [(0, ">= 1"), (-1, "<= 8")])
+def test_a_batch_has_rows(count: int, limit: str) -> None:
+    text = refusal(SIMPLE, *(sent(count, 16, name=name, size=0) for name in ("INPUT0", "INPUT1")))
+    assert text == UNKNOWN + f"inference request batch-size must be {limit} for 'simple'"
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
+@pytest.mark.parametrize("shape", [(0, 2**62), (0, 2**64), (2**62, 2**62, 0)])
+def test_a_shape_without_elements_that_no_array_can_have(
+    shape: tuple[int, ...], datatype: str
+) -> None:
+    tensor = ModelTensor("INPUT0", datatype, (-1,) * len(shape))
+    text = refusal(Signature((tensor,), (), 0), sent(*shape, datatype=datatype, size=0))
+    assert "is larger than any memory" in text
 
 
 @pytest.mark.parametrize("shape", [(-1, 4), (-2, -2)])

@@ -11,7 +11,6 @@ from tests.server.scheduling.golden import Served, rows
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, QueueFull
 from fovea_server.scheduling.base import HasScheduler, Scheduler
-from fovea_server.settings import Settings
 from fovea_server.statistics import FailureReason
 from fovea_server.v2.messages import InferResponse
 
@@ -42,7 +41,11 @@ def test_tensors_go_from_model_to_model(serve: Serve) -> None:
     # (a + b) + (a - b), (a + b) - (a - b)
     np.testing.assert_array_equal(response.outputs[0].array, 2 * rows(5, 2))
     np.testing.assert_array_equal(response.outputs[1].array, 2 * rows(1, 2))
-    assert (served.statistics.inference_count, served.statistics.execution_count) == (2, 1)
+    counted, parts = served.statistics, adder.statistics
+    assert (counted.inference_count, counted.execution_count) == (2, 1)
+    assert counted.compute_infer.ns == parts.compute_infer.ns
+    assert counted.compute_output.ns == parts.compute_output.ns
+    assert counted.queue.ns < counted.success.ns - counted.compute_infer.ns
     assert adder.statistics.inference_count == 4
     assert served.scheduler.inflight == 0
 
@@ -103,7 +106,10 @@ def test_what_a_model_refuses_is_told_with_the_ensemble(serve: Serve) -> None:
 
 
 def test_a_full_model_is_told_so_with_the_time_to_come_back(serve: Serve) -> None:
-    adder = serve("python_int32_int32_int32", gated=True, settings=Settings(max_queue=1))
+    def one(config: Any) -> None:
+        config.dynamic_batching.default_queue_policy.max_queue_size = 1
+
+    adder = serve("python_int32_int32_int32", gated=True, change=one)
     served = serve("simple_ensemble", find=finder(python_int32_int32_int32=adder))
 
     async def ask() -> None:
@@ -138,9 +144,9 @@ def test_giving_up_gives_the_steps_up(serve: Serve) -> None:
             await asyncio.sleep(0)
         asked.cancel()
         await asyncio.wait([asked])
+        adder.gate.open.set()
         while adder.scheduler.inflight:
             await asyncio.sleep(0)
-        adder.gate.open.set()
 
     asyncio.run(ask())
 

@@ -2,9 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 from tests.server.scheduling.askers import Askers
-from tests.server.scheduling.golden import Served, rows
+from tests.server.scheduling.golden import Served, rows, strings
 
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, ModelNotReady, ShuttingDown
 from fovea_server.statistics import FailureReason
@@ -55,7 +59,40 @@ def test_closing_does_not_wait_for_ever(serve: Serve) -> None:
     assert isinstance(waiting, ShuttingDown)
 
 
-def test_an_engine_that_fails_fails_its_batch_only(serve: Serve) -> None:
+def test_a_request_that_fails_takes_no_other_of_its_batch_with_it(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """The model looks its input up in a table of four."""
+    table = numpy_helper.from_array(np.arange(4, dtype=np.float32), "table")
+    index = helper.make_tensor_value_info("INPUT0", TensorProto.INT64, ["rows", 1])
+    found = helper.make_tensor_value_info("OUTPUT0", TensorProto.FLOAT, ["rows", 1])
+    node = helper.make_node("Gather", ["table", "INPUT0"], ["OUTPUT0"])
+    graph = helper.make_graph([node], "lookup", [index], [found], [table])
+    opset = helper.make_opsetid("", 17)
+    (tmp_path / "1").mkdir()
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    onnx.save(model, tmp_path / "1" / "model.onnx")
+    (tmp_path / "config.pbtxt").write_text(
+        'max_batch_size: 8 input { name: "INPUT0" data_type: TYPE_INT64 dims: 1 } '
+        'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 1 } '
+        "dynamic_batching { preferred_batch_size: 4 max_queue_delay_microseconds: 10000000 }"
+    )
+    served = serve(tmp_path)
+
+    async def ask() -> list[InferResponse | BaseException]:
+        asked = [served.infer(np.array([[index]])) for index in (1, 2, 99, 3)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    one, two, wrong, three = asyncio.run(ask())
+
+    assert isinstance(wrong, InferenceFailed)
+    values = [answer.outputs[0].array.item() for answer in (one, two, three)]  # type: ignore[union-attr]
+    assert values == [1.0, 2.0, 3.0]
+    assert served.statistics.failures == {FailureReason.BACKEND: 1}
+    assert served.statistics.execution_count == served.statistics.inference_count == 3
+
+
+def test_an_engine_that_fails_once_answers_the_next(serve: Serve) -> None:
     asked = Askers(serve("simple", gated=True))
     asked.served.gate.error = ValueError("nobody thought of this")
 
@@ -72,6 +109,20 @@ def test_an_engine_that_fails_fails_its_batch_only(serve: Serve) -> None:
     assert str(broken) == "an internal error; the server's log has the details"
     assert isinstance(sound, InferResponse)
     assert asked.served.statistics.failures == {FailureReason.BACKEND: 1}
+
+
+def test_closing_waits_for_whoever_has_come_in(serve: Serve) -> None:
+    """A request whose many strings are still being taken apart, in a thread."""
+    served = serve("string_identity")
+    given = strings(*[b"%d" % n for n in range(20_000)])
+
+    async def ask() -> InferResponse:
+        asked = asyncio.create_task(served.infer(given))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(served.scheduler.close, 10)
+        return await asked
+
+    assert asyncio.run(ask()).outputs[0].array.tolist() == given.tolist()
 
 
 def test_a_device_that_is_lost_takes_the_model_down(serve: Serve) -> None:

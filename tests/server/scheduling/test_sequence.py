@@ -68,7 +68,7 @@ def test_a_sequence_keeps_its_order(serve: Serve) -> None:
     async def sequence() -> None:
         tasks = [asyncio.create_task(one(value)) for value in range(5)]
         await asyncio.sleep(0)
-        assert (served.scheduler.inflight, served.scheduler.pending) == (5, 0)
+        assert (served.scheduler.inflight, served.scheduler.pending) == (5, 4)
         served.gate.open.set()
         await asyncio.gather(*tasks)
 
@@ -124,6 +124,24 @@ def test_closing_lets_a_sequence_finish_what_was_accepted(serve: Serve) -> None:
         return values
 
     assert asyncio.run(sequence()) == [1, 1, 2]
+
+
+def test_who_gives_up_at_the_engine_keeps_the_turn_until_it_is_done(serve: Serve) -> None:
+    served = serve("simple_sequence", gated=True)
+
+    async def sequence() -> int:
+        first = asyncio.create_task(ask(served, 1, sequence_id=3, sequence_start=True))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(ask(served, 2, sequence_id=3))
+        first.cancel()
+        await asyncio.sleep(0.01)
+        assert (served.scheduler.inflight, served.scheduler.pending) == (2, 1)
+        served.gate.open.set()
+        await asyncio.wait([first])
+        assert first.cancelled()
+        return await second
+
+    assert asyncio.run(sequence()) == 2
 
 
 @pytest.mark.parametrize("ended", [True, False])

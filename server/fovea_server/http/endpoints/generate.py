@@ -5,6 +5,8 @@ Source: "Generate Extension" of Triton's protocol.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -12,10 +14,12 @@ import orjson
 from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
 from fovea_server.http.compression import refuse_encoding
 from fovea_server.http.endpoints.names import model_of
+from fovea_server.http.infer_request import LONG
 from fovea_server.http.json_reader import parse_json, read
+from fovea_server.http.long_array import LongArray, parse_long
 from fovea_server.http.messages import EVENTS, Answer, Request, error_answer
 from fovea_server.http.parameters import parameter
-from fovea_server.http.tensor_json import data_json, elements_of
+from fovea_server.http.tensor_json import MANY, data_json, elements_of
 from fovea_server.v2.json_values import as_string
 from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.v2.service import Service
@@ -40,31 +44,65 @@ async def generate_stream(service: Service, request: Request) -> Answer:
 async def _generated(service: Service, request: Request) -> bytes:
     model = model_of(service, request)
     refuse_encoding(request)
-    given = parse_json(request.body)
-    if type(given) is not dict:
-        raise MalformedJson("attempt to get members of a non-object")
     version = None if request.names["version"] is None else model.version
-    asked = InferRequest(model.name, version, [])
-    _set_inputs(asked, {tensor.name: tensor for tensor in model.signature.inputs}, given)
-    return _written(await service.plane.infer(asked))
+    reader = _Reader(InferRequest(model.name, version, []), model.signature.inputs)
+    if len(request.body) > LONG:
+        asked = await asyncio.to_thread(reader.read, request.body)
+    else:
+        asked = reader.read(request.body)
+    response = await service.plane.infer(asked)
+    if any(tensor.array.size > MANY for tensor in response.outputs):
+        return await asyncio.to_thread(_written, response)
+    return _written(response)
 
 
-def _set_inputs(asked: InferRequest, inputs: dict[str, ModelTensor], given: dict[str, Any]) -> None:
-    for name, value in given.items():
-        if name in inputs:
-            asked.inputs.append(_input(inputs[name], value))
-        elif name == "id":
-            asked.id = read("id", as_string, value)
-        elif name == "parameters":
-            if type(value) is not dict:
-                raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
-            _set_inputs(asked, inputs, value)
+class _Reader:
+    """Makes a request of an object.
+
+    Args:
+        asked: is filled in.
+        inputs: of the model.
+    """
+
+    def __init__(self, asked: InferRequest, inputs: Sequence[ModelTensor]) -> None:
+        self._asked = asked
+        self._inputs = {tensor.name: tensor for tensor in inputs}
+        self._long: dict[str, LongArray] = {}
+
+    def read(self, body: bytes | bytearray) -> InferRequest:
+        """The request that a body asks for.
+
+        Raises:
+            MalformedJson: it is no JSON, or a member is of another type.
+            InvalidRequest: an input does not fit the model.
+        """
+        if len(body) > LONG:
+            given, self._long = parse_long(body, self._inputs)
         else:
-            asked.parameters[name] = parameter(name, value)
+            given = parse_json(body)
+        if type(given) is not dict:
+            raise MalformedJson("attempt to get members of a non-object")
+        self._set(given)
+        return self._asked
+
+    def _set(self, given: dict[str, Any]) -> None:
+        for name, value in given.items():
+            if name in self._inputs:
+                if type(value) is str and value in self._long:
+                    value = self._long[value]
+                self._asked.inputs.append(_input(self._inputs[name], value))
+            elif name == "id":
+                self._asked.id = read("id", as_string, value)
+            elif name == "parameters":
+                if type(value) is not dict:
+                    raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
+                self._set(value)
+            else:
+                self._asked.parameters[name] = parameter(name, value)
 
 
 def _input(tensor: ModelTensor, value: Any) -> InputTensor:
-    data = value if type(value) is list else [value]
+    data = value if isinstance(value, list | LongArray) else [value]
     elements = elements_of(tensor.name, tensor.datatype, data, None)
     shape = _shape(tensor, elements.size)
     return InputTensor(tensor.name, tensor.datatype, shape, elements)

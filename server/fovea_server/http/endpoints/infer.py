@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from fovea_preprocess.errors import FoveaError, InvalidRequest, Unsupported
+from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.http.compression import compress, decompressed
 from fovea_server.http.endpoints.names import model_of
-from fovea_server.http.infer_request import BodyReader, Wish
-from fovea_server.http.infer_response import infer_answer
+from fovea_server.http.infer_request import LONG, BodyReader, Wish
+from fovea_server.http.infer_response import infer_answer, is_long
 from fovea_server.http.messages import TEXT, Answer, Request, error_answer
 from fovea_server.http.raw_input import raw_input
 from fovea_server.models.model import ServedModel
+from fovea_server.v2.leading_number import leading_number
 from fovea_server.v2.messages import InferRequest
 from fovea_server.v2.pictures import raw_picture
+from fovea_server.v2.refusals import refuse_decoupled
 from fovea_server.v2.service import Service
-
-# Bytes of JSON that take longer to read than the event loop should stand still.
-_LARGE = 262_144
 
 
 async def infer(service: Service, request: Request) -> Answer:
@@ -25,22 +24,22 @@ async def infer(service: Service, request: Request) -> Answer:
     # Triton names JSON as the type of only those errors that it finds between these two.
     try:
         model = model_of(service, request)
-        if model.config.model_transaction_policy.decoupled:
-            raise Unsupported(
-                "HTTP end point doesn't support models with decoupled transaction policy"
-            )
+        refuse_decoupled(model, "HTTP end point")
         body = await decompressed(request, service.settings.http_max_input_size)
         header_size = _header_size(request, len(body))
     except FoveaError as error:
         return error_answer(error, TEXT)
     arguments = (service, model, request, body, header_size)
-    if header_size > _LARGE:
+    if header_size > LONG:
         asked, wish = await asyncio.to_thread(_asked, *arguments)
     else:
         asked, wish = _asked(*arguments)
     response = await service.plane.infer(asked)
     try:
-        answer = infer_answer(response, wish, service.regions)
+        if is_long(response, wish):
+            answer = await asyncio.to_thread(infer_answer, response, wish)
+        else:
+            answer = infer_answer(response, wish)
     except FoveaError as error:
         return error_answer(error, TEXT)
     accepted = request.headers.get(b"accept-encoding")
@@ -73,18 +72,11 @@ def _header_size(request: Request, body_size: int) -> int:
     given = request.headers.get(b"inference-header-content-length")
     if given is None:
         return body_size
-    size = _leading_number(given)
+    # Triton reads it with C's atoi.
+    size = leading_number(given.decode("latin-1")) or 0
     if not 0 <= size <= body_size:
         raise InvalidRequest(
             f"inference header size should be in range (0, {body_size}), "
             f"got: {given.decode('latin-1')}"
         )
     return size
-
-
-def _leading_number(text: bytes) -> int:
-    """As C's atoi, which is what Triton reads this header with; 0 where it is no number."""
-    try:
-        return int(text)
-    except ValueError:
-        return 0

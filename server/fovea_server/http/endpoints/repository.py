@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-from functools import partial
 from typing import Any
 
-from fovea_preprocess.errors import InvalidRequest, LoadFailed, MalformedJson, Unsupported
+from fovea_preprocess.errors import InvalidRequest, LoadFailed, MalformedJson
+from fovea_server.http.base64_text import decoded
 from fovea_server.http.endpoints.names import name_of
 from fovea_server.http.json_reader import find, parse_json, read
 from fovea_server.http.messages import Answer, Request, json_answer
 from fovea_server.v2.json_values import as_bool, as_string
+from fovea_server.v2.refusals import refuse_repository
 from fovea_server.v2.service import Service
 
 
@@ -34,7 +33,15 @@ async def index(service: Service, request: Request) -> Answer:
 
 async def load(service: Service, request: Request) -> Answer:
     """Load a model, or load it again."""
-    _refuse_repository(request)
+    refuse_repository(request.names["repository"])
+    # A model may travel in the request.
+    config, files = await asyncio.to_thread(_sent, request)
+    await service.control.load(name_of(request, "model"), config=config, files=files)
+    return Answer()
+
+
+def _sent(request: Request) -> tuple[str | None, dict[str, bytes]]:
+    """The configuration and the files that a request brings."""
     given = _parameters(request)
     config, files = None, {}
     for name, value in given.items():
@@ -45,29 +52,17 @@ async def load(service: Service, request: Request) -> Answer:
             files[name.removeprefix("file:")] = _file(name, text)
         else:
             raise LoadFailed("unexpected error on creating Triton parameter")
-    work = partial(
-        service.plane.registry.load, name_of(request, "model"), config=config, files=files
-    )
-    await asyncio.to_thread(work)
-    return Answer()
+    return config, files
 
 
 async def unload(service: Service, request: Request) -> Answer:
     """Unload a model, and what is made of it if that is asked for."""
-    _refuse_repository(request)
+    refuse_repository(request.names["repository"])
     dependents = find(_parameters(request), "unload_dependents", False)
-    work = partial(
-        service.plane.registry.unload,
-        name_of(request, "model"),
-        dependents=read("unload_dependents", as_bool, dependents),
+    await service.control.unload(
+        name_of(request, "model"), dependents=read("unload_dependents", as_bool, dependents)
     )
-    await asyncio.to_thread(work)
     return Answer()
-
-
-def _refuse_repository(request: Request) -> None:
-    if request.names["repository"] is not None:
-        raise Unsupported("'repository_name' specification is not supported")
 
 
 def _body(request: Request) -> Any:
@@ -83,6 +78,6 @@ def _parameters(request: Request) -> dict[str, Any]:
 
 def _file(name: str, text: str) -> bytes:
     try:
-        return base64.b64decode(text)
-    except (binascii.Error, ValueError):
+        return decoded(text)
+    except ValueError:
         raise InvalidRequest(f"'{name}' is not base64") from None

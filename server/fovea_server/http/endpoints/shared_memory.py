@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
+import asyncio
 from dataclasses import asdict
 
 from fovea_preprocess.errors import InvalidRequest
+from fovea_server.http.base64_text import decoded
 from fovea_server.http.endpoints.names import name_of
 from fovea_server.http.json_reader import find, member, parse_json
 from fovea_server.http.messages import Answer, Request, json_answer
@@ -52,7 +52,9 @@ async def register_cuda(service: Service, request: Request) -> Answer:
     handle = as_string(member(_required(given, "raw_handle"), "b64"))
     byte_size = as_unsigned(member(given, "byte_size"))
     device_id = as_unsigned(member(given, "device_id"))
-    service.cuda_shared_memory.register(name, _decoded(handle), device_id, byte_size)
+    # The first one opens the GPU, which takes its time.
+    register = service.cuda_shared_memory.register
+    await asyncio.to_thread(register, name, _decoded(handle), device_id, byte_size)
     return Answer()
 
 
@@ -78,7 +80,7 @@ def _required(given: object, name: str) -> object:
 
 def _decoded(text: str) -> bytes:
     try:
-        return base64.b64decode(text)
-    except (binascii.Error, ValueError):
+        return decoded(text)
+    except ValueError:
         # Too short to be a handle, which is told by who knows how long they are.
         return b""

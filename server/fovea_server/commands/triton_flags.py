@@ -1,0 +1,107 @@
+"""Flags of Triton's that name no setting here, so that its command lines need no editing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+_BUILT_IN = "what runs models is built in"
+_MEMORY = "memory is taken as it is needed"
+_MEASURED = "what the machine has is measured"
+_KEEPALIVE = "gRPC's own limits hold"
+_CLOUD = "there is no such endpoint"
+
+WITHOUT_EFFECT = {
+    "allow_cpu_metrics": _MEASURED,
+    "allow_gpu_metrics": _MEASURED,
+    "backend_config": "engines are tuned when they are built, models in config.pbtxt",
+    "backend_directory": _BUILT_IN,
+    "buffer_manager_thread_count": "nothing is copied that threads could share",
+    "cache_directory": _BUILT_IN,
+    "cuda_memory_pool_byte_size": _MEMORY,
+    "cuda_virtual_address_size": _MEMORY,
+    "enable_peer_access": "one GPU is used",
+    "grpc_http2_max_ping_strikes": _KEEPALIVE,
+    "grpc_http2_max_pings_without_data": _KEEPALIVE,
+    "grpc_http2_min_recv_ping_interval_without_data": _KEEPALIVE,
+    "grpc_infer_allocation_pool_size": _MEMORY,
+    "grpc_max_connection_age": _KEEPALIVE,
+    "grpc_max_connection_age_grace": _KEEPALIVE,
+    "host_policy": "use --threads, or numactl",
+    "http_thread_count": "one event loop serves HTTP",
+    "metrics_config": "the metrics are always the same",
+    "min_supported_compute_capability": "engines say themselves what they run on",
+    "model_load_gpu_limit": "a model that does not fit fails to load",
+    "model_load_retry_count": "a model that fails is loaded again when it is asked for",
+    "pinned_memory_pool_byte_size": _MEMORY,
+    "rate_limit_resource": "there is no rate limiter",
+    "repoagent_directory": _BUILT_IN,
+    "reuse_grpc_port": "a port is one server's",
+    "reuse_http_port": "a port is one server's",
+    "sagemaker_port": _CLOUD,
+    "sagemaker_safe_port_range": _CLOUD,
+    "sagemaker_thread_count": _CLOUD,
+    "vertex_ai_default_model": _CLOUD,
+    "vertex_ai_port": _CLOUD,
+    "vertex_ai_thread_count": _CLOUD,
+}
+"""Flags that only tune Triton, or what of it is not here, and why they do nothing."""
+
+_OFF = ("false", "0", "off", "")
+
+REFUSED = {
+    "allow_sagemaker": "SageMaker's endpoints are not served: use those of the v2 protocol",
+    "allow_vertex_ai": "Vertex AI's endpoints are not served: use those of the v2 protocol",
+    "grpc_header_forward_pattern": "headers are not forwarded to models: send them as parameters",
+    "http_header_forward_pattern": "headers are not forwarded to models: send them as parameters",
+    "model_namespacing": "models have no namespaces: give each a name of its own",
+    "rate_limit": "there is no rate limiter: bound executions with instance_group in config.pbtxt",
+}
+"""Flags whose effect would be missed where they switch something on, and what to do instead."""
+
+RENAMED = {
+    "response_cache_byte_size": ("cache_config", "local,size={}"),
+    "strict_model_config": ("disable_auto_complete_config", "{}"),
+    "trace_count": ("trace_config", "count={}"),
+    "trace_file": ("trace_config", "triton,file={}"),
+    "trace_level": ("trace_config", "level={}"),
+    "trace_log_frequency": ("trace_config", "triton,log-frequency={}"),
+    "trace_rate": ("trace_config", "rate={}"),
+}
+"""Old flags, and the setting and the value that took their place."""
+
+
+def flag(name: str) -> str:
+    """The flag of a name: --http-port of http_port."""
+    return "--" + name.replace("_", "-")
+
+
+def translated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was said on a command line, in settings.
+
+    Args:
+        given: values by the names of settings and of the flags above; None where a flag was not
+            given.
+
+    Raises:
+        BadParameter: a flag asks for what is not here.
+    """
+    said = {name: value for name, value in given.items() if value not in (None, [])}
+    for name, instead in REFUSED.items():
+        if said.pop(name, "").lower() not in _OFF:
+            raise typer.BadParameter(f"{flag(name)} is not supported: {instead}")
+    for name, reason in WITHOUT_EFFECT.items():
+        if said.pop(name, None) is not None:
+            typer.echo(f"{flag(name)}: it has no effect here: {reason}", err=True)
+    for name, (setting, form) in RENAMED.items():
+        value = said.pop(name, None)
+        if value is None:
+            continue
+        value = form.format(value)
+        if setting == "trace_config":
+            said[setting] = [*said.get(setting, []), value]
+        else:
+            said.setdefault(setting, value)
+    return said

@@ -1,0 +1,40 @@
+"""Loading and unloading as requests ask, on threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from fovea_server.models.registry import Registry
+
+# Most of them wait for others that load the same model.
+_THREADS = 8
+
+
+class ModelControl:
+    """A registry's `load` and `unload` for the event loop.
+
+    They take seconds and wait for one another, so that they get no thread that requests need.
+
+    Args:
+        registry: of the models.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._threads = ThreadPoolExecutor(_THREADS, "model-control")
+
+    async def load(
+        self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """As `Registry.load`."""
+        await self._run(partial(self._registry.load, name, config=config, files=files))
+
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """As `Registry.unload`."""
+        await self._run(partial(self._registry.unload, name, dependents=dependents))
+
+    async def _run(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, work)

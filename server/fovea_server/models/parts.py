@@ -1,0 +1,54 @@
+"""The models that an ensemble runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fovea_preprocess.errors import ModelNotReady, NotFound
+
+
+class Part(Protocol):
+    """A model that an ensemble runs."""
+
+    def labels_of(self, output: str) -> tuple[str, ...] | None:
+        """Class names of an output, by index; None where it has none."""
+
+
+class Parts:
+    """The models of the steps, as they are when an ensemble is loaded.
+
+    Args:
+        message: the `ModelConfig` of the ensemble.
+        find: gives a model that can answer now, by name and version; None for the newest.
+
+    Raises:
+        NotFound, ModelNotReady: one of them cannot answer.
+    """
+
+    def __init__(self, message: Any, find: Callable[[str, int | None], Part]) -> None:
+        self._steps = message.ensemble_scheduling.step
+        self._find = find
+        self._models = self._look()
+
+    @property
+    def outdated(self) -> bool:
+        """Whether one of them has been loaded again, or is gone."""
+        try:
+            return self._look() != self._models
+        except (NotFound, ModelNotReady):
+            return True
+
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """What they say of the ensemble's tensors: name -> class names by index."""
+        labels = {}
+        for step, model in zip(self._steps, self._models, strict=True):
+            for output, tensor in step.output_map.items():
+                if (known := model.labels_of(output)) is not None:
+                    labels[tensor] = known
+        return labels
+
+    def _look(self) -> list[Part]:
+        return [
+            self._find(step.model_name, max(0, step.model_version) or None) for step in self._steps
+        ]

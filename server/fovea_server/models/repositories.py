@@ -1,0 +1,56 @@
+"""Folders of models that are served as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fovea_engines.repository import ModelRepository
+from fovea_preprocess.errors import InvalidModel
+
+
+class Repositories:
+    """The models of several repositories.
+
+    Args:
+        roots: the folders; one that is given twice counts once.
+    """
+
+    def __init__(self, roots: Iterable[Path]) -> None:
+        places = {root.resolve(): root for root in roots}
+        self._all = tuple(ModelRepository(root) for root in places.values())
+
+    def __str__(self) -> str:
+        """The folders, as they were given."""
+        return ", ".join(str(repository.root) for repository in self._all)
+
+    def folders(self) -> tuple[str, ...]:
+        """Names of what may hold a model, sorted.
+
+        Raises:
+            NotFound: a repository is not a folder.
+        """
+        return tuple(sorted({name for each in self._all for name in each.folders()}))
+
+    def models(self) -> tuple[str, ...]:
+        """Names with at least one version, sorted.
+
+        Raises:
+            NotFound: a repository is not a folder.
+        """
+        return tuple(sorted({name for each in self._all for name in each.models()}))
+
+    def folder(self, name: str) -> Path:
+        """Where a model is, or would be if there was one of that name.
+
+        Raises:
+            InvalidModel: it is in more than one repository.
+        """
+        folders = [repository.root / name for repository in self._all]
+        found = [folder for folder in folders if folder.is_dir()]
+        if len(found) > 1:
+            raise InvalidModel(
+                f"failed to poll model '{name}': not unique across all model repositories: "
+                f"{' and '.join(map(str, found))}: rename or remove one of them"
+            )
+        return found[0] if found else folders[0]

@@ -1,0 +1,31 @@
+"""TLS for HTTP."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.settings import Settings
+
+
+def https_files(settings: Settings) -> tuple[Path, Path] | None:
+    """The certificate and its key, which belong together; None where HTTP is served without TLS.
+
+    Raises:
+        InvalidOption: only one of the files is named, or they are not what they should be.
+    """
+    certificate, key = settings.http_server_cert, settings.http_server_key
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        missing = "--http-server-cert" if certificate is None else "--http-server-key"
+        raise InvalidOption(f"HTTPS needs {missing} too: the path of a PEM file")
+    try:
+        # Without a password here, OpenSSL would ask the terminal for that of an encrypted key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        raise InvalidOption(
+            f"HTTPS cannot be set up from {certificate}, {key}: {error.strerror or error}"
+        ) from error
+    return certificate, key

@@ -1,0 +1,54 @@
+"""Infer requests off the wire: large ones are taken apart by hand, as protobuf would."""
+
+import pytest
+from tritonclient.grpc import service_pb2 as messages
+
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.grpc.infer_message import parse_infer
+
+
+def large(*more: bytes) -> messages.ModelInferRequest:
+    message = messages.ModelInferRequest(model_name="m", id="7")
+    message.parameters["n"].int64_param = 3
+    message.inputs.add(name="x", datatype="UINT8", shape=(100_000,))
+    message.outputs.add(name="out")
+    message.raw_input_contents.extend([bytes(range(250)) * 400, *more])
+    return message
+
+
+def test_raw_contents_are_views_and_all_else_is_there():
+    message = large(b"", b"x")
+    found = parse_infer(message.SerializeToString())
+    assert [bytes(part) for part in found.raw] == list(message.raw_input_contents)
+    assert all(isinstance(part, memoryview) for part in found.raw)
+    message.ClearField("raw_input_contents")
+    assert found.fields == message
+    assert found.size == message.ByteSize()
+
+
+def test_small_messages_are_left_to_protobuf():
+    message = messages.ModelInferRequest(model_name="m", raw_input_contents=[b"abc"])
+    found = parse_infer(message.SerializeToString())
+    assert (found.fields, list(found.raw)) == (message, [b"abc"])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"\x3a",
+        lambda data: data + b"\x3a" + b"\xff" * 11,
+        lambda data: data + b"\x3a\xff\xff\xff\xff\x07",
+        lambda data: b"\xff" * 100_000,
+    ],
+)
+def test_what_is_damaged_is_refused(damage):
+    with pytest.raises(InvalidRequest, match="the bytes of the request are no"):
+        parse_infer(damage(large().SerializeToString()))
+
+
+def test_other_or_very_many_fields_are_left_to_protobuf():
+    data = large().SerializeToString()
+    unknown = bytes([15 << 3, 1])
+    assert len(parse_infer(data + unknown).raw) == 1
+    assert len(parse_infer(data + b"\x3a\0" * 5000).raw) == 5001

@@ -1,0 +1,64 @@
+"""A stream whose client does not read: what it holds is bounded in requests and in bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fovea_server.grpc.infer_stream import InferStream
+
+MB = 1 << 20
+
+
+class Unread:
+    """A call of a client that reads nothing."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.Event().wait()
+
+
+async def echo(data: bytes) -> bytes:
+    return data
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "taken"),
+    [(8 * MB, 256, 8), (1, 3, 3), (100 * MB, 256, 1)],
+)
+def test_no_more_is_read_than_there_is_room_for(size: int, most: int, taken: int):
+    sent = 0
+
+    async def requests() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(20):
+            sent += 1
+            yield bytes(size)
+
+    async def run() -> None:
+        running = asyncio.create_task(InferStream(echo, most).run(requests(), Unread()))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+    # One more has come, and waits to be taken.
+    assert sent == taken + 1
+
+
+def test_what_is_read_makes_room():
+    written: list[bytes] = []
+
+    class Read(Unread):
+        async def write(self, data: bytes) -> None:
+            written.append(data)
+
+    async def requests() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield bytes(40 * MB)
+
+    asyncio.run(InferStream(echo, 2).run(requests(), Read()))
+    assert len(written) == 5

@@ -1,0 +1,106 @@
+"""A repository that changes while it is followed."""
+
+import os
+import shutil
+
+import pytest
+from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving, wait_until
+
+from fovea_preprocess.errors import ModelNotReady, NotFound
+from fovea_server.models.model import ServedModel
+
+POLL = {"model_control_mode": "poll", "repository_poll_secs": 0.1}
+
+
+@pytest.fixture
+def repository(tmp_path):
+    adder(tmp_path / "r", "plus", add=5, config=ADDER_CONFIG)
+    adder(tmp_path / "r", "other", config=ADDER_CONFIG)
+    return tmp_path / "r"
+
+
+def is_served(registry, name):
+    try:
+        return bool(registry.find(name))
+    except (NotFound, ModelNotReady):
+        return False
+
+
+def test_a_model_that_leaves_and_comes_back_as_it_was_is_served_again(repository):
+    chain(repository, "both", "plus", "other")
+    with serving(repository, **POLL) as registry:
+        shutil.move(repository / "plus", repository.parent / "away")
+        wait_until(lambda: not is_served(registry, "plus"))
+        assert not is_served(registry, "both")
+        assert registry.ready, "what is not there any more is not missed"
+        shutil.move(repository.parent / "away", repository / "plus")
+        wait_until(lambda: is_served(registry, "both"))
+        assert answer(registry.find("both")) == 6
+
+
+def test_a_model_that_failed_and_is_taken_away_is_not_missed(repository):
+    (repository / "plus" / "1" / "model.onnx").write_bytes(b"no model")
+    with serving(repository, **POLL) as registry:
+        assert not registry.ready
+        shutil.rmtree(repository / "plus")
+        wait_until(lambda: registry.ready)
+
+
+def test_a_configuration_that_is_broken_for_a_while_leaves_no_trace(repository):
+    config = repository / "plus" / "config.pbtxt"
+    before, text = config.stat(), config.read_text()
+    with serving(repository, **POLL) as registry:
+        plus = registry.find("plus")
+        config.write_text("what?")
+        wait_until(lambda: any(entry.reason for entry in registry.index()))
+        [entry] = [entry for entry in registry.index() if entry.name == "plus"]
+        assert entry.state == "READY"
+        assert entry.reason.startswith("the last reload failed: ")
+        assert "is not a model configuration" in entry.reason
+        config.write_text(text)
+        os.utime(config, ns=(before.st_atime_ns, before.st_mtime_ns))
+        wait_until(lambda: not any(entry.reason for entry in registry.index()))
+        assert registry.find("plus") is plus
+        chain(repository, "both", "plus", "other")
+        wait_until(lambda: is_served(registry, "both"))
+        assert registry.ready
+
+
+def test_an_old_version_is_served_until_the_new_one_has_been_built_again(repository, monkeypatch):
+    objections = {"2": "it was built for another GPU"}
+
+    def objection(model: ServedModel) -> str | None:
+        return objections.get(str(model.version))
+
+    # An engine of another GPU is not at hand, nor a GPU to build it for.
+    monkeypatch.setattr(ServedModel, "_mismatch", objection)
+    with serving(repository, **POLL, rebuild=True) as registry:
+        old = registry.find("plus")
+        adder(repository, "plus", version=2, add=7)
+        # Its rebuild fails, as it has no card.
+        wait_until(lambda: any("card.json" in (e.reason or "") for e in registry.index()))
+        assert registry.find("plus") is old
+        objections.clear()
+        adder(repository, "plus", version=2, add=8)
+        wait_until(lambda: registry.versions("plus") == (2,))
+        assert answer(registry.find("plus")) == 8
+
+
+def test_links_that_lead_nowhere_or_round_in_circles_change_nothing(repository):
+    (repository / "plus" / "gone").symlink_to("nowhere")
+    (repository / "plus" / "self").symlink_to("self")
+    (repository / "plus" / "up").symlink_to("..")
+    (repository / "other" / "2").symlink_to(repository / "plus" / "1")
+    with serving(repository, **POLL) as registry:
+        assert registry.reason == ""
+        assert answer(registry.find("plus")) == 5
+        assert answer(registry.find("other", 2)) == 5
+
+
+def test_one_look_that_goes_wrong_does_not_end_the_others(repository, monkeypatch, caplog):
+    with serving(repository, **POLL) as registry:
+        with monkeypatch.context() as broken:
+            broken.delattr("fovea_server.models.loader.Loader.read")
+            wait_until(lambda: "could not be followed" in caplog.text)
+        adder(repository, "new", add=3)
+        wait_until(lambda: is_served(registry, "new"))
