@@ -17,6 +17,13 @@ from fovea_engines.backends.base import Array
 REGION, REGION_BYTES = f"fovea_soak_{os.getpid()}", 1 << 20
 RELOADED = "simple_nobatch"
 """A model that is loaded anew all the while, and never fails to answer."""
+PART = "python_int32_int32_int32"
+"""A model that `simple_ensemble` runs; the same is true of it."""
+UNLOADED = "onnx_nobatch_int32_int8_int8"
+"""A model that is unloaded and loaded again all the while."""
+OVERRIDDEN = "soak_override"
+"""A model whose file comes with the request to load it."""
+NOTHING = b""
 
 
 @dataclass(frozen=True)
@@ -48,15 +55,20 @@ def http_requests(picture: bytes, picture_model: str) -> list[Request]:
     requests += [_binary(model, (numbers, ones)) for model in ("simple_cache", "simple_prio")]
     requests += [_binary(RELOADED, (numbers[0] + n, ones[0])) for n in range(4)]
     requests += [_ensemble(numbers, ones), _compressed(numbers, ones), *_shared_memory(numbers)]
+    requests += [_many_strings()]
     large = np.linspace(0, 1, 1 << 16, dtype=np.float32).reshape(64, -1)
     requests += [_identity("FP32", large), _identity("FP16", large[:2].astype(np.float16))]
     words = ["", "h\u00e9llo", "x" * 500]
     asked = {"inputs": [_described("INPUT0", "BYTES", (1, 3), data=words)]}
     requests += [_post("identity_bytes/infer", asked, holds=orjson.dumps(words))]
     requests += [*_faults(numbers, ones), *_looks()]
-    head = f"POST /v1/models/{picture_model}/predict HTTP/1.1"
+    head = f"POST /v1/models/{picture_model}/predict"
+    pictures = [
+        Request(message(head, picture), 200, b'"score"'),
+        _picture_tensor(picture_model, picture),
+    ]
     # A picture costs as much as a hundred of the others.
-    return 5 * requests + [Request(_message(head, picture), 200, b'"score"')]
+    return 8 * requests + pictures
 
 
 def grpc_requests() -> list[Request]:
@@ -73,8 +85,9 @@ def grpc_requests() -> list[Request]:
     return requests
 
 
-def _message(line: str, body: bytes = b"", *headers: str) -> bytes:
-    lines = (line, "Host: soak", f"Content-Length: {len(body)}", *headers)
+def message(line: str, body: bytes = b"", *headers: str) -> bytes:
+    """HTTP's head and body; `line` is the method and the path."""
+    lines = (f"{line} HTTP/1.1", "Host: soak", f"Content-Length: {len(body)}", *headers)
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
@@ -83,8 +96,8 @@ def _described(name: str, datatype: str, shape: Iterable[int], **more: Any) -> d
 
 
 def _post(path: str, asked: Any, status: int = 200, holds: bytes = b"") -> Request:
-    line = f"POST /v2/models/{path} HTTP/1.1"
-    return Request(_message(line, orjson.dumps(asked)), status, holds)
+    line = f"POST /v2/models/{path}"
+    return Request(message(line, orjson.dumps(asked)), status, holds)
 
 
 def _binary_parts(arrays: Iterable[Array], **more: Any) -> tuple[bytes, bytes]:
@@ -99,8 +112,8 @@ def _binary_parts(arrays: Iterable[Array], **more: Any) -> tuple[bytes, bytes]:
 
 def _binary(model: str, arrays: tuple[Array, Array]) -> Request:
     head, tail = _binary_parts(arrays)
-    line = f"POST /v2/models/{model}/infer HTTP/1.1"
-    sent = _message(line, head + tail, f"Inference-Header-Content-Length: {len(head)}")
+    line = f"POST /v2/models/{model}/infer"
+    sent = message(line, head + tail, f"Inference-Header-Content-Length: {len(head)}")
     first, second = arrays
     return Request(sent, 200, (first + second).tobytes() + (first - second).tobytes())
 
@@ -114,6 +127,51 @@ def _json(model: str, arrays: tuple[Array, Array]) -> Request:
     return _post(f"{model}/infer", {"id": "soak", "inputs": inputs}, holds=holds)
 
 
+def binary_of_ones(model: str, rows: int = 0) -> Request:
+    """To a model that adds and subtracts; without a batch dimension where there are no rows."""
+    ones = np.ones((rows, 16) if rows else 16, np.int32)
+    head, tail = _binary_parts([ones, ones])
+    line = f"POST /v2/models/{model}/infer"
+    sent = message(line, head + tail, f"Inference-Header-Content-Length: {len(head)}")
+    return Request(sent, 200, b'"OUTPUT1"')
+
+
+def sequence_part(number: int, value: int, *, start: bool, end: bool) -> Request:
+    """One request of a sequence; the model adds one at its start."""
+    parameters = {"sequence_id": number, "sequence_start": start, "sequence_end": end}
+    asked = {
+        "parameters": parameters,
+        "inputs": [_described("INPUT", "INT32", (1, 1), data=[value])],
+    }
+    return _post("simple_sequence/infer", asked, holds=b'"data":[%d]' % (value + start))
+
+
+def from_region(region: str) -> Request:
+    """Inputs from a region that holds zeros."""
+    place = {"shared_memory_region": region, "shared_memory_byte_size": 64}
+    inputs = [_described(f"INPUT{n}", "INT32", (1, 16), parameters=place) for n in range(2)]
+    return _post("simple/infer", {"inputs": inputs}, holds=orjson.dumps([0] * 16))
+
+
+def _many_strings() -> Request:
+    """So many that they are taken apart in a thread."""
+    data = b"".join(len(text).to_bytes(4, "little") + text for text in [b"x" * 100] * 1000)
+    return _bytes("identity_bytes", "INPUT0", (1, 1000), data, data)
+
+
+def _picture_tensor(model: str, picture: bytes) -> Request:
+    data = len(picture).to_bytes(4, "little") + picture
+    return _bytes(model, "images", (1, 1), data, b"num_detections")
+
+
+def _bytes(model: str, name: str, shape: tuple[int, int], data: bytes, holds: bytes) -> Request:
+    size = {"parameters": {"binary_data_size": len(data)}}
+    inputs = [_described(name, "BYTES", shape, **size)]
+    head = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}})
+    length = f"Inference-Header-Content-Length: {len(head)}"
+    return Request(message(f"POST /v2/models/{model}/infer", head + data, length), 200, holds)
+
+
 def _ensemble(first: Array, second: Array) -> Request:
     # Sum and difference of sum and difference.
     plain = _binary("simple_ensemble", (first, second))
@@ -122,9 +180,9 @@ def _ensemble(first: Array, second: Array) -> Request:
 
 def _compressed(first: Array, second: Array) -> Request:
     head, tail = _binary_parts((first, second))
-    line = "POST /v2/models/simple/infer HTTP/1.1"
+    line = "POST /v2/models/simple/infer"
     length = f"Inference-Header-Content-Length: {len(head)}"
-    sent = _message(line, gzip.compress(head + tail), length, "Content-Encoding: gzip")
+    sent = message(line, gzip.compress(head + tail), length, "Content-Encoding: gzip")
     return Request(sent, 200, (first + second).tobytes())
 
 
@@ -132,9 +190,9 @@ def _identity(datatype: str, array: Array) -> Request:
     size = {"parameters": {"binary_data_size": array.nbytes}}
     inputs = [_described("INPUT0", datatype, array.shape, **size)]
     head = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}})
-    line = f"POST /v2/models/identity_{datatype.lower()}/infer HTTP/1.1"
+    line = f"POST /v2/models/identity_{datatype.lower()}/infer"
     length = f"Inference-Header-Content-Length: {len(head)}"
-    return Request(_message(line, head + array.tobytes(), length), 200, array.tobytes())
+    return Request(message(line, head + array.tobytes(), length), 200, array.tobytes())
 
 
 def _shared_memory(numbers: Array) -> list[Request]:
@@ -161,9 +219,9 @@ def _faults(first: Array, second: Array) -> list[Request]:
     return [
         Request(_binary("nobody", (first, second)).sent, 404, b"'nobody' is not found"),
         _post("simple/infer", short, 400, b"expected 2 inputs but got 1"),
-        Request(_message("POST /v2/models/simple/infer HTTP/1.1", b"{"), 500, b"failed to parse"),
-        Request(_message("GET /v2/models/simple/infer HTTP/1.1"), 405, b"Method Not Allowed"),
-        Request(_message("GET /foo HTTP/1.1"), 404, b"Not Found"),
+        Request(message("POST /v2/models/simple/infer", b"{"), 500, b"failed to parse"),
+        Request(message("GET /v2/models/simple/infer"), 405, b"Method Not Allowed"),
+        Request(message("GET /foo"), 404, b"Not Found"),
     ]
 
 
@@ -176,7 +234,7 @@ def _looks() -> list[Request]:
         "/v2/models/simple/ready": b"",
         "/v2/models/stats": b'"inference_count"',
     }
-    return [Request(_message(f"GET {p} HTTP/1.1"), 200, holds) for p, holds in expected.items()]
+    return [Request(message(f"GET {p}"), 200, holds) for p, holds in expected.items()]
 
 
 def _infer_message(model: str, arrays: list[Array]) -> bytes:

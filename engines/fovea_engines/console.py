@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.card import EngineCard
+from fovea_engines.ensemble import Ensemble, EnsembleStep
 from fovea_engines.figures import Accuracy
 from fovea_engines.wording import (
     NO_FIGURE,
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 _LABELS_SHOWN = 8
 # A name that is broken cannot be copied: the other columns give way to it, up to this length.
 _NAME_WIDTH = 40
-_COLUMNS = ("version", "head\ninput", "precision\nbackend", "agreement", "mAP50-95")
+# Two lines a row, so that no word of a usual one is broken in 80 columns.
+_COLUMNS = ("head\ninput", "precision\nbackend", "agreement\nmAP50-95")
 
 
 def card_table(card: EngineCard, version: int) -> Table:
@@ -61,20 +63,42 @@ def repository_table(entries: Iterable[Entry]) -> Table:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
-    table.add_column("model", no_wrap=True)
+    table.add_column("model\nversion", no_wrap=True)
     for column in _COLUMNS:
         table.add_column(column, overflow="fold")
     failures = []
     for entry in entries:
-        cells = [fill(entry.name, _NAME_WIDTH), str(entry.version)]
+        cells = [f"{fill(entry.name, _NAME_WIDTH)}\n{entry.version}"]
         if isinstance(entry.engine, EngineCard):
             cells += _cells(entry.engine)
+        elif isinstance(entry.engine, Ensemble):
+            models = dict.fromkeys(step.model for step in entry.engine.steps)
+            cells += [f"ensemble of\n{', '.join(models)}"]
         else:
             failures.append(f"{entry.name} {entry.version} cannot be opened: {entry.engine}")
         table.add_row(*map(Text, cells))
     if failures:
         table.caption = Text("\n".join(failures))
     return table
+
+
+def ensemble_table(ensemble: Ensemble, version: int) -> Table:
+    """An ensemble, one property a line."""
+    rows: list[tuple[str, str | Table]] = [
+        ("platform", "ensemble"),
+        ("inputs", _tensors(ensemble.inputs)),
+        ("outputs", _tensors(ensemble.outputs)),
+        ("max batch", str(ensemble.max_batch)),
+        ("steps", "\n".join(map(_step, ensemble.steps))),
+    ]
+    return _table(f"{ensemble.name} version {version}", rows)
+
+
+def _step(step: EnsembleStep) -> str:
+    version = "" if step.version is None else f" {step.version}"
+    taken = [f"{name} from {tensor}" for name, tensor in step.inputs.items()]
+    given = [f"{tensor} from {name}" for name, tensor in step.outputs.items()]
+    return f"{step.model}{version}: {', '.join(taken + given)}"
 
 
 def _table(title: str, rows: Iterable[tuple[str, str | Table]]) -> Table:
@@ -147,8 +171,7 @@ def _cells(card: EngineCard) -> tuple[str, ...]:
     return (
         f"{card.family or 'tensors only'}\n{' '.join(map(_shape, card.inputs))}",
         f"{card.precision}\n{card.backend}",
-        _agreement(card),
-        NO_FIGURE if accuracy is None else f"{accuracy.map50_95:.3f}",
+        f"{_agreement(card)}\n{NO_FIGURE if accuracy is None else f'{accuracy.map50_95:.3f}'}",
     )
 
 

@@ -10,7 +10,8 @@ import typer
 
 from fovea_engines.card import EngineCard
 from fovea_engines.cli_options import AsJson
-from fovea_engines.console import card_table, model_table, repository_table
+from fovea_engines.console import card_table, ensemble_table, model_table, repository_table
+from fovea_engines.ensemble import Ensemble
 from fovea_engines.inspection import Entry, read_folder, read_layers, read_model_file
 from fovea_preprocess.errors import FoveaError
 
@@ -51,6 +52,8 @@ def inspect(
         match entries:
             case [Entry(engine=EngineCard() as card, version=version)]:
                 table = card_table(card, version)
+            case [Entry(engine=Ensemble() as ensemble, version=version)]:
+                table = ensemble_table(ensemble, version)
             case [Entry(engine=FoveaError() as error)]:
                 raise error
             case _:

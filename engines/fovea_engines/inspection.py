@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fovea_engines.backends.base import TensorSpec
 from fovea_engines.card import CARD_FILE, EngineCard
+from fovea_engines.ensemble import Ensemble
+from fovea_engines.model_config import CONFIG_FILE, read_config
 from fovea_engines.plain import ENGINE_FILES, open_plain
 from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
@@ -90,18 +92,20 @@ class Entry:
     Attributes:
         name: of the model.
         version: number; 0 for a folder that is not named by one.
-        engine: its card, or why it cannot be opened.
+        engine: its card, or the ensemble that it is, or why it cannot be opened.
     """
 
     name: str
     version: int
-    engine: EngineCard | FoveaError
+    engine: EngineCard | Ensemble | FoveaError
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types; "card" or "error" is there."""
+        """Plain JSON types; "card", "ensemble" or "error" is there."""
         entry: dict[str, Any] = {"name": self.name, "version": self.version}
         if isinstance(self.engine, EngineCard):
             return entry | {"card": self.engine.to_json()}
+        if isinstance(self.engine, Ensemble):
+            return entry | {"ensemble": self.engine.to_json()}
         return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
 
 
@@ -115,7 +119,7 @@ def read_folder(path: Path) -> list[Entry]:
         NotFound: no model is there; the message says when builds of one were refused, and why.
     """
     path = path.resolve()
-    if any((path / file).is_file() for file in (CARD_FILE, *ENGINE_FILES)):
+    if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
         return [Entry(path.parent.name, version, _read(path))]
     repository = ModelRepository(path)
@@ -172,10 +176,19 @@ def _refusals(path: Path) -> str:
     return "; ".join(said)
 
 
-def _read(folder: Path) -> EngineCard | FoveaError:
+def _is_version(path: Path) -> bool:
+    if any((path / file).is_file() for file in (CARD_FILE, *ENGINE_FILES)):
+        return True
+    return path.name.isdecimal() and (path.parent / CONFIG_FILE).is_file()
+
+
+def _read(folder: Path) -> EngineCard | Ensemble | FoveaError:
     try:
         if (folder / CARD_FILE).is_file():
             return EngineCard.read(folder / CARD_FILE)
+        config = read_config(folder.parent / CONFIG_FILE)
+        if config.platform == "ensemble":
+            return Ensemble.of(config, folder.parent.name)
         card, session = open_plain(folder)
     except FoveaError as error:
         return error

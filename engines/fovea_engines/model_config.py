@@ -77,6 +77,18 @@ def read_max_batch(path: Path) -> int:
     return max(1, int(read_config(path).max_batch_size))
 
 
+def tensor_spec(tensor: Any, max_batch: int) -> TensorSpec:
+    """What a `ModelInput` or `ModelOutput` message describes, with the batch dimension.
+
+    Args:
+        tensor: the message.
+        max_batch: `max_batch_size` of its model.
+    """
+    kind = model_config_messages().DataType.Name(tensor.data_type)
+    dtype = next((dtype for dtype, name in _TYPES.items() if name == kind), kind)
+    return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tuple(tensor.dims))
+
+
 def _tensor(pb: Any, spec: TensorSpec, batched: int) -> dict[str, Any]:
     return {
         "name": spec.name,

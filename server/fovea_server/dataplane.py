@@ -15,7 +15,13 @@ from fovea_server.models.registry import Registry
 from fovea_server.pictures.job import ImageResult, Job, Timing
 from fovea_server.v2.classification import check_class_type, classify
 from fovea_server.v2.messages import InferRequest, InferResponse
-from fovea_server.v2.pictures import encoded_pictures, options_of, prediction_tensors, wanted
+from fovea_server.v2.pictures import (
+    encoded_pictures,
+    options_of,
+    prediction_tensors,
+    timeout_of,
+    wanted,
+)
 from fovea_server.v2.trace import TraceSettings
 
 # Elements that take about a millisecond to put in order.
@@ -133,7 +139,7 @@ class DataPlane:
             model.version,
             pictures,
             options_of(request),
-            timeout_s=request.timeout_us / 1e6 or None,
+            timeout_s=timeout_of(model, request),
         )
         tensors = wanted(request, prediction_tensors(prediction))
         return InferResponse(model.name, str(model.version), tensors, request.id)

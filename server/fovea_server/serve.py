@@ -143,18 +143,18 @@ def make_server(settings: Settings, registry: Registry) -> Server:
             timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_secs)),
         ),
         service,
-        _others(service),
+        _others(service, intake),
     )
 
 
-def _others(service: Service) -> list[OtherServer]:
+def _others(service: Service, intake: Intake) -> list[OtherServer]:
     """Those that are asked for. Their imports cost tenths of a second that others need not pay."""
     others: list[OtherServer] = []
     if service.settings.allow_grpc:
         silence_grpc()
         from fovea_server.grpc.server import GrpcServer
 
-        others.append(GrpcServer(service))
+        others.append(GrpcServer(service, intake))
     if service.settings.allow_metrics:
         from fovea_server.metrics.server import MetricsServer
 

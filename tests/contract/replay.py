@@ -12,17 +12,8 @@ COMPARED_HEADERS = ("Content-Type", "Content-Encoding", "Inference-Header-Conten
 
 # What depends on the backend (Triton ran Python doubles of the models), on time, and on what was
 # asked before.
-VOLATILE = {
-    "platform",
-    "backend",
-    "default_model_filename",
-    "last_inference",
-    "inference_count",
-    "execution_count",
-    "count",
-    "ns",
-    "batch_stats",
-}
+VOLATILE = {"platform", "backend", "default_model_filename"}
+VOLATILE_STATISTICS = {"last_inference", "inference_count", "execution_count", "count", "ns"}
 
 
 @dataclass(frozen=True)
@@ -94,10 +85,31 @@ def meaningful_body(answer: Answer) -> object:
     if encoding is not None:
         body = zlib.decompress(body, 32 + zlib.MAX_WBITS)
     try:
-        return json.loads(body, object_pairs_hook=_members)
+        return _steady(json.loads(body, object_pairs_hook=_Members), VOLATILE)
     except ValueError:
         return body
 
 
-def _members(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    return [(name, None if name in VOLATILE else value) for name, value in pairs]
+class _Members(list[tuple[str, Any]]):
+    """Of an object, in order."""
+
+
+def _steady(value: object, volatile: set[str]) -> object:
+    """A value without what differs each time; numbers of statistics do, those of others do not."""
+    if isinstance(value, _Members):
+        if any(name == "inference_stats" for name, _ in value):
+            volatile = VOLATILE | VOLATILE_STATISTICS
+        return [
+            (name, None if name in volatile else _batches(name, _steady(part, volatile)))
+            for name, part in value
+        ]
+    if isinstance(value, list):
+        return [_steady(part, volatile) for part in value]
+    return value
+
+
+def _batches(name: str, value: object) -> object:
+    """Of the statistics of batches their form: which sizes there were is chance."""
+    if name == "batch_stats" and isinstance(value, list):
+        return [[member for member in batch if member[0] != "batch_size"] for batch in value[:1]]
+    return value

@@ -14,7 +14,7 @@ from tests.contract.replay import (
     send,
 )
 
-# Its models are not among the recorded ones.
+# Its models are not among the recorded ones; `test_http_control.py` has a decoupled one.
 ABSENT = {"infer_json_reserved_params", "err_decoupled_http", "generate_params"}
 # KServe's clients look for a body where Triton has none, and people for a reason.
 WITH_BODY: dict[str, dict[str, object]] = {

@@ -51,6 +51,36 @@ def test_a_load_that_fails_leaves_the_model(port, parameters, status, text):
     assert infer(port, "simple", SIMPLE).status == 200
 
 
+def test_a_model_that_answers_more_than_once(port):
+    plain = json.loads(send(port, "GET", "/v2/models/identity_int16/config").body)
+    config = {
+        **{key: plain[key] for key in ("backend", "max_batch_size", "input", "output")},
+        "model_transaction_policy": {"decoupled": True},
+    }
+    loaded = control(port, "identity_int16", "load", {"config": json.dumps(config)})
+    assert loaded.status == 200, loaded.body
+    answer = infer(port, "identity_int16", {"inputs": []})
+    refused = "HTTP end point doesn't support models with decoupled transaction policy"
+    assert error(answer) == (501, refused)
+    assert control(port, "identity_int16", "load", {}).status == 200
+
+
+def test_another_repository(port):
+    for path in ("r/index", "r/models/simple/load", "r/models/simple/unload"):
+        answer = send(port, "POST", f"/v2/repository/{path}", body=b"{}")
+        if not path.endswith("index"):
+            refused = "'repository_name' specification is not supported"
+            assert error(answer) == (501, refused)
+
+
+def test_a_handle_that_is_not_base64(port):
+    given = {"raw_handle": {"b64": "@@@@AAAA!!!!"}, "byte_size": 8, "device_id": 0}
+    path = "/v2/cudasharedmemory/region/r/register"
+    answer = send(port, "POST", path, body=json.dumps(given).encode())
+    assert answer.status == 400
+    assert "r" in error(answer)[1]
+
+
 def test_the_index_of_what_is_ready(port):
     assert control(port, "identity_int8", "unload", {}).status == 200
     entries = json.loads(send(port, "POST", "/v2/repository/index", body=b"{}").body)

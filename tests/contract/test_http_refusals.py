@@ -216,6 +216,16 @@ def test_a_version_that_is_too_large(port):
     assert "version should be an integral value > 0" in told
 
 
+@pytest.mark.parametrize("where", ["name", "id", "datatype"])
+def test_half_a_pair_of_surrogates_is_no_text(port, where):
+    document = {"id": "x", "inputs": [tensor("INPUT0", [1, 1], "FP32", data=[float("nan")])]}
+    target = document if where == "id" else document["inputs"][0]
+    target[where] = "\ud800"
+    status, told = error(infer(port, "identity_fp32", document))
+    assert status == 500
+    assert told.startswith("failed to parse the request JSON buffer: Invalid value. at ")
+
+
 def test_shared_memory_is_for_those_who_allow_it(port):
     body = json.dumps({"key": "/x", "byte_size": 64}).encode()
     answer = send(port, "POST", "/v2/systemsharedmemory/region/r/register", body=body)
@@ -233,7 +243,7 @@ def test_a_thousand_damaged_requests(server):
         for _ in range(chance.randint(1, 4)):
             at, size = chance.randrange(len(body)), chance.randint(0, 8)
             body[at : at + size] = chance.choice(
-                [b"", chance.randbytes(3), b"[", b'"', b"-1", b"{}"]
+                [b"", chance.randbytes(3), b"[", b'"', b"-1", b"{}", b"NaN", b"\\ud800"]
             )
         headers = {"Inference-Header-Content-Length": str(len(text) + chance.randint(-2, 2))}
         answer = send(server.port, "POST", "/v2/models/simple/infer", headers, bytes(body))

@@ -13,7 +13,8 @@ from tritonclient.grpc import service_pb2 as messages
 @pytest.fixture(scope="module")
 def server(shared, tmp_path_factory) -> Iterator[RunningServer]:
     repository = tmp_path_factory.mktemp("triton")
-    (repository / QUEUE).symlink_to(shared / "data" / "triton" / "models" / QUEUE)
+    for name in (QUEUE, "identity_fp32"):
+        (repository / name).symlink_to(shared / "data" / "triton" / "models" / name)
     server = start_server(repository, tmp_path_factory.mktemp("log"), ("--max-held-mb=1",))
     yield server
     assert server.stop() == 0
@@ -59,6 +60,14 @@ def test_requests_that_hold_more_than_they_may_are_refused(server, channel):
     assert "held already" in answer.error_message
     first.result()
     ask(channel, "ModelInfer", padded()).result()
+
+
+def test_what_is_answered_is_not_held_any_more(channel):
+    message = messages.ModelInferRequest(model_name="identity_fp32")
+    message.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 75_000))
+    message.raw_input_contents.append(bytes(300_000))
+    for _ in range(10):
+        ask(channel, "ModelInfer", message).result()
 
 
 def test_a_request_that_never_fits_is_refused(channel):

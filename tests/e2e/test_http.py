@@ -23,6 +23,13 @@ def names(answer, index=0) -> list[str]:
     return sorted(d["class_name"] for d in answer["images"][index]["detections"])
 
 
+def test_v1_asks_for_the_header_of_inference(demo_repository, serve, scene):
+    server = serve(demo_repository, "--http-restricted-api=inference:key=secret")
+    for headers, status in (({}, 403), ({"key": "guess"}, 403), ({"Key": "secret"}, 200)):
+        answer = httpx.post(server.predict_url("digits"), content=scene, headers=headers)
+        assert answer.status_code == status, answer.text
+
+
 def test_a_raw_picture_gets_its_true_digits(url, scene, demo_truth):
     answer = httpx.post(url, content=scene, headers={"Content-Type": "image/jpeg"}).json()
     PredictAnswer.model_validate(answer, strict=True)

@@ -42,6 +42,26 @@ def test_answers_come_in_the_order_of_the_requests(port):
         at = received.index(mark, at) + 1
 
 
+def test_many_refusals_behind_one_another(port):
+    first = f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}Content-Length: 2\r\n\r\n{{}}".encode()
+    sent = first + get("/v2x") * 5000 + get("/v2x", "Connection: close\r\n")
+    received = converse(port, sent, until_closed=False)
+    assert received.count(b"HTTP/1.1 404 ") == 5001
+
+
+def test_what_is_no_request_is_told_after_what_is_one(port):
+    sent = get("/openapi.json") + get("/v2/models/digits") + b"\x00\x01nonsense\r\n\r\n"
+    received = converse(port, sent, until_closed=False)
+    assert received.count(b"HTTP/1.1 200 ") == 2
+    assert received.index(b'"platform"') < received.index(b"HTTP/1.1 400 ")
+    assert received.endswith(b'{"error":"Invalid HTTP request received."}')
+
+
+def test_a_body_that_breaks_off(port):
+    sent = f"POST /v2/models/digits/infer HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\nx"
+    assert converse(port, sent.encode(), until_closed=False).startswith(b"HTTP/1.1 400 ")
+
+
 def test_an_old_client_and_one_that_wants_no_body(port):
     old = converse(port, f"GET /v2/health/live HTTP/1.0\r\n{HEAD}\r\n".encode(), until_closed=False)
     assert b"connection: close" in old

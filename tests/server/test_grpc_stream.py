@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fovea_server.grpc.infer_stream import InferStream
+from fovea_server.grpc.infer_stream import InferStream, Outcome
+from fovea_server.http.intake import Intake
 
 MB = 1 << 20
 
@@ -20,8 +21,8 @@ class Unread:
         await asyncio.Event().wait()
 
 
-async def echo(data: bytes) -> bytes:
-    return data
+async def echo(data: bytes) -> Outcome:
+    return Outcome("", data)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,7 @@ async def echo(data: bytes) -> bytes:
 )
 def test_no_more_is_read_than_there_is_room_for(size: int, most: int, taken: int):
     sent = 0
+    intake = Intake(200 * MB)
 
     async def requests() -> AsyncIterator[bytes]:
         nonlocal sent
@@ -38,7 +40,7 @@ def test_no_more_is_read_than_there_is_room_for(size: int, most: int, taken: int
             yield bytes(size)
 
     async def run() -> None:
-        running = asyncio.create_task(InferStream(echo, most).run(requests(), Unread()))
+        running = asyncio.create_task(InferStream(echo, most, intake).run(requests(), Unread()))
         for _ in range(1000):
             await asyncio.sleep(0)
         running.cancel()
@@ -47,6 +49,8 @@ def test_no_more_is_read_than_there_is_room_for(size: int, most: int, taken: int
     asyncio.run(run())
     # One more has come, and waits to be taken.
     assert sent == taken + 1
+    intake.take(1)
+    intake.take(200 * MB - 1)
 
 
 def test_what_is_read_makes_room():
@@ -60,5 +64,5 @@ def test_what_is_read_makes_room():
         for _ in range(5):
             yield bytes(40 * MB)
 
-    asyncio.run(InferStream(echo, 2).run(requests(), Read()))
+    asyncio.run(InferStream(echo, 2, Intake(1000 * MB)).run(requests(), Read()))
     assert len(written) == 5

@@ -26,13 +26,17 @@ def is_served(registry, name):
         return False
 
 
-def test_a_model_that_leaves_and_comes_back_as_it_was_is_served_again(repository):
+def test_a_model_that_leaves_and_comes_back_as_it_was_is_served_again(repository, caplog):
     chain(repository, "both", "plus", "other")
     with serving(repository, **POLL) as registry:
         shutil.move(repository / "plus", repository.parent / "away")
         wait_until(lambda: not is_served(registry, "plus"))
         assert not is_served(registry, "both")
         assert registry.ready, "what is not there any more is not missed"
+        for name in ("new", "newer"):
+            adder(repository, name)
+            wait_until(lambda name=name: is_served(registry, name))
+        assert "both failed" not in caplog.text, "it is not tried before there is all of it"
         shutil.move(repository.parent / "away", repository / "plus")
         wait_until(lambda: is_served(registry, "both"))
         assert answer(registry.find("both")) == 6

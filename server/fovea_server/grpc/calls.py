@@ -71,7 +71,7 @@ def unary(
         method: takes what was read and gives a message, or its bytes.
         read: makes sense of the bytes of a request.
         admit: raises for calls that may not be made.
-        intake: counts the bytes of requests that are under way.
+        intake: counts the bytes of requests, and of large answers until they are sent.
     """
 
     async def answer(data: bytes, context: Context) -> bytes:
@@ -82,8 +82,13 @@ def unary(
             held = len(data)
             message = read(data) if held < LARGE else await asyncio.to_thread(read, data)
             found = await method(message)
+            intake.give_back(held)
+            held = 0
+            encoded: bytes = found if type(found) is bytes else found.SerializeToString()
+            if len(encoded) >= LARGE:
+                _hold(intake, len(encoded), context)
             status = "OK"
-            return found if type(found) is bytes else found.SerializeToString()
+            return encoded
         except FoveaError as error:
             status = grpc_status(error)
             await refuse(context, error)
@@ -142,6 +147,12 @@ async def refuse(context: Context, error: FoveaError) -> NoReturn:
 def fault() -> FoveaError:
     """What is told of an error of ours; the log has the traceback, which is nobody else's."""
     return FoveaError("an internal error; the server's log has the details")
+
+
+def _hold(intake: Intake, size: int, context: Context) -> None:
+    """Count an answer until the client has it, or has left."""
+    intake.take(size)
+    context.add_done_callback(lambda _: intake.give_back(size))
 
 
 def _about(message: Any) -> str:

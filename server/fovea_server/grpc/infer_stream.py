@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
 
-from fovea_preprocess.errors import FoveaError
+from fovea_preprocess.errors import FoveaError, QueueFull
 from fovea_server.grpc.calls import Context, refuse
 from fovea_server.grpc.infer_response import streamed_bytes, streamed_error
-
-Outcome = bytes | tuple[str, FoveaError]
-"""The bytes of an answer, or the id of a request and what was wrong with it."""
+from fovea_server.http.intake import Intake
 
 # A client that sends this stops at its first error, which it then gets as the call's status.
 _STRICT = ("triton_grpc_error", "true")
 # Bytes of requests and answers that a stream holds before it reads on. A request may be larger.
 _MOST_BYTES = 64 << 20
+
+
+class Outcome(NamedTuple):
+    """What has become of a request.
+
+    Attributes:
+        request_id: its own; "" for none.
+        answer: bytes of a `ModelInferResponse`, or what was wrong.
+    """
+
+    request_id: str
+    answer: bytes | FoveaError
 
 
 class InferStream:
@@ -24,12 +35,16 @@ class InferStream:
     Args:
         infer: runs a request; never raises a FoveaError.
         most: requests under way at once; more are not read until there is room.
+        intake: counts the bytes of requests and of answers that are not written yet.
     """
 
-    def __init__(self, infer: Callable[[bytes], Awaitable[Outcome]], most: int) -> None:
+    def __init__(
+        self, infer: Callable[[bytes], Awaitable[Outcome]], most: int, intake: Intake
+    ) -> None:
         self._infer = infer
         self._most = most
-        # Requests that are not answered yet, and the bytes of them and of their answers.
+        self._intake = intake
+        # Requests that are not answered yet, and what of them and their answers is in the intake.
         self._under_way = self._held = 0
         self._freed = asyncio.Event()
         # In the order of the requests; None follows the last.
@@ -43,18 +58,21 @@ class InferStream:
         self._reader = asyncio.create_task(self._read(requests))
         try:
             while (task := await self._begun.get()) is not None:
-                outcome = await task
-                if isinstance(outcome, bytes):
-                    await context.write(streamed_bytes(outcome))
+                request_id, answer = await task
+                if isinstance(answer, bytes):
+                    await context.write(streamed_bytes(answer))
+                    self._give_back(len(answer))
                 elif strict:
-                    await refuse(context, outcome[1])
+                    await refuse(context, answer)
                 else:
-                    await context.write(streamed_error(outcome[0], str(outcome[1])))
+                    await context.write(streamed_error(request_id, str(answer)))
                 self._under_way -= 1
-                self._hold(-_size(outcome))
+                self._freed.set()
         finally:
             for running in (self._reader, *self._tasks):
                 running.cancel()
+            # They take no other step, and waiting for them here could itself be cancelled.
+            self._give_back(self._held)
 
     def close(self) -> None:
         """Read no more; what was read is answered, then the stream ends."""
@@ -68,28 +86,37 @@ class InferStream:
                     self._freed.clear()
                     await self._freed.wait()
                 self._under_way += 1
-                self._held += len(data)
-                task = asyncio.ensure_future(self._answer(data))
+                task = asyncio.ensure_future(self._answer(data, self._take(len(data))))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 self._begun.put_nowait(task)
         finally:
             self._begun.put_nowait(None)
 
-    async def _answer(self, data: bytes) -> Outcome:
+    async def _answer(self, data: bytes, full: FoveaError | None) -> Outcome:
+        if full is not None:
+            return Outcome("", full)
         outcome = await self._infer(data)
-        self._hold(_size(outcome) - len(data))
-        return outcome
+        self._give_back(len(data))
+        if isinstance(outcome.answer, bytes):
+            full = self._take(len(outcome.answer))
+        return outcome if full is None else outcome._replace(answer=full)
 
     def _has_room(self, size: int) -> bool:
         if not self._under_way:
             return True
         return self._under_way < self._most and self._held + size <= _MOST_BYTES
 
-    def _hold(self, more: int) -> None:
-        self._held += more
+    def _take(self, size: int) -> FoveaError | None:
+        """Hold so many more, or say why not."""
+        try:
+            self._intake.take(size)
+        except QueueFull as full:
+            return full
+        self._held += size
+        return None
+
+    def _give_back(self, size: int) -> None:
+        self._intake.give_back(size)
+        self._held -= size
         self._freed.set()
-
-
-def _size(outcome: Outcome) -> int:
-    return len(outcome) if isinstance(outcome, bytes) else 0

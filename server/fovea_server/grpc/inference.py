@@ -32,7 +32,7 @@ class Inference:
 
     Args:
         service: of the protocol.
-        intake: counts the bytes of streamed requests that are under way.
+        intake: counts the bytes of streams.
     """
 
     def __init__(self, service: Service, intake: Intake) -> None:
@@ -57,7 +57,7 @@ class Inference:
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Answer a stream of requests; what is wrong with one is said in its answer."""
-        stream = InferStream(self._streamed, self._most_streamed)
+        stream = InferStream(self._streamed, self._most_streamed, self._intake)
         self._streams.add(stream)
         try:
             await stream.run(requests, context)
@@ -70,11 +70,8 @@ class Inference:
             stream.close()
 
     async def _streamed(self, data: bytes) -> Outcome:
-        request_id, held = "", 0
+        request_id, large = "", len(data) >= LARGE
         try:
-            self._intake.take(len(data))
-            held = len(data)
-            large = held >= LARGE
             message = await asyncio.to_thread(parse_infer, data) if large else parse_infer(data)
             request_id = message.fields.id
             version = version_of(message.fields.model_version)
@@ -83,14 +80,12 @@ class Inference:
             request, rooms = await self._request(message, version)
             response = await self._plane.infer(request)
             response.parameters[FINAL] = True
-            return await _answer(response, rooms)
+            return Outcome(request_id, await _answer(response, rooms))
         except FoveaError as error:
-            return request_id, error
+            return Outcome(request_id, error)
         except Exception:
             log.exception("a streamed request failed")
-            return request_id, fault()
-        finally:
-            self._intake.give_back(held)
+            return Outcome(request_id, fault())
 
     async def _request(
         self, message: InferMessage, version: int | None

@@ -30,6 +30,7 @@ class GrpcServer:
 
     Args:
         service: of the protocol.
+        intake: counts the bytes of requests and answers.
 
     Attributes:
         port: that it listens on; that of the settings until it is started.
@@ -38,12 +39,11 @@ class GrpcServer:
         InvalidOption: the settings of TLS do not do.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, intake: Intake) -> None:
         self._service = service
         self._credentials = server_credentials(service.settings)
-        self._most_held = int(service.settings.max_held_mb * 1e6)
-        self._intake = Intake(self._most_held)
-        self._inference = Inference(service, self._intake)
+        self._intake = intake
+        self._inference = Inference(service, intake)
         self._health = Health(service.plane.registry)
         self._server: grpc.aio.Server | None = None
         self.port = service.settings.grpc_port
@@ -56,9 +56,7 @@ class GrpcServer:
         """
         settings = self._service.settings
         # It belongs to the loop that runs now.
-        server = grpc.aio.server(
-            options=_options(settings, self._most_held), maximum_concurrent_rpcs=_MOST_CALLS
-        )
+        server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=_MOST_CALLS)
         server.add_generic_rpc_handlers(
             tuple(
                 grpc.method_handlers_generic_handler(name, methods)
@@ -82,10 +80,10 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-def _options(settings: Settings, most_held: int) -> list[tuple[str, Any]]:
+def _options(settings: Settings) -> list[tuple[str, Any]]:
     return [
-        # A request that is larger could never be taken, not even alone.
-        ("grpc.max_receive_message_length", min(most_held, _MOST_BYTES)),
+        # Alone, a request may fill what all may hold.
+        ("grpc.max_receive_message_length", min(int(settings.max_held_mb * 1e6), _MOST_BYTES)),
         ("grpc.max_send_message_length", _MOST_BYTES),
         # A port that is taken is to be told, and not shared.
         ("grpc.so_reuseport", 0),

@@ -144,7 +144,8 @@ def _numbers(flat: Array) -> bytes:
     if flat.dtype.kind != "f":
         return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
     # Triton writes a float as the double that it is.
-    flat = flat.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        flat = flat.astype(np.float64)
     text = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
     finite = np.isfinite(flat)
     if finite.all():

@@ -50,6 +50,7 @@ class Loader:
         self.closing = threading.Event()
         self._repositories = repositories
         self._settings = settings
+        self._timeout_s = settings.exit_timeout_secs
         self._find = find
         self._cache = cache
 
@@ -90,7 +91,7 @@ class Loader:
                 raise ShuttingDown("the server is stopping; load it when it runs again")
             slot.wanted |= wanted
             if (replacement := slot.begin(source, self._make)) is not None:
-                slot.finish(replacement, rebuild=True, timeout_s=self._settings.exit_timeout_secs)
+                slot.finish(replacement, rebuild=True, timeout_s=self._timeout_s)
         if slot.fault:
             raise InvalidModel(slot.fault)
         self._refresh(name, but=above)
@@ -140,11 +141,7 @@ class Loader:
             with slot.lock:
                 if not self.closing.is_set():
                     # Rebuilding comes last: it may take minutes, and others wait for none.
-                    slot.finish(
-                        plan.replacement,
-                        rebuild=False,
-                        timeout_s=self._settings.exit_timeout_secs,
-                    )
+                    slot.finish(plan.replacement, rebuild=False, timeout_s=self._timeout_s)
 
     def _load_ensemble(self, plan: _Plan) -> None:
         if plan.source.config.composing and plan.replacement is not None:
@@ -241,7 +238,7 @@ class Loader:
             return
         except FoveaError as error:
             with slot.lock:
-                slot.fail(str(error), self._settings.exit_timeout_secs)
+                slot.fail(str(error), self._timeout_s)
             for above in self._ensembles_of(slot.name):
                 self._bind(above)
 
@@ -251,8 +248,9 @@ class Loader:
             with slot.lock:
                 if self.closing.is_set():
                     return
-                slot.rebuild(self._settings.exit_timeout_secs)
-            self._refresh(slot.name)
+                rebuilt = slot.rebuild(self._timeout_s)
+            if rebuilt:
+                self._refresh(slot.name)
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model once it has finished what it has accepted; ensembles that run it first.
@@ -279,7 +277,7 @@ class Loader:
             self._empty(above)
         slot.cancel()
         with slot.lock:
-            slot.close(self._settings.exit_timeout_secs)
+            slot.close(self._timeout_s)
 
     def _ensembles_of(self, name: str) -> list[Slot]:
         """Ensembles that run a model and can answer."""

@@ -11,21 +11,27 @@ from fovea_server.models.repositories import Repositories
 log = logging.getLogger(__name__)
 
 
-def poll(loader: Loader, repositories: Repositories) -> None:
+def poll(loader: Loader, repositories: Repositories, startup: set[str]) -> None:
     """Look at the repositories once. Never raises: a fault is logged, and kept with its model.
 
     What failed to load is tried again when it has changed.
+
+    Args:
+        loader: of the models.
+        repositories: to look at.
+        startup: models whose state is the server's; those that have left are taken out.
     """
     try:
-        _follow(loader, repositories)
+        _follow(loader, repositories, startup)
     except (FoveaError, OSError) as error:
         log.error("a repository cannot be read: %s", error)
     except Exception:  # what went wrong at one look must not end all others
         log.exception("the repositories could not be followed")
 
 
-def _follow(loader: Loader, repositories: Repositories) -> None:
+def _follow(loader: Loader, repositories: Repositories, startup: set[str]) -> None:
     there = repositories.models()
+    startup.intersection_update(there)
     for name in set(loader.slots).difference(there):
         if loader.slots[name].wanted:
             log.info("model %s has left the repository", name)

@@ -89,7 +89,7 @@ class Registry:
         trim()
         if self._mode is ModelControlMode.POLL:
             while not self._loader.closing.wait(self._settings.repository_poll_secs):
-                poll(self._loader, self._repositories)
+                poll(self._loader, self._repositories, self._startup)
 
     def _tell(self) -> None:
         """Log how the start went."""

@@ -181,17 +181,22 @@ class Slot:
     def _still_there(self, source: Source) -> dict[int, ServedModel]:
         return {v: m for v, m in self.versions.items() if v in source.versions}
 
-    def rebuild(self, timeout_s: float) -> None:
+    def rebuild(self, timeout_s: float) -> bool:
         """Build engines again where `finish` has left that to do.
 
         Args:
             timeout_s: time for what is replaced to finish what it has accepted.
+
+        Returns:
+            Whether other versions are served than before.
         """
+        before = [self.versions[version] for version in self.ready]
         for model in self.versions.values():
             model.rebuild()
         if self._next is not None:
             self.finish(self._next, rebuild=True, timeout_s=timeout_s)
         self.elect()
+        return before != [self.versions[version] for version in self.ready]
 
     def cancel(self) -> None:
         """Let a rebuild stop, now or as soon as it has begun."""

@@ -114,10 +114,10 @@ def _stamps(entry: os.DirEntry[str], *above: tuple[int, int]) -> Iterator[tuple[
 
 
 def check_name(name: str) -> None:
-    """Refuse what could lead out of the repository.
+    """Refuse what could lead out of the repository, or forge a line of the log.
 
     Raises:
-        InvalidRequest: Triton's text.
+        InvalidRequest: Triton's text, where it has one.
     """
     if not name:
         raise InvalidRequest("model name must not be empty")
@@ -126,4 +126,8 @@ def check_name(name: str) -> None:
     if ".." in name or "/" in name:
         raise InvalidRequest(
             f"invalid model name '{name}', model name must not contain path traversal characters"
+        )
+    if not name.isprintable():
+        raise InvalidRequest(
+            f"invalid model name {name!r}, model name must not contain control characters"
         )

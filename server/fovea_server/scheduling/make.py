@@ -7,7 +7,6 @@ from math import ceil
 from typing import Any
 
 from fovea_engines.backends.base import Session
-from fovea_engines.triton_messages import model_config_messages
 from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.batching import Batching, DynamicBatching, OneByOne
@@ -110,22 +109,13 @@ def _batching(config: Any) -> Batching:
 
 
 def _waiting_room(dynamic: Any) -> WaitingRoom:
-    policies = {level: _policy(policy) for level, policy in dynamic.priority_queue_policy.items()}
-    default = _policy(dynamic.default_queue_policy)
+    queues = dynamic.priority_queue_policy
+    policies = {level: QueuePolicy.of(policy) for level, policy in queues.items()}
+    default = QueuePolicy.of(dynamic.default_queue_policy)
     return WaitingRoom(
         lambda level: policies.get(level, default),
         dynamic.priority_levels,
         dynamic.default_priority_level,
-    )
-
-
-def _policy(message: Any) -> QueuePolicy:
-    kind = model_config_messages().ModelQueuePolicy
-    return QueuePolicy(
-        message.max_queue_size,
-        message.default_timeout_microseconds,
-        message.timeout_action == kind.REJECT,
-        message.allow_timeout_override,
     )
 
 

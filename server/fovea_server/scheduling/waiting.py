@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, Self
 
+from fovea_engines.triton_messages import model_config_messages
 from fovea_server.scheduling.job import Job
 
 
@@ -28,6 +30,16 @@ class QueuePolicy:
     timeout_us: int = 0
     rejects: bool = True
     overridable: bool = False
+
+    @classmethod
+    def of(cls, message: Any) -> Self:
+        """From a `ModelQueuePolicy` message."""
+        return cls(
+            message.max_queue_size,
+            message.default_timeout_microseconds,
+            message.timeout_action == model_config_messages().ModelQueuePolicy.REJECT,
+            message.allow_timeout_override,
+        )
 
     def timeout_of(self, asked_us: int) -> int:
         """Microseconds that a request may wait that asks for so many (0 for nothing asked)."""

@@ -18,6 +18,7 @@ from fovea_preprocess.image import looks_encoded
 from fovea_server.parse import parse_options
 from fovea_server.pictures.answer import class_name
 from fovea_server.pictures.job import ImageResult
+from fovea_server.scheduling.waiting import QueuePolicy
 from fovea_server.v2.byte_strings import decode
 from fovea_server.v2.datatypes import NAMES
 from fovea_server.v2.messages import InferRequest, InputTensor, OutputTensor
@@ -74,6 +75,18 @@ def options_of(request: InferRequest) -> PredictOptions:
     if isinstance(given.get("classes"), int):
         given["classes"] = str(given["classes"])
     return parse_options(given)
+
+
+def timeout_of(model: ServedModel, request: InferRequest) -> float | None:
+    """Seconds that the answer may take; None for any time.
+
+    What the model's queue policy says; where that refuses nobody, what the request asks for.
+    """
+    policy = QueuePolicy.of(model.config.dynamic_batching.default_queue_policy)
+    asked_us = request.timeout_us
+    if policy.timeout_us and policy.rejects:
+        return policy.timeout_of(asked_us) / 1e6
+    return asked_us / 1e6 or None
 
 
 def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:

@@ -1,0 +1,36 @@
+"""How long the answer to pictures over v2 may take."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fovea_engines.triton_messages import model_config_messages
+from fovea_server.models.model import ServedModel
+from fovea_server.v2.messages import InferRequest
+from fovea_server.v2.pictures import timeout_of
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked_us", "seconds"),
+    [
+        ({}, 0, None),
+        ({}, 2_000_000, 2.0),
+        ({"default_timeout_microseconds": 3_000_000}, 0, 3.0),
+        ({"default_timeout_microseconds": 3_000_000}, 2_000_000, 3.0),
+        (
+            {"default_timeout_microseconds": 3_000_000, "allow_timeout_override": True},
+            2_000_000,
+            2.0,
+        ),
+        # Those who have waited for so long go last, and nobody is refused.
+        ({"default_timeout_microseconds": 3_000_000, "timeout_action": 1}, 0, None),
+    ],
+)
+def test_the_policy_of_the_model_goes_first(
+    policy: dict[str, Any], asked_us: int, seconds: float | None
+) -> None:
+    config = model_config_messages().ModelConfig(dynamic_batching={"default_queue_policy": policy})
+    model = cast(ServedModel, SimpleNamespace(config=config))
+
+    assert timeout_of(model, InferRequest("m", None, [], timeout_us=asked_us)) == seconds
