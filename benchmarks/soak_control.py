@@ -24,7 +24,7 @@ from soak_requests import (
 )
 from soak_tally import Tally
 
-PAUSE_S = 0.1
+PAUSE_S = 0.4
 """Between one and the next, so that there is time to ask too."""
 
 
@@ -92,7 +92,7 @@ class Churn:
         while self._tally.more("failing loads"):
             await self._load(RELOADED, {"backend": "onnxruntime"}, file=broken, status=400)
             # Each leaves a line in the log.
-            await asyncio.sleep(5 * PAUSE_S)
+            await asyncio.sleep(PAUSE_S)
 
     async def _regions(self) -> None:
         name = f"fovea_soak_churn_{os.getpid()}"

@@ -93,6 +93,23 @@ def test_nan_is_taken(port):
     assert b'"data":[NaN,-Infinity]' in answer.body
 
 
+def test_long_tensors_travel_as_json(port):
+    sent = np.linspace(0, 1, 200_000, dtype=np.float32).reshape(4, 50_000)
+    document = {"id": "long", "inputs": [tensor("INPUT0", [4, 50_000], "FP32", data=sent.tolist())]}
+    answer = infer(port, "identity_fp32", document)
+    described, rest = parts(answer)
+    assert rest == b""
+    assert described["id"] == "long"
+    assert np.array_equal(np.array(described["outputs"][0]["data"], np.float32), sent.ravel())
+    generated = send(
+        port,
+        "POST",
+        "/v2/models/identity_int32/generate",
+        body=json.dumps({"INPUT0": list(range(100_000))}).encode(),
+    )
+    assert json.loads(generated.body)["OUTPUT0"] == list(range(100_000))
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 @pytest.mark.parametrize("rows", [1, 4000])
 def test_bodies_are_compressed_both_ways(port, encoding, rows):

@@ -161,6 +161,16 @@ def test_a_client_that_leaves_its_answers_unread(client, channel):
     assert client.is_server_live()
 
 
+def test_models_with_any_number_of_answers_are_refused(client):
+    client.load_model("identity_fp32", config='{"model_transaction_policy": {"decoupled": true}}')
+    told = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+    with pytest.raises(triton.InferenceServerException, match=told) as caught:
+        client.infer("identity_fp32", floats(np.zeros((1, 2), np.float32)))
+    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+    client.load_model("identity_fp32")
+    assert client.infer("identity_fp32", floats(np.zeros((1, 2), np.float32))) is not None
+
+
 def test_a_strict_stream_ends_with_its_first_error(client):
     answers = queue.SimpleQueue()
     client.start_stream(

@@ -90,6 +90,20 @@ def test_an_old_version_is_served_until_the_new_one_has_been_built_again(reposit
         assert answer(registry.find("plus")) == 8
 
 
+def test_an_ensemble_that_no_longer_fits_what_it_runs_is_served_as_it_was(repository):
+    folder = chain(repository, "both", "plus", "other")
+    with serving(repository, **POLL) as registry:
+        both = registry.find("both")
+        text = (folder / "config.pbtxt").read_text()
+        (folder / "config.pbtxt").write_text(text.replace("max_batch_size: 8", "max_batch_size: 9"))
+        wait_until(lambda: any(entry.reason for entry in registry.index()))
+        adder(repository, "new")
+        wait_until(lambda: is_served(registry, "new"))
+        [entry] = [entry for entry in registry.index() if entry.name == "both"]
+        assert "which only allows maximum batch size to be 8" in entry.reason
+        assert registry.find("both") is both
+
+
 def test_links_that_lead_nowhere_or_round_in_circles_change_nothing(repository):
     (repository / "plus" / "gone").symlink_to("nowhere")
     (repository / "plus" / "self").symlink_to("self")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import orjson
@@ -16,9 +17,11 @@ from fovea_server.v2.wire import wire
 def is_long(response: InferResponse, wish: Wish) -> bool:
     """Whether the answer takes longer to write than the event loop should stand still."""
     for tensor in response.outputs:
-        if tensor.array.size > MANY and (
-            tensor.datatype == "BYTES" or not wish.binary.get(tensor.name, wish.by_default)
-        ):
+        if tensor.array.size <= MANY:
+            continue
+        if tensor.datatype == "BYTES":
+            return True
+        if tensor.name not in wish.rooms and not wish.binary.get(tensor.name, wish.by_default):
             return True
     return False
 
@@ -33,7 +36,8 @@ def infer_answer(response: InferResponse, wish: Wish) -> Answer:
     described = _described(response)
     outputs: list[dict[str, Any]] = []
     described["outputs"] = outputs
-    body: list[Buffer] = [b""]
+    binary: list[Buffer] = []
+    long: dict[str, list[bytes]] = {}
     for tensor in response.outputs:
         output: dict[str, Any] = {
             "name": tensor.name,
@@ -47,14 +51,29 @@ def infer_answer(response: InferResponse, wish: Wish) -> Answer:
             data = wire(tensor)
             output["parameters"] = {"binary_data_size": len(data)}
             if data:
-                body.append(data)
+                binary.append(data)
         else:
-            output["data"] = orjson.Fragment(data_json(tensor))
-    body[0] = orjson.dumps(described)
-    if len(body) == 1:
-        return Answer(body=body)
-    size = (b"inference-header-content-length", str(len(body[0])).encode())
-    return Answer(body=body, media_type=BINARY, headers=[size])
+            pieces = data_json(tensor)
+            if len(pieces) == 1:
+                output["data"] = orjson.Fragment(pieces[0])
+            else:
+                # Put there afterwards, because orjson would copy it; nobody can send this.
+                output["data"] = secrets.token_hex(16)
+                long[output["data"]] = pieces
+    text = _spliced(orjson.dumps(described), long)
+    if not binary:
+        return Answer(body=text)
+    size = (b"inference-header-content-length", str(sum(map(len, text))).encode())
+    return Answer(body=[*text, *binary], media_type=BINARY, headers=[size])
+
+
+def _spliced(text: bytes, long: dict[str, list[bytes]]) -> list[Buffer]:
+    """The text, in pieces, with arrays in place of the strings that stand for them."""
+    spliced: list[Buffer] = []
+    for name, pieces in long.items():
+        before, _, text = text.partition(b'"%s"' % name.encode())
+        spliced += (before, *pieces)
+    return [*spliced, text]
 
 
 def _described(response: InferResponse) -> dict[str, Any]:

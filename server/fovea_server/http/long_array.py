@@ -143,6 +143,9 @@ def _last_comma(bare: bytes) -> int:
     """
     at = len(bare)
     while (at := bare.rfind(b",", 0, at)) > 0:
-        if bare[at - 1] not in b"[,: \t\r\n":
+        before = at - 1
+        while before > 0 and bare[before] in b" \t\r\n":
+            before -= 1
+        if bare[before] not in b"[,: \t\r\n":
             return at
     return 0

@@ -119,10 +119,10 @@ def _unfit(why: str) -> MalformedJson:
     return MalformedJson(f"Unable to parse 'data': {why}")
 
 
-def data_json(tensor: OutputTensor) -> bytes:
-    """The elements of an output, flat, as a JSON array.
+def data_json(tensor: OutputTensor) -> list[bytes]:
+    """The elements of an output, flat, as a JSON array, to be joined.
 
-    Of many in pieces, so that other threads get their turn.
+    Many are written in pieces, so that other threads get their turn.
 
     Raises:
         InvalidRequest: tensors of this type do not travel as JSON.
@@ -135,9 +135,12 @@ def data_json(tensor: OutputTensor) -> bytes:
     written = _strings if tensor.datatype == "BYTES" else _numbers
     flat = tensor.array.ravel()
     if flat.size <= MANY:
-        return written(flat)
-    pieces = (written(flat[at : at + MANY])[1:-1] for at in range(0, flat.size, MANY))
-    return b"[" + b",".join(pieces) + b"]"
+        return [written(flat)]
+    pieces = [b"["]
+    for at in range(0, flat.size, MANY):
+        pieces += (written(flat[at : at + MANY])[1:-1], b",")
+    pieces[-1] = b"]"
+    return pieces
 
 
 def _numbers(flat: Array) -> bytes:

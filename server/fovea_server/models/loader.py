@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
+from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, ShuttingDown
 from fovea_server.models.ensembles import check_ensemble
 from fovea_server.models.model import Find, ServedModel
 from fovea_server.models.repositories import Repositories
@@ -83,9 +83,11 @@ class Loader:
         slot = self.slots.setdefault(name, Slot(name))
         try:
             self._load_composing(name, source, above)
-        except InvalidModel as error:
-            slot.tried, slot.fault = source, str(error)
-            raise
+        except (InvalidModel, NotFound) as error:
+            with slot.lock:
+                slot.tried = source
+                slot.abandon(str(error))
+            raise InvalidModel(slot.fault) from error
         with slot.lock:
             if self.closing.is_set():
                 raise ShuttingDown("the server is stopping; load it when it runs again")
@@ -155,10 +157,9 @@ class Loader:
 
     def _note(self, slot: Slot, error: FoveaError) -> None:
         """Keep and log why a model is not loaded."""
-        slot.fault = str(error)
         log.error("model %s failed to load: %s", slot.name, error)
-        for model in slot.versions.values():
-            model.abandon(slot.fault)
+        with slot.lock:
+            slot.abandon(str(error))
 
     def _load_composing(self, name: str, source: Source, above: tuple[str, ...]) -> None:
         """Load what an ensemble runs and is not ready, and compare their tensors."""

@@ -148,6 +148,12 @@ class Slot:
         elif State.LOADING not in states or not self._displaced(replacement):
             self._exchange(replacement, timeout_s)
 
+    def abandon(self, fault: str) -> None:
+        """Load nothing of what was begun, and keep why."""
+        self.fault, self._next = fault, None
+        for model in self.versions.values():
+            model.abandon(fault)
+
     def _refuse(self, replacement: Replacement, timeout_s: float) -> None:
         self._next = None
         broken = [m for m in replacement.fresh.values() if m.state is State.UNAVAILABLE]

@@ -189,8 +189,9 @@ class BatchScheduler:
                 self._start(jobs, batch, self._loop)
                 continue
             self._settle(jobs, self._execute_here(batch), self._loop)
-            # Others have their turn on the event loop before the next batch.
-            self._timer = self._loop.call_soon(self._dispatch)
+            if self._waiting:
+                # Others have their turn on the event loop before the next batch.
+                self._timer = self._loop.call_soon(self._dispatch)
             return
 
     def _start(
@@ -219,9 +220,9 @@ class BatchScheduler:
         self, jobs: list[Job], execution: Execution, loop: asyncio.AbstractEventLoop
     ) -> None:
         """Count what was done, and answer."""
-        blame = isinstance(execution.error, InferenceFailed) and len(jobs) > 1
-        if blame and not self._door.locked:
-            # One of them is to blame; the others are not to suffer for it.
+        refused = isinstance(execution.error, InferenceFailed)
+        if refused and len(jobs) > 1 and not self._door.locked:
+            # One of them may be to blame, and the others are not to suffer for it.
             for job in jobs:
                 self._start([job], [job.checked], loop)
             return

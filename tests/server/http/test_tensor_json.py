@@ -15,6 +15,10 @@ def output(datatype: str, array) -> OutputTensor:
     return OutputTensor("OUTPUT", datatype, array)
 
 
+def written(tensor: OutputTensor) -> bytes:
+    return b"".join(data_json(tensor))
+
+
 @pytest.mark.parametrize(
     ("datatype", "array"),
     [
@@ -27,20 +31,27 @@ def output(datatype: str, array) -> OutputTensor:
     ],
 )
 def test_numbers_and_strings_survive_the_way_there_and_back(datatype, array):
-    written = json.loads(data_json(output(datatype, array)))
-    read = elements_of("INPUT", datatype, written, array.size)
+    text = json.loads(written(output(datatype, array)))
+    read = elements_of("INPUT", datatype, text, array.size)
     assert read.dtype == array.dtype
     assert read.tolist() == array.ravel().tolist()
 
 
 def test_what_is_no_number_is_written_as_triton_does():
     array = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
-    assert data_json(output("FP32", array)) == b"[NaN,Infinity,-Infinity,1.0]"
+    assert written(output("FP32", array)) == b"[NaN,Infinity,-Infinity,1.0]"
+
+
+def test_many_elements_are_one_array():
+    array = np.arange(100_000, dtype=np.float32)
+    array[::1000] = np.nan
+    found = json.loads(written(output("FP32", array)))
+    assert np.array_equal(np.array(found, np.float32), array, equal_nan=True)
 
 
 def test_bytes_that_are_no_text_are_written_as_they_are():
     array = np.array([b"a\x00\xff"], object)
-    assert data_json(output("BYTES", array)) == b'["a\\u0000\xff"]'
+    assert written(output("BYTES", array)) == b'["a\\u0000\xff"]'
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])

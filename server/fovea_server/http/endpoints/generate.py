@@ -137,6 +137,6 @@ def _written(response: InferResponse) -> bytes:
     if response.id:
         written["id"] = response.id
     for tensor in response.outputs:
-        data = data_json(tensor)
+        data = b"".join(data_json(tensor))
         written[tensor.name] = orjson.Fragment(data[1:-1] if tensor.array.size == 1 else data)
     return orjson.dumps(dict(sorted(written.items())))
