@@ -2,9 +2,9 @@
 
     python benchmarks/soak.py [--requests 1000000] [--models DIR] [--json FILE]
 
-Every answer is looked at. After each tenth of the requests every client hangs up, and the server is
+Every answer is looked at. After each sixth of the requests every client hangs up, and the server is
 measured: resident memory, file descriptors, threads, /dev/shm. The exit code is 1 if an answer was
-wrong, or if one of these has grown since the first tenth; of memory the slope of a line through all
+wrong, or if one of these has grown since the first sixth; of memory the slope of a line through all
 measurements counts.
 """
 
@@ -37,7 +37,7 @@ from fovea_engines.plan import BuildPlan
 
 DEMO = Path(__file__).parents[1] / "server" / "fovea_server" / "demo"
 DEMO_MODEL = "digits"
-PARTS = 10
+PARTS = 6
 ALLOWED_GROWTH_MB = 16.0
 """Along the line through the memory, from the first measurement to the last."""
 ALLOWED_THREADS = 16

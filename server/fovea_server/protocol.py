@@ -87,8 +87,10 @@ class ServerProtocol(HttpToolsProtocol):
         if self._exchange is not None:
             self._exchange.give_up(InvalidRequest(msg))
         elif isinstance(newest, RequestResponseCycle) and newest.more_body:
-            # The application may be answering it already.
-            self.transport.close()
+            if newest is self._running and not newest.response_started:
+                super().send_400_response(msg)
+            else:
+                self.close()
             return
         if newest is None or newest.keep_alive:
             self._submit(Refusal(self._front, self, msg))

@@ -75,9 +75,7 @@ def _branches(path: Path) -> bool:
     weights makes it True as well.
     """
     with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as model:
-        return any(
-            model.find(bytes([0x22, len(kind)]) + kind.encode()) >= 0 for kind in _BRANCHING
-        )
+        return any(model.find(bytes([0x22, len(kind)]) + kind.encode()) >= 0 for kind in _BRANCHING)
 
 
 class _Layout:
