@@ -26,6 +26,14 @@ class EnsembleStep:
     inputs: dict[str, str]
     outputs: dict[str, str]
 
+    @classmethod
+    def of(cls, message: Any) -> Self:
+        """From a step of the `ModelEnsembling` message."""
+        version = message.model_version if message.model_version > 0 else None
+        # Sorted, because protobuf hands maps out in any order.
+        inputs, outputs = sorted(message.input_map.items()), sorted(message.output_map.items())
+        return cls(message.model_name, version, dict(inputs), dict(outputs))
+
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
@@ -53,16 +61,7 @@ class Ensemble:
         def specs(tensors: Iterable[Any]) -> tuple[TensorSpec, ...]:
             return tuple(tensor_spec(tensor, rows) for tensor in tensors)
 
-        # Sorted, because protobuf hands maps out in any order.
-        steps = tuple(
-            EnsembleStep(
-                step.model_name,
-                step.model_version if step.model_version > 0 else None,
-                dict(sorted(step.input_map.items())),
-                dict(sorted(step.output_map.items())),
-            )
-            for step in message.ensemble_scheduling.step
-        )
+        steps = tuple(map(EnsembleStep.of, message.ensemble_scheduling.step))
         return cls(name, rows, specs(message.input), specs(message.output), steps)
 
     def to_json(self) -> dict[str, Any]:

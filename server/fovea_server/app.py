@@ -20,7 +20,7 @@ from fovea_preprocess.errors import (
     NotFound,
     QueueFull,
 )
-from fovea_server.http.intake import Intake
+from fovea_server.intake import Intake
 from fovea_server.pictures.answer import error_json
 from fovea_server.routes import predict
 from fovea_server.status import http_status

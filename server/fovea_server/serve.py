@@ -19,7 +19,7 @@ import uvicorn
 from fovea_preprocess.errors import FoveaError
 from fovea_server.app import create_app
 from fovea_server.http.front import Front
-from fovea_server.http.intake import Intake
+from fovea_server.intake import Intake
 from fovea_server.models.registry import Registry
 from fovea_server.protocol import ServerProtocol
 from fovea_server.request_log import RequestLog

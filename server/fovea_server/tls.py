@@ -1,4 +1,4 @@
-"""TLS for HTTP."""
+"""Certificates and keys, looked at before they are used."""
 
 from __future__ import annotations
 
@@ -21,11 +21,21 @@ def https_files(settings: Settings) -> tuple[Path, Path] | None:
     if certificate is None or key is None:
         missing = "--http-server-cert" if certificate is None else "--http-server-key"
         raise InvalidOption(f"HTTPS needs {missing} too: the path of a PEM file")
+    check_pair("HTTPS", certificate, key)
+    return certificate, key
+
+
+def check_pair(what: str, certificate: Path, key: Path) -> None:
+    """Whether a certificate and a key belong together.
+
+    Raises:
+        InvalidOption: one cannot be read, is not PEM, is encrypted, or is not the other's; `what`
+            cannot be set up.
+    """
     try:
         # Without a password here, OpenSSL would ask the terminal for that of an encrypted key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except OSError as error:
         raise InvalidOption(
-            f"HTTPS cannot be set up from {certificate}, {key}: {error.strerror or error}"
+            f"{what} cannot be set up from {certificate}, {key}: {error.strerror or error}"
         ) from error
-    return certificate, key

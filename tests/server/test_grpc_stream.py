@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fovea_server.grpc.infer_stream import InferStream, Outcome
-from fovea_server.http.intake import Intake
+from fovea_server.intake import Intake
 
 MB = 1 << 20
 

@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
-from fovea_server.http.intake import Intake
+from fovea_server.intake import Intake
 from fovea_server.logs import requests as requests_log
 from fovea_server.status import grpc_status
 from fovea_server.v2.restrictions import Restrictions

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 
 import grpc
 
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import Settings
+from fovea_server.tls import check_pair
 
 
 def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
@@ -25,16 +25,15 @@ def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
     root = settings.grpc_root_cert
     if mutual:
         root = _named("--grpc-root-cert", root)
+    # gRPC only says that it cannot listen; this says why.
+    check_pair("TLS for gRPC", certificate, key)
     try:
-        # gRPC only says that it cannot listen; this says why.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-        pair = key.read_bytes(), certificate.read_bytes()
-        trusted = root.read_bytes() if root is not None else None
+        trusted = None if root is None else root.read_bytes()
     except OSError as error:
-        files = ", ".join(str(path) for path in (key, certificate, root) if path is not None)
         raise InvalidOption(
-            f"TLS for gRPC cannot be set up from {files}: {error.strerror or error}"
+            f"TLS for gRPC cannot be set up from {root}: {error.strerror or error}"
         ) from error
+    pair = key.read_bytes(), certificate.read_bytes()
     return grpc.ssl_server_credentials([pair], trusted, require_client_auth=mutual)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fovea_preprocess.errors import FoveaError, QueueFull
 from fovea_server.grpc.calls import Context, refuse
 from fovea_server.grpc.infer_response import streamed_bytes, streamed_error
-from fovea_server.http.intake import Intake
+from fovea_server.intake import Intake
 
 # A client that sends this stops at its first error, which it then gets as the call's status.
 _STRICT = ("triton_grpc_error", "true")

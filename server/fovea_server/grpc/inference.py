@@ -13,7 +13,7 @@ from fovea_server.grpc.infer_request import read_request
 from fovea_server.grpc.infer_response import FINAL, response_bytes
 from fovea_server.grpc.infer_stream import InferStream, Outcome
 from fovea_server.grpc.versions import version_of
-from fovea_server.http.intake import Intake
+from fovea_server.intake import Intake
 from fovea_server.v2.messages import InferRequest, InferResponse
 from fovea_server.v2.refusals import refuse_decoupled
 from fovea_server.v2.regions import Room

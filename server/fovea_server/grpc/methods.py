@@ -14,7 +14,7 @@ from fovea_server.grpc.models import Models
 from fovea_server.grpc.repository import Repository
 from fovea_server.grpc.settings import SettingsCalls
 from fovea_server.grpc.shared_memory import SharedMemoryCalls
-from fovea_server.http.intake import Intake
+from fovea_server.intake import Intake
 from fovea_server.v2.service import Service
 
 INFERENCE = "inference.GRPCInferenceService"

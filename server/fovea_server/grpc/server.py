@@ -12,7 +12,7 @@ from fovea_server.grpc.credentials import server_credentials
 from fovea_server.grpc.health import Health
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.methods import HEALTH, INFERENCE, health_methods, inference_methods
-from fovea_server.http.intake import Intake
+from fovea_server.intake import Intake
 from fovea_server.settings import Settings
 from fovea_server.v2.service import Service
 

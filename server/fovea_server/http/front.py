@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.http.intake import Intake
 from fovea_server.http.messages import Answer, Request, error_answer, refusal
 from fovea_server.http.routing import Route, resolve
+from fovea_server.intake import Intake
 from fovea_server.v2.service import Service
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fovea_server.http.intake import Intake
+from fovea_server.intake import Intake
 
 
 class Writing:

@@ -9,9 +9,9 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
 
+from fovea_engines.ensemble import EnsembleStep
 from fovea_preprocess.errors import FoveaError
 from fovea_server.scheduling.base import HasScheduler
 from fovea_server.scheduling.contract import Contract
@@ -26,31 +26,6 @@ from fovea_server.v2.messages import (
 )
 
 Find = Callable[[str, int | None], HasScheduler]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One model of an ensemble.
-
-    Attributes:
-        model: its name.
-        version: of it; None for the one that its version policy prefers.
-        inputs: of the model -> tensor of the ensemble.
-        outputs: of the model -> tensor of the ensemble.
-    """
-
-    model: str
-    version: int | None
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-
-    @classmethod
-    def of(cls, message: Any) -> Self:
-        """From a step of the `ModelEnsembling` message."""
-        version = message.model_version if message.model_version > 0 else None
-        # Sorted, because protobuf hands maps out in any order.
-        inputs, outputs = sorted(message.input_map.items()), sorted(message.output_map.items())
-        return cls(message.model_name, version, dict(inputs), dict(outputs))
 
 
 class EnsembleScheduler:
@@ -71,7 +46,7 @@ class EnsembleScheduler:
         self,
         contract: Contract,
         inputs: Iterable[str],
-        steps: Sequence[Step],
+        steps: Sequence[EnsembleStep],
         statistics: ModelStatistics,
         find: Find,
     ) -> None:
@@ -158,7 +133,7 @@ class EnsembleScheduler:
         }
 
     async def _run(
-        self, step: Step, request: InferRequest, tensors: Mapping[str, InputTensor]
+        self, step: EnsembleStep, request: InferRequest, tensors: Mapping[str, InputTensor]
     ) -> list[InputTensor]:
         """What one step makes, under the ensemble's names."""
         part = replace(

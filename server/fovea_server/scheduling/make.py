@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 from fovea_engines.backends.base import Session
+from fovea_engines.ensemble import EnsembleStep
 from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.batching import Batching, DynamicBatching, OneByOne
@@ -14,7 +15,7 @@ from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.cached import CachedScheduler
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.controls import Controls, States
-from fovea_server.scheduling.ensemble import EnsembleScheduler, Step
+from fovea_server.scheduling.ensemble import EnsembleScheduler
 from fovea_server.scheduling.ordering import OrderedScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.scheduling.waiting import QueuePolicy, WaitingRoom
@@ -51,7 +52,7 @@ def make_scheduler(
     """
     contract = Contract(name, version, Signature.of(config))
     if session is None:
-        steps = tuple(map(Step.of, config.ensemble_scheduling.step))
+        steps = tuple(map(EnsembleStep.of, config.ensemble_scheduling.step))
         inputs = [tensor.name for tensor in config.input]
         made: Scheduler = EnsembleScheduler(contract, inputs, steps, statistics, find)
     else:
