@@ -19,10 +19,10 @@ _SMOOTHING = 1 / 256
 # so many calls as `_LONG`.
 _FEWEST, _MOST = 16, 1 << 16
 _LONG = 1000
-# Nanoseconds that the processor itself spent on a call, which interruptions do not add to. After
-# so many calls of so much the time depends on what is in the inputs, and the lane stays closed.
+# Nanoseconds that the processor itself spent on a call, which interruptions do not add to. One such
+# call closes the lane: its time depends on what is in the inputs. Not for good, because some
+# systems count the processor's time in steps, and once in a hundred thousand calls charge a step.
 HEAVY_NS = 10 * _QUICK_NS
-_HEAVY_CALLS = 2
 
 
 class FastLane:
@@ -37,7 +37,6 @@ class FastLane:
 
     def __init__(self, *, steady: bool) -> None:
         self._steady = steady
-        self._heavy = 0
         self._open = False
         self._calls = 0
         self._needed = _FEWEST
@@ -69,11 +68,7 @@ class FastLane:
                 self._turn(opened=self._least_ns < _QUICK_NS)
             return
         self._mean_ns += _SMOOTHING * (call_ns - self._mean_ns)
-        heavy = cpu_ns > HEAVY_NS
-        if heavy:
-            self._heavy += 1
-            self._steady = self._heavy < _HEAVY_CALLS
-        if heavy or self._mean_ns > _QUICK_NS:
+        if min(call_ns, cpu_ns) > HEAVY_NS or self._mean_ns > _QUICK_NS:
             self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MOST)
             self._turn(opened=False)
 

@@ -75,15 +75,23 @@ def test_one_interruption_does_not_close_it_and_a_long_wait_does() -> None:
     assert not lane.takes(SMALL)
 
 
-def test_two_calls_that_computed_for_long_close_it_for_good() -> None:
+def test_a_call_that_computed_for_long_closes_it_each_time_for_longer() -> None:
     lane = opened()
 
-    for _ in range(2):
+    for waited in (32, 64, 128):
         lane.learn(10_000_000, cpu_ns=10_000_000)
+        in_threads(lane, *[QUICK] * (waited - 1))
         assert not lane.takes(SMALL)
-        in_threads(lane, *[QUICK] * 64)
+        in_threads(lane, QUICK)
+        assert lane.takes(SMALL)
 
-    assert not lane.takes(SMALL)
+
+def test_a_step_of_the_processors_clock_is_no_long_computation() -> None:
+    lane = opened()
+
+    lane.learn(QUICK, cpu_ns=10_000_000)
+
+    assert lane.takes(SMALL)
 
 
 def test_a_model_that_is_quick_only_now_and_then_is_tried_ever_more_rarely() -> None:
