@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import shutil
 import signal
 import socket
@@ -23,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
@@ -33,6 +36,7 @@ from soak_load import MixedLoad
 from soak_requests import REGION, REGION_BYTES, http_requests
 
 from fovea_engines.build import build
+from fovea_engines.device import processor_name
 from fovea_engines.plan import BuildPlan
 
 DEMO = Path(__file__).parents[1] / "server" / "fovea_server" / "demo"
@@ -162,6 +166,8 @@ def soak(models: Path, requests: int) -> dict[str, object]:
     if sorted(path.name for path in Path("/dev/shm").iterdir()) != before:
         faults.append("something is left in /dev/shm")
     return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{processor_name()}, {len(os.sched_getaffinity(0))} cores, {platform.system()}",
         "requests": dict(load.tally.counts),
         "seconds": round(time.monotonic() - started),
         "wrong_answers": len(errors),

@@ -120,12 +120,14 @@ class DataPlane:
         pictures = encoded_pictures(model, request)
         if pictures is not None:
             return await self._boxes(model, request, pictures)
-        classes = {asked.name: asked.classification for asked in request.outputs}
-        if any(classes.values()):
+        classes = {
+            each.name: each.classification for each in request.outputs if each.classification
+        }
+        if classes:
             _check_classes(classes, model)
         request.trace = self._trace.sample(model.name, model.version, request.id)
         response = await model.scheduler.infer(request)
-        if any(classes.values()):
+        if classes:
             await _classify(response, classes, model)
         if request.trace is not None:
             self._trace.save(request.trace)
