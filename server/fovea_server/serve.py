@@ -20,10 +20,9 @@ from fovea_preprocess.errors import FoveaError
 from fovea_server.app import create_app
 from fovea_server.http.front import Front
 from fovea_server.intake import Intake
-from fovea_server.models.registry import Registry
 from fovea_server.protocol import ServerProtocol
 from fovea_server.request_log import RequestLog
-from fovea_server.settings import Settings, silence_grpc
+from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
 from fovea_server.v2.service import Service
 
@@ -113,15 +112,14 @@ class Server(uvicorn.Server):
         self.handle_exit(number, frame)
 
 
-def make_server(settings: Settings, registry: Registry) -> Server:
-    """A server for a registry; `run()` it.
-
-    Everything that can be wrong with the settings is told here, before any model is loaded.
+def make_server(service: Service) -> Server:
+    """A server for a service; `run()` it.
 
     Raises:
         InvalidOption: a setting cannot be understood, or a file is not what it should be.
     """
-    service, intake = Service.of(settings, registry), Intake(int(settings.max_held_mb * 1e6))
+    settings = service.settings
+    intake = Intake(int(settings.max_held_mb * 1e6))
     certificate, key = https_files(settings) or (None, None)
     # uvicorn calls it as it would call a class.
     protocol: Any = partial(ServerProtocol, front=Front(service, intake))

@@ -25,6 +25,36 @@ def https_files(settings: Settings) -> tuple[Path, Path] | None:
     return certificate, key
 
 
+def check_grpc_files(settings: Settings) -> None:
+    """Whether gRPC can be served over TLS, where that is asked for.
+
+    Raises:
+        InvalidOption: a file is not named, cannot be read, or is not what it should be.
+    """
+    mutual = settings.grpc_use_ssl_mutual
+    if not (settings.grpc_use_ssl or mutual):
+        return
+    key = _named("--grpc-server-key", settings.grpc_server_key)
+    certificate = _named("--grpc-server-cert", settings.grpc_server_cert)
+    if mutual:
+        _named("--grpc-root-cert", settings.grpc_root_cert)
+    # gRPC only says that it cannot listen; this says why.
+    check_pair("TLS for gRPC", certificate, key)
+    if (root := settings.grpc_root_cert) is not None:
+        try:
+            root.read_bytes()
+        except OSError as error:
+            raise InvalidOption(
+                f"TLS for gRPC cannot be set up from {root}: {error.strerror or error}"
+            ) from error
+
+
+def _named(flag: str, path: Path | None) -> Path:
+    if path is None:
+        raise InvalidOption(f"gRPC over TLS needs {flag}: the path of a PEM file")
+    return path
+
+
 def check_pair(what: str, certificate: Path, key: Path) -> None:
     """Whether a certificate and a key belong together.
 

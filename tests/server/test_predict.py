@@ -17,6 +17,7 @@ from fovea_server.commands.predict import predict
 from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
+from fovea_server.v2.service import Service
 
 MODEL = "yolov5n"
 
@@ -47,7 +48,7 @@ def url(repository: Path) -> Iterator[str]:
     )
     registry = Registry(settings)
     registry.start()
-    server = make_server(settings, registry)
+    server = make_server(Service.of(settings, registry))
     thread = threading.Thread(target=server.run)
     thread.start()
     with Client(f"http://127.0.0.1:{port}") as client:

@@ -16,13 +16,14 @@ from fovea_server.listen import bind, bind_all
 from fovea_server.models.registry import Registry
 from fovea_server.serve import Server, make_server
 from fovea_server.settings import Settings
+from fovea_server.v2.service import Service
 
 PORTS = ("http_port", "grpc_port", "metrics_port")
 
 
 def server_of(folder: Path, **settings: object) -> tuple[Settings, Server]:
     chosen = Settings(model_repository=folder, **settings)
-    return chosen, make_server(chosen, Registry(chosen))
+    return chosen, make_server(Service.of(chosen, Registry(chosen)))
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc", "metrics"])

@@ -37,6 +37,7 @@ def demo(
     from fovea_server.models.registry import Registry
     from fovea_server.serve import make_server
     from fovea_server.settings import Settings
+    from fovea_server.v2.service import Service
 
     listener = bind(host, port)
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,7 @@ def demo(
         allow_metrics=False,
     )
     registry = Registry(settings)
-    server = make_server(settings, registry)
+    server = make_server(Service.of(settings, registry))
     registry.start()
 
     def ask() -> None:

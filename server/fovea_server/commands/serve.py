@@ -97,8 +97,9 @@ def serve(
     from fovea_server.listen import bind_all
     from fovea_server.logs import SERVER_LOG, set_up_logging
     from fovea_server.models.registry import Registry
-    from fovea_server.serve import make_server
+    from fovea_server.tls import check_grpc_files, https_files
     from fovea_server.v2.log_settings import LogSettings
+    from fovea_server.v2.service import Service
 
     settings = read_settings(repository, given)
     set_up_logging(settings.log_level, file=settings.log_file, verbose=settings.log_verbose)
@@ -107,10 +108,17 @@ def serve(
     LogSettings(SERVER_LOG).update({"log_format": settings.log_format, **off})
     registry = Registry(settings)
     listeners = bind_all(settings)
-    server = make_server(settings, registry)
+    # What can be wrong with the settings is told before any model is loaded.
+    service = Service.of(settings, registry)
+    https_files(settings)
+    check_grpc_files(settings)
     registry.start()
     # However it ends: a load that is under way would outlive the interpreter.
     with closing(registry):
+        # Only now: FastAPI and gRPC take as long to import as a model to load, and they overlap.
+        from fovea_server.serve import make_server
+
+        server = make_server(service)
         if settings.exit_on_error:
             _require_every_model(registry)
         server.run(listeners)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import grpc
 
-from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import Settings
-from fovea_server.tls import check_pair
+from fovea_server.tls import check_grpc_files
 
 
 def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
@@ -17,27 +14,12 @@ def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
     Raises:
         InvalidOption: a file is not named, cannot be read, or is not what it should be.
     """
+    check_grpc_files(settings)
+    key, certificate = settings.grpc_server_key, settings.grpc_server_cert
     mutual = settings.grpc_use_ssl_mutual
-    if not (settings.grpc_use_ssl or mutual):
+    if not (settings.grpc_use_ssl or mutual) or key is None or certificate is None:
         return None
-    key = _named("--grpc-server-key", settings.grpc_server_key)
-    certificate = _named("--grpc-server-cert", settings.grpc_server_cert)
     root = settings.grpc_root_cert
-    if mutual:
-        root = _named("--grpc-root-cert", root)
-    # gRPC only says that it cannot listen; this says why.
-    check_pair("TLS for gRPC", certificate, key)
-    try:
-        trusted = None if root is None else root.read_bytes()
-    except OSError as error:
-        raise InvalidOption(
-            f"TLS for gRPC cannot be set up from {root}: {error.strerror or error}"
-        ) from error
+    trusted = None if root is None else root.read_bytes()
     pair = key.read_bytes(), certificate.read_bytes()
     return grpc.ssl_server_credentials([pair], trusted, require_client_auth=mutual)
-
-
-def _named(flag: str, path: Path | None) -> Path:
-    if path is None:
-        raise InvalidOption(f"gRPC over TLS needs {flag}: the path of a PEM file")
-    return path
