@@ -42,8 +42,6 @@ class ServerProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, front: Front, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.parser = RequestParser(self)
-        # As uvicorn sets it: what follows the last request is then not taken for an error.
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._front = front
         self._writing: Writing
         self._running: Cycle | None = None

@@ -28,8 +28,8 @@ class RequestParser(httptools.HttpRequestParser):
     """
 
     def __init__(self, protocol: Head) -> None:
-        super().__init__(protocol)
         self._head = protocol
+        self._begin()
 
     def feed_data(self, data: Buffer) -> None:  # type: ignore[override]
         """Parse bytes, wherever they were cut.
@@ -49,6 +49,13 @@ class RequestParser(httptools.HttpRequestParser):
                 # where every body ends, by the same rules with and without `Upgrade`. It takes no
                 # header of several lines, so that a head means the same when it is put together.
                 pieces += [piece[end.args[0] :], memoryview(self._without_upgrade())]
+                # It is at its end where the connection is to close: it would read nothing more.
+                self._begin()
+
+    def _begin(self) -> None:
+        super().__init__(self._head)
+        # As uvicorn does: what follows the last request of a connection is no error.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _without_upgrade(self) -> bytes:
         version = self.get_http_version().encode()
