@@ -22,10 +22,11 @@ class RunningServer:
     log: Path
     grpc_port: int
     metrics_port: int
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def predict_url(self, model: str) -> str:
         return f"{self.url}/v1/models/{model}/predict"
@@ -67,12 +68,13 @@ def start_server(
             stderr=stream,
             text=True,
         )
-    server = RunningServer(process, port, log, grpc_port, metrics_port)
+    scheme = "https" if any(flag.startswith("--http-server-cert") for flag in flags) else "http"
+    server = RunningServer(process, port, log, grpc_port, metrics_port, scheme)
     until = time.monotonic() + 60
     path = "/v2/health/ready" if wait else "/v2/health/live"
     while time.monotonic() < until and process.poll() is None:
         try:
-            if httpx.get(server.url + path).status_code == 200:
+            if httpx.get(server.url + path, verify=False).status_code == 200:
                 return server
         except httpx.TransportError:
             pass

@@ -5,6 +5,7 @@
     │   ├── InvalidImage        the bytes are not a whole picture in a known format
     │   │   └── ImageTooLarge   more bytes or pixels than the limit
     │   ├── InvalidOption       an option is unknown or out of its range
+    │   ├── MethodNotAllowed    an address that does not take this method of HTTP
     │   ├── BodyTooLarge        the request body is over the limit
     │   ├── BodyTimeout         the request body did not arrive in time
     │   ├── FetchRefused        an image URL that may not, or could not, be fetched
@@ -72,6 +73,12 @@ class InvalidOption(InvalidRequest):
     """An option is unknown or out of its range; the message names the range."""
 
     code = "invalid_option"
+
+
+class MethodNotAllowed(InvalidRequest):
+    """The address does not take this method of HTTP; the message names those that it takes."""
+
+    code = "method_not_allowed"
 
 
 class BodyTooLarge(InvalidRequest):

@@ -29,6 +29,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from fovea_preprocess.errors import ImageTooLarge, InvalidImage
 from fovea_preprocess.png import SIGNATURE, check_png
+from fovea_preprocess.size import size_text
 
 # The readers are named one by one, not found by Image.open: nothing else that Pillow can read is
 # let near foreign bytes, and the pixel limit is ours, not Pillow's warning.
@@ -138,8 +139,8 @@ def decode_image(
     """
     if len(data) > limits.max_bytes:
         raise ImageTooLarge(
-            f"the picture has {len(data)} bytes; at most {limits.max_bytes} are taken: "
-            "send it smaller or compress it more"
+            f"the image is over the limit of {size_text(limits.max_bytes)}: send it smaller, "
+            "compress it more, or raise the server's --max-image-mb"
         )
     data = bytes(data)
     try:
@@ -178,8 +179,8 @@ def _check_size(image: ImageFile.ImageFile, limits: ImageLimits) -> None:
         raise InvalidImage(f"the picture says it is {width}x{height}: it must have pixels")
     if width * height > limits.max_pixels:
         raise ImageTooLarge(
-            f"the picture is {width}x{height}; at most {limits.max_pixels} pixels are taken: "
-            "send it smaller"
+            f"the image is {width}x{height}, over the limit of {limits.max_pixels / 1e6:g} "
+            "megapixels: send it smaller, or raise the server's --max-megapixels"
         )
 
 

@@ -17,12 +17,15 @@ from starlette.requests import ClientDisconnect
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidRequest,
+    MethodNotAllowed,
     NotFound,
     QueueFull,
 )
 from fovea_server.intake import Intake
+from fovea_server.methods import allow
 from fovea_server.pictures.answer import error_json
 from fovea_server.routes import predict
+from fovea_server.routes.methods import HeadAndOptions, methods_at
 from fovea_server.status import http_status
 from fovea_server.v2.service import Service
 
@@ -53,6 +56,7 @@ def create_app(service: Service, intake: Intake) -> FastAPI:
     app.state.drawing = asyncio.Semaphore(2)
     app.include_router(predict.router)
     app.add_api_route("/", _to_docs, include_in_schema=False)
+    app.add_middleware(HeadAndOptions, routes=app.router.routes)
     app.add_exception_handler(FoveaError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -69,7 +73,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         from fovea_server.fetch import Fetcher
 
         app.state.fetcher = Fetcher(
-            max_bytes=int(settings.max_image_mb * 1e6),
+            max_bytes=settings.max_image_bytes,
             timeout_s=settings.url_timeout_s,
             allow_private=settings.url_allow_private,
         )
@@ -99,10 +103,15 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         # What is nobody's is answered as Triton does.
         plain = {"Content-Type": "text/plain"}
         return JSONResponse({"error": "Not Found"}, status_code=404, headers=plain)
-    told = NotFound if error.status_code == 404 else InvalidRequest
-    message = f"{request.method} {request.url.path}: {error.detail}; see /docs for the routes"
     headers = {**(error.headers or {}), "Connection": "close"}
-    return JSONResponse(error_json(told(message)), status_code=error.status_code, headers=headers)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    if error.status_code == 405:
+        headers["Allow"] = allow(methods_at(request.app.router.routes, request.scope))
+        told: FoveaError = MethodNotAllowed(f"{message}; send {headers['Allow']}")
+    else:
+        kind = NotFound if error.status_code == 404 else InvalidRequest
+        told = kind(f"{message}; see /docs for the routes")
+    return JSONResponse(error_json(told), status_code=error.status_code, headers=headers)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:

@@ -17,6 +17,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpx
 
 from fovea_preprocess.errors import FetchRefused
+from fovea_preprocess.size import size_text
 
 MAX_REDIRECTS = 3
 
@@ -101,7 +102,9 @@ class Fetcher:
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
             raise FetchRefused("the url answered compressed, though asked not to")
-        too_large = FetchRefused(f"the picture is over {self._max_bytes / 1e6:g} MB")
+        too_large = FetchRefused(
+            f"the image is over the limit of {size_text(self._max_bytes)}; --max-image-mb raises it"
+        )
         if int(response.headers.get("content-length", 0)) > self._max_bytes:
             raise too_large
         body = bytearray()

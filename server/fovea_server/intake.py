@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fovea_preprocess.errors import QueueFull
+from fovea_preprocess.size import size_text
 
 
 class Intake:
@@ -28,8 +29,8 @@ class Intake:
         # What is alone may be larger, for it could never come in otherwise.
         if self._held and self._held + size > self._limit:
             raise QueueFull(
-                f"{self._held / 1e6:.0f} MB of requests and answers are held already; "
-                "send again later",
+                f"{size_text(self._held)} of requests and answers are held already, of at most "
+                f"{size_text(self._limit)}: send again later, or raise --max-held-mb",
                 retry_after_s=1.0,
             )
         self._held += size

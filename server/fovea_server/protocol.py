@@ -11,6 +11,7 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.exchange import Exchange, Refusal
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Buffer
+from fovea_server.http.parser import RequestParser
 from fovea_server.http.writing import Writing
 
 MAX_HEAD_BYTES = 65_536
@@ -40,6 +41,7 @@ class ServerProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, front: Front, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.parser = RequestParser(self)
         self._front = front
         self._writing: Writing
         self._running: Cycle | None = None
@@ -108,6 +110,8 @@ class ServerProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Send the request on its way; its body has limits of its own."""
+        if self.parser.should_upgrade():
+            return
         self._end_head()
         if not self.url.startswith(b"/v2"):
             self._to_application()
@@ -147,6 +151,8 @@ class ServerProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The end of a body."""
+        if self.parser.should_upgrade():
+            return
         if self._exchange is None:
             super().on_message_complete()
         else:

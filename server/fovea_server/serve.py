@@ -119,7 +119,7 @@ def make_server(service: Service) -> Server:
         InvalidOption: a setting cannot be understood, or a file is not what it should be.
     """
     settings = service.settings
-    intake = Intake(int(settings.max_held_mb * 1e6))
+    intake = Intake(settings.max_held_bytes)
     certificate, key = https_files(settings) or (None, None)
     # uvicorn calls it as it would call a class.
     protocol: Any = partial(ServerProtocol, front=Front(service, intake))

@@ -150,8 +150,8 @@ class Settings(BaseSettings):
     log_format: Literal["default", "ISO8601"] = Field("default", description="how times are logged")
     log_file: Path | None = Field(None, description="file of the log; default stderr")
 
-    max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests at once, MB")
-    max_image_mb: float = Field(32.0, gt=0, description="largest encoded image, MB")
+    max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests at once, MiB")
+    max_image_mb: float = Field(32.0, gt=0, description="largest encoded image, MiB")
     max_megapixels: float = Field(64.0, gt=0, description="largest image after decoding")
     max_images: int = Field(64, ge=1, description="most images in one request")
     body_timeout_s: float = Field(20.0, gt=0, description="time a body may take to arrive")
@@ -184,6 +184,16 @@ class Settings(BaseSettings):
                     f"{getattr(self, f'{one}_port')}: give one of them another port"
                 )
         return self
+
+    @property
+    def max_held_bytes(self) -> int:
+        """`max_held_mb` in bytes."""
+        return int(self.max_held_mb * 2**20)
+
+    @property
+    def max_image_bytes(self) -> int:
+        """`max_image_mb` in bytes."""
+        return int(self.max_image_mb * 2**20)
 
     @property
     def listening(self) -> list[str]:

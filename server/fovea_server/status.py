@@ -9,6 +9,7 @@ _HTTP = {
     "invalid_image": 400,
     "image_too_large": 413,
     "invalid_option": 422,
+    "method_not_allowed": 405,
     "body_too_large": 413,
     "body_timeout": 408,
     "fetch_refused": 400,

@@ -50,7 +50,8 @@ def test_requests_that_hold_more_than_they_may_are_refused(server, channel):
     until(lambda: pending(server))
     code, told = refusal(channel, "ModelInfer", padded())
     assert code is grpc.StatusCode.UNAVAILABLE
-    assert "held already" in told
+    assert "held already, of at most 1 MiB" in told
+    assert told.endswith("raise --max-held-mb")
     stream = channel.stream_stream(
         f"{SERVICE}/ModelStreamInfer",
         messages.ModelInferRequest.SerializeToString,

@@ -97,12 +97,12 @@ def test_fetches_a_picture_also_through_a_redirect(site):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("/large", "over 0.01 MB"),
+        ("/large", "over the limit of 9.8 KiB; --max-image-mb raises it"),
         ("/loop", "redirects more than 3 times"),
         ("/file", "must begin with http"),
         ("/slow", "did not answer within 0.5 s"),
         ("/missing", "status 404"),
-        ("/endless", "over 0.01 MB"),
+        ("/endless", "over the limit of 9.8 KiB; --max-image-mb raises it"),
         ("/nowhere", "status 302"),
         ("/unchanged", "status 304"),
         ("/unreadable", "could not be fetched"),

@@ -83,7 +83,7 @@ class GrpcServer:
 def _options(settings: Settings) -> list[tuple[str, Any]]:
     return [
         # Alone, a request may fill what all may hold.
-        ("grpc.max_receive_message_length", min(int(settings.max_held_mb * 1e6), _MOST_BYTES)),
+        ("grpc.max_receive_message_length", min(settings.max_held_bytes, _MOST_BYTES)),
         ("grpc.max_send_message_length", _MOST_BYTES),
         # A port that is taken is to be told, and not shared.
         ("grpc.so_reuseport", 0),

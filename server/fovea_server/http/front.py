@@ -9,6 +9,7 @@ from fovea_preprocess.errors import FoveaError
 from fovea_server.http.messages import Answer, Request, error_answer, refusal
 from fovea_server.http.routing import Route, resolve
 from fovea_server.intake import Intake
+from fovea_server.methods import allow
 from fovea_server.v2.service import Service
 
 log = logging.getLogger(__name__)
@@ -34,13 +35,17 @@ class Front:
         if found is None:
             return refusal(404, "Not Found")
         route, names = found
-        request = Request(method, path, headers, b"", names, hold)
+        answered = "GET" if method == "HEAD" else method
+        request = Request(answered, path, headers, b"", names, hold)
         key = self.service.http_restrictions.missing(route.api, request.header)
         if key is not None:
             return refusal(403, f"This API is restricted, expecting header '{key}'")
-        if method not in route.methods:
-            return refusal(405, "Method Not Allowed", route.refusal)
-        return route, request
+        if answered in route.methods:
+            return route, request
+        asked = method == "OPTIONS" and "GET" in route.methods
+        answer = Answer() if asked else refusal(405, "Method Not Allowed", route.refusal)
+        answer.headers.append((b"allow", allow(route.methods).encode()))
+        return answer
 
     async def answer(self, route: Route, request: Request) -> Answer:
         """The answer to a whole request."""

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from fovea_server.listen import bind
+from fovea_server.methods import allow
 from fovea_server.metrics.cache import cache_families
 from fovea_server.metrics.machine import Machine
 from fovea_server.metrics.models import model_families
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 
 _PLAIN = b"text/plain"
 _PLAIN_UTF8 = b"text/plain; charset=utf-8"
+_ALLOW = (b"allow", allow(["GET"]).encode())
+
+
+class _Connection(H11Protocol):
+    def _should_upgrade(self) -> bool:
+        # uvicorn would advise the operator to install a library for WebSockets.
+        return False
 
 
 class MetricsServer:
@@ -60,7 +68,7 @@ class MetricsServer:
         )
         config.load()
         self._listener = await asyncio.get_running_loop().create_server(
-            lambda: H11Protocol(config, self._state, {}),
+            lambda: _Connection(config, self._state, {}),
             sock=bind(self._settings.metrics_address, self._settings.metrics_port),
         )
 
@@ -96,8 +104,10 @@ class MetricsServer:
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
         assert scope["type"] == "http", "there are no others without websockets and lifespan"
-        if scope["method"] != "GET":
-            await _send(send, 405, _PLAIN, b'{"error":"Method Not Allowed"}')
+        if scope["method"] == "OPTIONS":
+            await _send(send, 200, _PLAIN_UTF8, b"", _ALLOW)
+        elif scope["method"] not in ("GET", "HEAD"):
+            await _send(send, 405, _PLAIN, b'{"error":"Method Not Allowed"}', _ALLOW)
         elif scope["path"] != "/metrics":
             await _send(send, 200, _PLAIN_UTF8, b"")
         else:
@@ -107,7 +117,9 @@ class MetricsServer:
             await _send(send, 200, _PLAIN_UTF8, text.encode())
 
 
-async def _send(send: ASGISendCallable, status: int, kind: bytes, body: bytes) -> None:
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+async def _send(
+    send: ASGISendCallable, status: int, kind: bytes, body: bytes, *more: tuple[bytes, bytes]
+) -> None:
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -47,7 +47,7 @@ def open_pipeline(
     return Pipeline(
         engine,
         limits=ImageLimits(
-            max_bytes=int(settings.max_image_mb * 1e6),
+            max_bytes=settings.max_image_bytes,
             max_pixels=int(settings.max_megapixels * 1e6),
         ),
         max_queue=settings.max_queue,

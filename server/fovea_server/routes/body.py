@@ -8,6 +8,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 
 from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest
+from fovea_preprocess.size import size_text
 
 
 async def read_body(
@@ -31,7 +32,10 @@ async def read_body(
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise InvalidRequest(f"Content-Encoding '{encoding}' is not understood; send it plain")
-    too_large = BodyTooLarge(f"the body is over the limit of {max_bytes / 1e6:g} MB")
+    too_large = BodyTooLarge(
+        f"the body is over the limit of {size_text(max_bytes)}: send less at once, or raise the "
+        "limit with --http-max-input-size (bytes)"
+    )
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > max_bytes:
         raise too_large

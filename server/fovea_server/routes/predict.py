@@ -22,6 +22,7 @@ from fovea_preprocess.errors import (
     Restricted,
     ShuttingDown,
 )
+from fovea_preprocess.size import size_text
 from fovea_server.dataplane import DataPlane, Prediction
 from fovea_server.parse import Source, Url, parse_body
 from fovea_server.pictures.answer import prediction_json
@@ -148,7 +149,8 @@ async def _parsed(
 async def _fetched(request: Request, sources: list[Source]) -> list[bytes | FoveaError]:
     """The sources with every address replaced by what is behind it."""
     fetcher: Fetcher | None = request.app.state.fetcher
-    left = request.app.state.service.settings.http_max_input_size
+    settings: Settings = request.app.state.service.settings
+    left = settings.http_max_input_size
     few = asyncio.Semaphore(4)
 
     async def fetched(source: Source) -> bytes | FoveaError:
@@ -164,7 +166,11 @@ async def _fetched(request: Request, sources: list[Source]) -> list[bytes | Fove
             return error
         left -= len(data)
         if left < 0:
-            return FetchRefused("the pictures of this request are over the limit of a body")
+            return FetchRefused(
+                "the images of this request are over the limit of "
+                f"{size_text(settings.http_max_input_size)} together: ask for fewer, or raise "
+                "--http-max-input-size (bytes)"
+            )
         return data
 
     return list(await asyncio.gather(*map(fetched, sources)))
