@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ class PredictOptions(TypedDict, total=False):
         version: version of the model; by default the newest.
         conf: least score of a detection, 0 to 1.
         iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
-        classes: class ids to keep.
+        classes: names or ids of the classes to keep, or text with commas such as "person,5".
         max_det: most detections a picture, from 1 up.
         agnostic: suppress across classes as well.
         timeout_ms: how long the server may take before it gives the request up, milliseconds.
@@ -27,7 +29,7 @@ class PredictOptions(TypedDict, total=False):
     version: int | str | None
     conf: float | None
     iou: float | None
-    classes: Iterable[int] | None
+    classes: Iterable[int | str] | None
     max_det: int | None
     agnostic: bool | None
     timeout_ms: float | None
@@ -58,7 +60,7 @@ def predict(
     version: int | str | None = None,
     conf: float | None = None,
     iou: float | None = None,
-    classes: Iterable[int] | None = None,
+    classes: Iterable[int | str] | None = None,
     max_det: int | None = None,
     agnostic: bool | None = None,
     timeout_ms: float | None = None,
@@ -76,7 +78,7 @@ def predict(
     options = {
         "conf": conf,
         "iou": iou,
-        "classes": None if classes is None else ",".join(str(int(c)) for c in classes),
+        "classes": None if classes is None else _classes(classes),
         "max_det": max_det,
         "agnostic": None if agnostic is None else str(agnostic).lower(),
     }
@@ -94,6 +96,15 @@ def predict(
     if timeout_ms is not None:
         headers["x-request-timeout-ms"] = f"{timeout_ms:g}"
     return Request("POST", path, headers, body)
+
+
+def _classes(classes: Iterable[int | str]) -> str:
+    """The option as text; a name with a comma goes in double quotes."""
+    if isinstance(classes, str):
+        return classes
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(classes)
+    return line.getvalue()
 
 
 def ready(model: str | None = None) -> Request:

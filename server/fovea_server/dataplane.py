@@ -89,6 +89,7 @@ class DataPlane:
         started = time.monotonic()
         model = self.registry.get(name, version)
         pipeline = model.pipeline
+        options = pipeline.engine.resolve(options)
         deadline = None if timeout_s is None else started + timeout_s
         jobs = [
             image if isinstance(image, FoveaError) else Job(image, options, deadline, keep_pixels)

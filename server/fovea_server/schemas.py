@@ -33,7 +33,9 @@ class PredictRequest(BaseModel):
     iou: float = Field(
         _DEFAULT.iou, ge=0, le=1, description="overlap above which the weaker of two boxes goes"
     )
-    classes: list[int] | None = Field(None, description="class ids to keep; default all")
+    classes: list[int | str] | None = Field(
+        None, description="names or ids of the classes to keep; default all"
+    )
     max_det: int = Field(
         _DEFAULT.max_det, ge=1, le=MAX_DETECTIONS, description="most detections an image"
     )
