@@ -83,10 +83,7 @@ def predict(
         "agnostic": None if agnostic is None else str(agnostic).lower(),
     }
     given = {name: value for name, value in options.items() if value is not None}
-    path = f"/v1/models/{quote(model, safe='')}"
-    if version is not None:
-        path += f"/versions/{quote(str(version), safe='')}"
-    path += "/predict" + (f"?{urlencode(given)}" if given else "")
+    path = _path(model, version) + "/predict" + (f"?{urlencode(given)}" if given else "")
 
     if len(images) == 1:
         content_type, body = "application/octet-stream", images[0]
@@ -98,6 +95,11 @@ def predict(
     return Request("POST", path, headers, body)
 
 
+def _path(model: str, version: int | str | None) -> str:
+    path = f"/v1/models/{quote(model, safe='')}"
+    return path if version is None else f"{path}/versions/{quote(str(version), safe='')}"
+
+
 def _classes(classes: Iterable[int | str]) -> str:
     """The option as text; a name with a comma goes in double quotes."""
     if isinstance(classes, str):
@@ -105,6 +107,16 @@ def _classes(classes: Iterable[int | str]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(classes)
     return line.getvalue()
+
+
+def models() -> Request:
+    """Ask for the list of models."""
+    return Request("GET", "/v1/models")
+
+
+def model(name: str, version: int | str | None = None) -> Request:
+    """Ask for all that is known of a model."""
+    return Request("GET", _path(name, version))
 
 
 def ready(model: str | None = None) -> Request:

@@ -69,17 +69,17 @@ class Tensor(BaseModel):
     data: list[object]
 
 
-class ErrorBody(BaseModel):
+class ErrorDetail(BaseModel):
     """A stable word for programs, a sentence for people."""
 
     code: str
     message: str
 
 
-class ErrorAnswer(BaseModel):
+class Error(BaseModel):
     """Every answer that is not 2xx."""
 
-    error: ErrorBody
+    error: ErrorDetail
 
 
 class ImageAnswer(BaseModel):
@@ -121,5 +121,5 @@ class PredictAnswer(BaseModel):
     model: str
     version: str
     task: Literal["detect", "tensors"]
-    images: list[ImageAnswer | TensorAnswer | ErrorAnswer]
+    images: list[ImageAnswer | TensorAnswer | Error]
     timing_ms: TimingMs
