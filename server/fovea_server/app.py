@@ -41,6 +41,10 @@ def create_app(service: Service, intake: Intake) -> FastAPI:
         title="Fovea",
         summary="Image in, boxes out.",
         description=(
+            "Send an image as the body: `curl --data-binary @bus.jpg "
+            "http://127.0.0.1:8000/v1/models/yolov8n/predict`. Clients can be generated from "
+            "`/openapi.json`; one of openapi-generator sends an image with "
+            "`_content_type='application/octet-stream'`.\n\n"
             "Triton's v2 protocol is served beside it, at `/v2`: see the protocol's own "
             "documentation."
         ),
