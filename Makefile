@@ -36,10 +36,12 @@ $(VENV)/tensorrt-10 $(VENV)/tensorrt-11: $(VENV)/dev
 
 # Clients that tests/clients drives as they are: this wheel of tritonclient has perf_analyzer in it,
 # which needs CUDA's runtime to start; of Ultralytics its client of Triton, which needs no torch.
+# openapi-python-client generates a client from /openapi.json; it would hold typer back in .venv.
 # Where they cannot be had, their tests are skipped.
 $(VENV)/clients: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
 	    "tritonclient==2.51.0" "nvidia-cuda-runtime-cu12==12.9.79" "ultralytics==8.4.190" \
+	    "openapi-python-client==0.29.1" "jinja2==3.1.6" "markupsafe==3.0.4" \
 	    || rm -rf $@
 
 run: $(VENV)/base

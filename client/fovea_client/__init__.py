@@ -15,6 +15,7 @@ from fovea_client.errors import (
     UnexpectedAnswer,
 )
 from fovea_client.images import ImageSource
+from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
 from fovea_client.results import (
     Box,
     Detection,
@@ -34,12 +35,16 @@ __all__ = [
     "ImageError",
     "ImageResult",
     "ImageSource",
+    "Model",
+    "ModelSummary",
+    "ModelVersion",
     "PictureFormat",
     "PredictOptions",
     "Prediction",
     "QueueFull",
     "ServerError",
     "Tensor",
+    "TensorMetadata",
     "Timing",
     "UnexpectedAnswer",
 ]

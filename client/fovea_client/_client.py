@@ -14,6 +14,7 @@ from fovea_client._requests import PictureFormat, PredictOptions, Request
 from fovea_client._responses import Response
 from fovea_client.errors import ConnectionFailed, FoveaClientError
 from fovea_client.images import ImageSource, image_bytes
+from fovea_client.models import Model, ModelSummary
 from fovea_client.results import Prediction
 
 Answer = TypeVar("Answer")
@@ -82,6 +83,30 @@ class Client:
         """
         request = _requests.predict(model, [image_bytes(image)], accept=format, **options)
         return self._ask(request, _responses.picture)
+
+    def models(self) -> tuple[ModelSummary, ...]:
+        """The models that the server serves, and those that it could not load; by name.
+
+        Raises:
+            ServerError: the server refused.
+            ConnectionFailed: no answer came.
+            UnexpectedAnswer: the answer is not Fovea's.
+        """
+        return self._ask(_requests.models(), _responses.models)
+
+    def model(self, name: str, version: int | str | None = None) -> Model:
+        """All that is known of a model: its inputs, outputs, labels and engine card.
+
+        Args:
+            name: of the model.
+            version: of it; by default the one that answers.
+
+        Raises:
+            ServerError: there is no such model (status 404), or the server refused.
+            ConnectionFailed: no answer came.
+            UnexpectedAnswer: the answer is not Fovea's.
+        """
+        return self._ask(_requests.model(name, version), _responses.model)
 
     def ready(self, model: str | None = None) -> bool:
         """Whether the server, or the named model, takes requests; no for a model it has not got.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ class PredictOptions(TypedDict, total=False):
         version: version of the model; by default the newest.
         conf: least score of a detection, 0 to 1.
         iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
-        classes: class ids to keep.
+        classes: names or ids of the classes to keep, or text with commas such as "person,5".
         max_det: most detections a picture, from 1 up.
         agnostic: suppress across classes as well.
         timeout_ms: how long the server may take before it gives the request up, milliseconds.
@@ -27,7 +29,7 @@ class PredictOptions(TypedDict, total=False):
     version: int | str | None
     conf: float | None
     iou: float | None
-    classes: Iterable[int] | None
+    classes: Iterable[int | str] | None
     max_det: int | None
     agnostic: bool | None
     timeout_ms: float | None
@@ -58,7 +60,7 @@ def predict(
     version: int | str | None = None,
     conf: float | None = None,
     iou: float | None = None,
-    classes: Iterable[int] | None = None,
+    classes: Iterable[int | str] | None = None,
     max_det: int | None = None,
     agnostic: bool | None = None,
     timeout_ms: float | None = None,
@@ -76,15 +78,12 @@ def predict(
     options = {
         "conf": conf,
         "iou": iou,
-        "classes": None if classes is None else ",".join(str(int(c)) for c in classes),
+        "classes": None if classes is None else _classes(classes),
         "max_det": max_det,
         "agnostic": None if agnostic is None else str(agnostic).lower(),
     }
     given = {name: value for name, value in options.items() if value is not None}
-    path = f"/v1/models/{quote(model, safe='')}"
-    if version is not None:
-        path += f"/versions/{quote(str(version), safe='')}"
-    path += "/predict" + (f"?{urlencode(given)}" if given else "")
+    path = _path(model, version) + "/predict" + (f"?{urlencode(given)}" if given else "")
 
     if len(images) == 1:
         content_type, body = "application/octet-stream", images[0]
@@ -94,6 +93,30 @@ def predict(
     if timeout_ms is not None:
         headers["x-request-timeout-ms"] = f"{timeout_ms:g}"
     return Request("POST", path, headers, body)
+
+
+def _path(model: str, version: int | str | None) -> str:
+    path = f"/v1/models/{quote(model, safe='')}"
+    return path if version is None else f"{path}/versions/{quote(str(version), safe='')}"
+
+
+def _classes(classes: Iterable[int | str]) -> str:
+    """The option as text; a name with a comma goes in double quotes."""
+    if isinstance(classes, str):
+        return classes
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(classes)
+    return line.getvalue()
+
+
+def models() -> Request:
+    """Ask for the list of models."""
+    return Request("GET", "/v1/models")
+
+
+def model(name: str, version: int | str | None = None) -> Request:
+    """Ask for all that is known of a model."""
+    return Request("GET", _path(name, version))
 
 
 def ready(model: str | None = None) -> Request:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
+from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
 from fovea_client.results import (
     Box,
     Detection,
@@ -44,9 +46,7 @@ def prediction(response: Response) -> Prediction:
         ServerError: the server refused or failed.
         UnexpectedAnswer: the answer is not the JSON of a prediction.
     """
-    raise_for_status(response)
-    try:
-        answer = json.loads(response.body)
+    with _reading(response, "a prediction") as answer:
         timing = {name: float(answer["timing_ms"][name]) for name in Timing.__dataclass_fields__}
         return Prediction(
             model=str(answer["model"]),
@@ -55,11 +55,25 @@ def prediction(response: Response) -> Prediction:
             images=tuple(_image(image) for image in answer["images"]),
             timing_ms=Timing(**timing),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnexpectedAnswer(
-            f"the answer is not a prediction ({type(error).__name__}: {error}); "
-            "is this the address of a Fovea server?"
-        ) from error
+
+
+def models(response: Response) -> tuple[ModelSummary, ...]:
+    """Read the list of models; raises as `prediction` does."""
+    with _reading(response, "a list of models") as answer:
+        return tuple(ModelSummary(**_summary(ModelSummary, each)) for each in answer["models"])
+
+
+def model(response: Response) -> Model:
+    """Read the description of a model; raises as `prediction` does."""
+    with _reading(response, "a model") as answer:
+        given = _summary(Model, answer)
+        for name in ("inputs", "outputs"):
+            given[name] = tuple(
+                TensorMetadata(str(t["name"]), str(t["datatype"]), tuple(t["shape"]))
+                for t in given[name]
+            )
+        labels = given["labels"]
+        return Model(**given | {"labels": None if labels is None else tuple(labels)})
 
 
 def picture(response: Response) -> bytes:
@@ -106,6 +120,27 @@ def raise_for_status(response: Response) -> None:
         code, message = f"http_{response.status}", text or "the answer has no content"
     kind = QueueFull if response.status == 429 else ServerError
     raise kind(response.status, code, message, _seconds(response.headers.get("retry-after")))
+
+
+@contextmanager
+def _reading(response: Response, kind: str) -> Iterator[dict[str, Any]]:
+    """The JSON of an answer; what does not fit while it is read is told as an unexpected answer."""
+    raise_for_status(response)
+    try:
+        yield json.loads(response.body)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnexpectedAnswer(
+            f"the answer is not {kind} ({type(error).__name__}: {error}); "
+            "is this the address of a Fovea server?"
+        ) from error
+
+
+def _summary(kind: type[ModelSummary], value: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a model; those that later servers add are passed over."""
+    given = {field.name: value[field.name] for field in fields(kind)}
+    names = [field.name for field in fields(ModelVersion)]
+    versions = (ModelVersion(**{name: v[name] for name in names}) for v in given["versions"])
+    return given | {"versions": tuple(versions)}
 
 
 def _image(value: dict[str, Any]) -> ImageResult | ImageError:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fovea_engines.backends.base import Array, PictureSession, Session
 from fovea_engines.backends.registry import TENSORRT_BACKENDS, open_session
 from fovea_engines.card import CARD_FILE, EngineCard
+from fovea_engines.class_names import resolve_classes
 from fovea_engines.closing import Closing
 from fovea_engines.detections import Detections
 from fovea_engines.digest import file_sha256
@@ -86,6 +87,14 @@ class Engine(Closing):
         """Most pictures that one call may carry."""
         return max(1, self.session.max_batch)
 
+    def resolve(self, options: PredictOptions) -> PredictOptions:
+        """The options with class ids in place of the names of this model's classes.
+
+        Raises:
+            InvalidRequest: a name is not one of its labels.
+        """
+        return resolve_classes(options, self.labels, self.card.name)
+
     def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
         """Find what is in one picture.
 
@@ -98,11 +107,12 @@ class Engine(Closing):
 
         Raises:
             UnsupportedModel: the head is not known; use `session.infer`.
+            InvalidRequest: the options name a class that is not one of the labels.
         """
         if self.head is None or self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")
         outputs, back = self._run(self.preprocessor, pixels)
-        found = self.head.decode(outputs, 0, options)
+        found = self.head.decode(outputs, 0, self.resolve(options))
         return Detections(back.boxes_to_source(found.boxes), found.scores, found.class_ids)
 
     def outputs_of(self, pixels: NDArray[np.uint8]) -> dict[str, Array]:

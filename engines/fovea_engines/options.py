@@ -17,7 +17,8 @@ class PredictOptions:
     Attributes:
         conf: least score of a detection, 0 to 1.
         iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
-        classes: class ids to keep, at most 1000; None keeps all.
+        classes: ids or names of the classes to keep, at most 1000; None keeps all. A head takes
+            ids only: see `resolve_classes`.
         max_det: most detections an image, 1 to 3000.
         agnostic: suppress across classes as well.
 
@@ -27,7 +28,7 @@ class PredictOptions:
 
     conf: float = 0.25
     iou: float = 0.7
-    classes: tuple[int, ...] | None = None
+    classes: tuple[int | str, ...] | None = None
     max_det: int = 300
     agnostic: bool = False
 
@@ -40,6 +41,9 @@ class PredictOptions:
         if not 1 <= self.max_det <= MAX_DETECTIONS:
             raise InvalidOption(f"max_det is {self.max_det}; it must be from 1 to {MAX_DETECTIONS}")
         if self.classes is not None and len(self.classes) > MAX_CLASSES:
-            raise InvalidOption(f"classes has {len(self.classes)} ids; at most {MAX_CLASSES} fit")
-        if self.classes is not None and any(not 0 <= c < 100_000 for c in self.classes):
-            raise InvalidOption("classes must be class ids: whole numbers from 0 up")
+            raise InvalidOption(
+                f"classes has {len(self.classes)} entries; at most {MAX_CLASSES} fit"
+            )
+        ids = [each for each in self.classes or () if isinstance(each, int)]
+        if any(not 0 <= each < 100_000 for each in ids):
+            raise InvalidOption("classes has a number that is no class id: ids count from 0 up")

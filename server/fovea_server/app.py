@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -24,8 +25,9 @@ from fovea_preprocess.errors import (
 from fovea_server.intake import Intake
 from fovea_server.methods import allow
 from fovea_server.pictures.answer import error_json
-from fovea_server.routes import predict
+from fovea_server.routes import health, models, predict
 from fovea_server.routes.methods import HeadAndOptions, methods_at
+from fovea_server.routes.openapi import document
 from fovea_server.status import http_status
 from fovea_server.v2.service import Service
 
@@ -42,10 +44,19 @@ def create_app(service: Service, intake: Intake) -> FastAPI:
         title="Fovea",
         summary="Image in, boxes out.",
         description=(
+            "Send an image as the body: `curl --data-binary @bus.jpg "
+            "http://127.0.0.1:8000/v1/models/yolov8n/predict`. Clients can be generated from "
+            "`/openapi.json`; one of openapi-generator sends an image with "
+            "`_content_type='application/octet-stream'`.\n\n"
             "Triton's v2 protocol is served beside it, at `/v2`: see the protocol's own "
             "documentation."
         ),
         version="1",
+        openapi_tags=[
+            {"name": "predict", "description": "Images in, boxes out."},
+            {"name": "models", "description": "What is served, and what it has done."},
+            {"name": "health", "description": "For probes and load balancers."},
+        ],
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
@@ -54,7 +65,10 @@ def create_app(service: Service, intake: Intake) -> FastAPI:
     app.state.fetcher = None
     app.state.intake = intake
     app.state.drawing = asyncio.Semaphore(2)
-    app.include_router(predict.router)
+    for part in (predict, models, health):
+        app.include_router(part.router)
+    # FastAPI asks for it by this name, when the document is wanted for the first time.
+    app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.add_api_route("/", _to_docs, include_in_schema=False)
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
     app.add_exception_handler(FoveaError, _on_error)

@@ -1,4 +1,7 @@
-"""Predictions, independent of how they travel. HTTP and gRPC convert to and from this."""
+"""Predictions, and what is known of models, independent of how they travel.
+
+HTTP and gRPC convert to and from this.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 from fovea_engines.options import PredictOptions
-from fovea_preprocess.errors import DeadlineExceeded, FoveaError
-from fovea_server.models.model import ServedModel
+from fovea_preprocess.errors import DeadlineExceeded, FoveaError, ModelNotReady, Unavailable
+from fovea_server.model_schemas import Model, ModelList, ModelStatistics, VersionStatistics
+from fovea_server.models.document import model_document, model_list
+from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 from fovea_server.pictures.job import ImageResult, Job, Timing
 from fovea_server.v2.classification import check_class_type, classify
@@ -22,6 +27,7 @@ from fovea_server.v2.pictures import (
     timeout_of,
     wanted,
 )
+from fovea_server.v2.statistics_json import version_statistics
 from fovea_server.v2.trace import TraceSettings
 
 # Elements that take about a millisecond to put in order.
@@ -52,7 +58,7 @@ class Prediction:
 
 
 class DataPlane:
-    """Answers predictions from the models of a registry."""
+    """Answers from the models of a registry."""
 
     def __init__(self, registry: Registry, trace: TraceSettings) -> None:
         self.registry = registry
@@ -89,6 +95,7 @@ class DataPlane:
         started = time.monotonic()
         model = self.registry.get(name, version)
         pipeline = model.pipeline
+        options = pipeline.engine.resolve(options)
         deadline = None if timeout_s is None else started + timeout_s
         jobs = [
             image if isinstance(image, FoveaError) else Job(image, options, deadline, keep_pixels)
@@ -108,6 +115,36 @@ class DataPlane:
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
         )
+
+    def check_ready(self, name: str | None = None) -> None:
+        """Raise what keeps the server, or one of its models, from taking requests.
+
+        Raises:
+            Unavailable: the server is not ready.
+            NotFound: there is no such model.
+            ModelNotReady: none of its versions is ready.
+        """
+        if name is None:
+            if not self.registry.ready:
+                raise Unavailable(self.registry.reason)
+        elif (model := self.registry.get(name)).state is not State.READY:
+            raise ModelNotReady(f"model '{name}': {model.failure or model.reason}")
+
+    def models(self) -> ModelList:
+        """Every model that is served, or could not be loaded."""
+        return model_list(self.registry)
+
+    def model(self, name: str, version: int | None = None) -> Model:
+        """All that is known of a model; raises as `predict` does where it is not there."""
+        return model_document(self.registry, name, version)
+
+    def statistics(self, name: str) -> ModelStatistics:
+        """What a model has done; raises as `predict` does where it is not there."""
+        self.registry.get(name)
+        ready = [m for m in self.registry if m.name == name and m.state is State.READY]
+        ready.sort(key=lambda model: model.version)
+        counted = [VersionStatistics.model_validate(version_statistics(m)) for m in ready]
+        return ModelStatistics(name=name, versions=counted)
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Run a model on tensors.

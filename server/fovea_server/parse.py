@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
+from fovea_engines.class_names import class_or_id, split_classes
 from fovea_engines.options import PredictOptions
 from fovea_engines.plural import counted
 from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption, InvalidRequest
@@ -80,11 +81,12 @@ def parse_options(given: Mapping[str, Any]) -> PredictOptions:
     return PredictOptions(**values)
 
 
-def _classes(value: str | Iterable[int] | None) -> tuple[int, ...] | None:
+def _classes(value: str | Iterable[int | str] | None) -> tuple[int | str, ...] | None:
     if value is None:
         return None
-    parts = value.split(",") if isinstance(value, str) else value
-    return tuple(int(part) for part in parts)
+    if isinstance(value, str):
+        return split_classes(value)
+    return tuple(class_or_id(each) for each in value)
 
 
 def _flag(value: str | bool) -> bool:
@@ -96,7 +98,7 @@ def _flag(value: str | bool) -> bool:
 _READERS: dict[str, tuple[Any, str]] = {
     "conf": (float, "a number from 0 to 1"),
     "iou": (float, "a number from 0 to 1"),
-    "classes": (_classes, "class ids separated by commas"),
+    "classes": (_classes, "class names or ids separated by commas"),
     "max_det": (int, "a whole number from 1 up"),
     "agnostic": (_flag, "true or false"),
 }

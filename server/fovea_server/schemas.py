@@ -33,7 +33,9 @@ class PredictRequest(BaseModel):
     iou: float = Field(
         _DEFAULT.iou, ge=0, le=1, description="overlap above which the weaker of two boxes goes"
     )
-    classes: list[int] | None = Field(None, description="class ids to keep; default all")
+    classes: list[int | str] | None = Field(
+        None, description="names or ids of the classes to keep; default all"
+    )
     max_det: int = Field(
         _DEFAULT.max_det, ge=1, le=MAX_DETECTIONS, description="most detections an image"
     )
@@ -67,17 +69,17 @@ class Tensor(BaseModel):
     data: list[object]
 
 
-class ErrorBody(BaseModel):
+class ErrorDetail(BaseModel):
     """A stable word for programs, a sentence for people."""
 
     code: str
     message: str
 
 
-class ErrorAnswer(BaseModel):
+class Error(BaseModel):
     """Every answer that is not 2xx."""
 
-    error: ErrorBody
+    error: ErrorDetail
 
 
 class ImageAnswer(BaseModel):
@@ -119,5 +121,5 @@ class PredictAnswer(BaseModel):
     model: str
     version: str
     task: Literal["detect", "tensors"]
-    images: list[ImageAnswer | TensorAnswer | ErrorAnswer]
+    images: list[ImageAnswer | TensorAnswer | Error]
     timing_ms: TimingMs

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 
 import httpx
 import numpy as np
@@ -11,7 +10,7 @@ from PIL import Image
 
 from fovea_client import Client
 from fovea_preprocess.image import decode_image
-from fovea_server.schemas import ErrorAnswer, PredictAnswer
+from fovea_server.schemas import Error, PredictAnswer
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def test_an_annotated_picture_on_request(url, scene, kind):
 )
 def test_errors_have_a_code_and_a_message(demo_server, scene, path, status, code):
     response = httpx.post(demo_server.url + path, content=scene)
-    ErrorAnswer.model_validate(response.json(), strict=True)
+    Error.model_validate(response.json(), strict=True)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
 
 
@@ -158,25 +157,6 @@ def test_health(demo_server):
 def test_what_is_nobodys_is_answered_as_triton_does(demo_server):
     response = httpx.post(demo_server.url + "/nowhere")
     assert (response.status_code, response.json()) == (404, {"error": "Not Found"})
-
-
-def test_openapi_describes_what_is_served(demo_server):
-    spec = httpx.get(demo_server.url + "/openapi.json").json()
-    predict = spec["paths"]["/v1/models/{name}/predict"]["post"]
-    assert {"image/*", "multipart/form-data", "application/json"} == set(
-        predict["requestBody"]["content"]
-    )
-    assert {"200", "400", "404", "408", "413", "422", "429", "503", "504"} <= set(
-        predict["responses"]
-    )
-    reference = predict["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
-    assert reference.rpartition("/")[2] in spec["components"]["schemas"]
-    text = json.dumps(spec)
-    for schema in {r.split('"')[0] for r in text.split('"#/components/schemas/')[1:]}:
-        assert schema in spec["components"]["schemas"], schema
-    docs = httpx.get(demo_server.url + "/docs")
-    assert docs.status_code == 200
-    assert "swagger" in docs.text.lower()
 
 
 def test_the_client_sees_the_same(demo_server, scene, demo_truth):

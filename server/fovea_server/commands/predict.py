@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fovea_engines.class_names import split_classes
 from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
 
@@ -38,7 +39,11 @@ def predict(
     ] = None,
     classes: Annotated[
         str | None,
-        typer.Option(metavar="IDS", help="Class ids to keep, e.g. 0,2.", show_default="all"),
+        typer.Option(
+            metavar="CLASSES",
+            help="Classes to keep, names or ids, e.g. person,2.",
+            show_default="all",
+        ),
     ] = None,
     max_det: Annotated[
         int | None, typer.Option(help="Most detections a picture.", show_default="300")
@@ -68,7 +73,7 @@ def predict(
     given: dict[str, Any] = {
         "conf": conf,
         "iou": iou,
-        "classes": _class_ids(classes),
+        "classes": _classes(classes),
         "max_det": max_det,
         "agnostic": agnostic or None,
     }
@@ -88,13 +93,13 @@ def predict(
         raise typer.Exit(1)
 
 
-def _class_ids(text: str | None) -> tuple[int, ...] | None:
+def _classes(text: str | None) -> tuple[int | str, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(int(word) for word in text.split(","))
+        return split_classes(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is not a list of class ids such as 0,2") from error
+        raise typer.BadParameter(f"{text!r} is not a list of classes such as person,2") from error
 
 
 def _open(model: str, repository: Path | None, url: str | None, given: dict[str, Any]) -> Predictor:

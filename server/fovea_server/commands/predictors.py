@@ -82,7 +82,7 @@ class LocalPredictor(Closing):
         self._version = models.latest(model)
         self._engine = Engine.open(models.folder(model, self._version))
         self._model = model
-        self._options = options
+        self._options = self._engine.resolve(options)
 
     def predict(self, image: bytes) -> Prediction:
         """See `Predictor`. "infer" is everything from letterbox to NMS."""

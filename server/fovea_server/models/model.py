@@ -55,6 +55,7 @@ class ServedModel:
         config: the `ModelConfig` message; complete from READY on.
         signature: its inputs and outputs, as clients see them.
         statistics: what it has done.
+        engine: what computes; None for an ensemble, and until it is loaded.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ServedModel:
         self._config = config
         self._find = find
         self._cache = cache
-        self._engine: Engine | None = None
+        self.engine: Engine | None = None
         self._pipeline: Pipeline | None = None
         self._scheduler: Scheduler | None = None
         self._labels: dict[str, tuple[str, ...]] = {}
@@ -222,7 +223,7 @@ class ServedModel:
             self._parts = Parts(self.config, self._find)
             self._labels = self._parts.labels()
         else:
-            self._engine = engine = open_engine(self._folder, self._config, self._settings)
+            self.engine = engine = open_engine(self._folder, self._config, self._settings)
             fill_in = not self._settings.disable_auto_complete_config
             self.config = complete(self._config, engine, fill_in=fill_in)
             check_fit(self.config, engine.session)
@@ -235,14 +236,14 @@ class ServedModel:
             name=self.name,
             version=self.version,
             config=self.config,
-            session=None if self._engine is None else self._engine.session,
+            session=None if self.engine is None else self.engine.session,
             statistics=self.statistics,
             cache=self._cache,
             find=self._find,
         )
-        if self._engine is not None and self._engine.preprocessor is not None:
+        if self.engine is not None and self.engine.preprocessor is not None:
             self._pipeline = open_pipeline(
-                self._engine, self._config, self._settings, self.statistics
+                self.engine, self._config, self._settings, self.statistics
             )
         self.reason, self._state = "", State.READY
         log.info(
@@ -254,9 +255,9 @@ class ServedModel:
         )
 
     def _describe(self) -> str:
-        if self._engine is None:
+        if self.engine is None:
             return f"an ensemble of {', '.join(self._config.composing)}"
-        card = self._engine.card
+        card = self.engine.card
         head = card.family or "not recognised (serves tensors)"
         return f"{card.backend} {card.precision}, head {head}"
 
@@ -287,6 +288,6 @@ class ServedModel:
             self._scheduler.close(timeout_s)
         if self._pipeline is not None:
             self._pipeline.close(timeout_s)
-        elif self._engine is not None:
-            self._engine.close()
-        self._scheduler = self._pipeline = self._engine = None
+        elif self.engine is not None:
+            self.engine.close()
+        self._scheduler = self._pipeline = self.engine = None

@@ -175,9 +175,10 @@ class Registry:
         names = set(self._slots)
         if not ready:
             names.update(self._repositories.folders())
-        return [entry for name in sorted(names) for entry in self._entries(name, ready)]
+        return [entry for name in sorted(names) for entry in self.entries(name, ready)]
 
-    def _entries(self, name: str, ready: bool) -> Iterator[IndexEntry]:
+    def entries(self, name: str, ready: bool = False) -> Iterator[IndexEntry]:
+        """What `index` has of one model."""
         slot = self._slots.get(name)
         versions = dict(sorted(slot.versions.items())) if slot is not None else {}
         for version, model in versions.items():

@@ -29,7 +29,7 @@ def prediction_json(prediction: Prediction) -> dict[str, Any]:
 
 
 def error_json(error: FoveaError) -> dict[str, Any]:
-    """The body of an error answer (`schemas.ErrorAnswer`)."""
+    """The body of an error answer (`schemas.Error`)."""
     return {"error": {"code": error.code, "message": str(error)}}
 
 

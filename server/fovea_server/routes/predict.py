@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
@@ -19,7 +19,6 @@ from fovea_preprocess.errors import (
     FoveaError,
     InvalidOption,
     InvalidRequest,
-    Restricted,
     ShuttingDown,
 )
 from fovea_preprocess.size import size_text
@@ -27,10 +26,11 @@ from fovea_server.dataplane import DataPlane, Prediction
 from fovea_server.parse import Source, Url, parse_body
 from fovea_server.pictures.answer import prediction_json
 from fovea_server.pictures.job import ImageResult
+from fovea_server.routes.access import restricted
 from fovea_server.routes.body import read_body
-from fovea_server.routes.openapi import PREDICT
+from fovea_server.routes.models import ModelName, Version
+from fovea_server.routes.openapi import described_prediction
 from fovea_server.settings import Settings
-from fovea_server.v2.service import Service
 
 if TYPE_CHECKING:
     from fovea_server.fetch import Fetcher
@@ -38,18 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def _unrestricted(request: Request) -> None:
-    """Let through only those who may infer, as over the v2 protocol."""
-    service: Service = request.app.state.service
-    key = service.http_restrictions.missing("inference", request.headers.get)
-    if key is not None:
-        raise Restricted(f"This API is restricted, expecting header '{key}'")
-
-
-router = APIRouter(tags=["predict"], dependencies=[Depends(_unrestricted)])
-
-ModelName = Annotated[str, Path(description="a model of the repository")]
-Version = Annotated[int, Path(ge=1, description="a version of it")]
+router = APIRouter(tags=["predict"], dependencies=[restricted("inference")])
 
 Picture = Literal["image/jpeg", "image/png"]
 _ANSWERS: dict[str, Picture | None] = {
@@ -61,15 +50,17 @@ _ANSWERS: dict[str, Picture | None] = {
 }
 
 
-@router.post("/v1/models/{name}/predict", **PREDICT)
+@router.post("/v1/models/{name}/predict", **described_prediction("predict"))
 async def predict(request: Request, name: ModelName) -> Response:
-    """Find things in pictures with the newest version of a model."""
+    """Find what is on one or more images, with the newest version of a model."""
     return await _answer(request, name, None)
 
 
-@router.post("/v1/models/{name}/versions/{version}/predict", **PREDICT)
+@router.post(
+    "/v1/models/{name}/versions/{version}/predict", **described_prediction("predict_version")
+)
 async def predict_version(request: Request, name: ModelName, version: Version) -> Response:
-    """Find things in pictures with one version of a model."""
+    """Find what is on one or more images, with one version of a model."""
     return await _answer(request, name, version)
 
 

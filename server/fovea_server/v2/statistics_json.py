@@ -41,10 +41,11 @@ def statistics_json(registry: Registry, name: str | None, version: int | None) -
     if name is not None and not found:
         raise InvalidRequest(f"requested model version is not available for model '{name}'")
     found.sort(key=lambda model: (model.name, model.version))
-    return {"model_stats": [_model(model) for model in found]}
+    return {"model_stats": [version_statistics(model) for model in found]}
 
 
-def _model(model: ServedModel) -> dict[str, Any]:
+def version_statistics(model: ServedModel) -> dict[str, Any]:
+    """Counters of one version of a model."""
     statistics = model.statistics
     return {
         "name": model.name,

@@ -1,0 +1,48 @@
+"""Class names become class ids."""
+
+import pytest
+
+from fovea_engines.class_names import resolve_classes, split_classes
+from fovea_engines.options import PredictOptions
+from fovea_preprocess.errors import InvalidRequest
+
+LABELS = ("person", "car", "Car", "car", "traffic light, red", "straße")
+
+
+@pytest.mark.parametrize(
+    ("classes", "ids"),
+    [
+        (("person",), (0,)),
+        (("Person", 7), (0, 7)),
+        (("car",), (1, 3)),
+        (("car", 3, "Car"), (1, 3, 2)),
+        (("traffic light, red",), (4,)),
+        (("STRASSE",), (5,)),
+    ],
+)
+def test_a_name_is_every_class_that_bears_it(classes, ids):
+    assert resolve_classes(PredictOptions(classes=classes), LABELS, "m").classes == ids
+
+
+def test_ids_and_no_classes_need_no_labels():
+    for classes in (None, (), (3, 5)):
+        options = PredictOptions(classes=classes)
+        assert resolve_classes(options, None, "m") is options
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "said"),
+    [
+        ("cat", None, "model 'm' has no labels, so it has no class 'cat': give class ids"),
+        ("CAR", LABELS, "no class 'CAR' spelt like that; it has 'Car' or 'car'"),
+        ("Persn", LABELS, "no class 'Persn'; did you mean 'person'"),
+        ("zebra", LABELS, "no class 'zebra'; its classes are person, car"),
+    ],
+)
+def test_an_unusable_name_is_told_with_advice(name, labels, said):
+    with pytest.raises(InvalidRequest, match=said):
+        resolve_classes(PredictOptions(classes=(name,)), labels, "m")
+
+
+def test_text_is_split_at_commas_outside_quotes():
+    assert split_classes('person, 5,"traffic light, red"') == ("person", 5, "traffic light, red")
