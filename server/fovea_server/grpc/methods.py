@@ -32,7 +32,7 @@ def inference_methods(service: Service, inference: Inference, intake: Intake) ->
     Returns:
         The handlers by the names of their methods.
     """
-    restrictions = service.grpc_restrictions
+    restrictions, traffic = service.grpc_restrictions, service.traffic
     models, repository = Models(service), Repository(service)
     memory, settings = SharedMemoryCalls(service), SettingsCalls(service)
     apis: dict[str, dict[str, Unary]] = {
@@ -65,21 +65,26 @@ def inference_methods(service: Service, inference: Inference, intake: Intake) ->
     }
     admit = guard(restrictions, "inference")
     handlers = {
-        "ModelInfer": unary("ModelInfer", inference.infer, parse_infer, admit, intake),
-        "ModelStreamInfer": stream(inference.stream, admit),
+        "ModelInfer": unary(
+            f"/{INFERENCE}/ModelInfer", inference.infer, parse_infer, admit, intake, traffic
+        ),
+        "ModelStreamInfer": stream(
+            f"/{INFERENCE}/ModelStreamInfer", inference.stream, admit, traffic
+        ),
     }
     for api, methods in apis.items():
         for name, method in methods.items():
             read = partial(parse, getattr(messages, f"{name}Request"))
-            handlers[name] = unary(name, method, read, guard(restrictions, api), intake)
+            full_name, let_in = f"/{INFERENCE}/{name}", guard(restrictions, api)
+            handlers[name] = unary(full_name, method, read, let_in, intake, traffic)
     return handlers
 
 
 def health_methods(service: Service, health: Health, intake: Intake) -> dict[str, Handler]:
     """The service that probes ask, alike."""
-    admit = guard(service.grpc_restrictions, "health")
+    admit, traffic = guard(service.grpc_restrictions, "health"), service.traffic
     # Of what they ask about nothing is read.
     return {
-        "Check": unary("Check", health.check, bytes, admit, intake),
-        "Watch": stream(health.watch, admit),
+        "Check": unary(f"/{HEALTH}/Check", health.check, bytes, admit, intake, traffic),
+        "Watch": stream(f"/{HEALTH}/Watch", health.watch, admit, traffic),
     }
