@@ -28,8 +28,8 @@ class Intake:
         # What is alone may be larger, for it could never come in otherwise.
         if self._held and self._held + size > self._limit:
             raise QueueFull(
-                f"{self._held / 1e6:.0f} MB of requests and answers are held already; "
-                "send again later",
+                f"{self._held / 1e6:.0f} MB of requests and answers are held already, of the "
+                f"{self._limit / 1e6:.0f} MB of --max-held-mb; send again later",
                 retry_after_s=1.0,
             )
         self._held += size

@@ -65,13 +65,13 @@ class LineFormatter(logging.Formatter):
         self, created: float, level: str, logger: str, message: str, fields: Mapping[str, Any]
     ) -> str:
         """A line for programs; extra fields cannot replace time, level, logger and message."""
-        value = {
-            **fields,
+        own = {
             "time": self._time(created),
             "level": level,
             "logger": logger,
             "message": message,
         }
+        value = {**own, **fields, **own}
         try:
             return orjson.dumps(value, default=str).decode()
         except TypeError:

@@ -16,6 +16,11 @@ from fovea_server.log_lines import LogFormat
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
+# Kubernetes adds these to every pod for a Service that is called fovea, or fovea-something.
+_OF_KUBERNETES = re.compile(
+    r"FOVEA_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+
 
 class ModelControlMode(StrEnum):
     """Who decides which models are loaded; Triton's words."""
@@ -206,6 +211,18 @@ def _collide(settings: Settings, one: str, other: str) -> bool:
         and 0 not in ports
         and (len(addresses) == 1 or not addresses.isdisjoint(_EVERY_ADDRESS))
     )
+
+
+def unknown_variables() -> list[str]:
+    """Names in the environment that begin with FOVEA_, and are neither ours nor Kubernetes'."""
+    return [
+        name
+        for name, value in sorted(os.environ.items())
+        if name.upper().startswith("FOVEA_")
+        and name.lower().removeprefix("fovea_") not in Settings.model_fields
+        and not _OF_KUBERNETES.fullmatch(name)
+        and not (name.endswith("_PORT") and "://" in value)
+    ]
 
 
 def silence_grpc() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from functools import partial
 
+import grpc
 from tritonclient.grpc import service_pb2 as messages
 
+from fovea_preprocess.errors import Unsupported
+from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
 from fovea_server.grpc.health import Health
 from fovea_server.grpc.infer_message import parse_infer
@@ -15,6 +19,7 @@ from fovea_server.grpc.repository import Repository
 from fovea_server.grpc.settings import SettingsCalls
 from fovea_server.grpc.shared_memory import SharedMemoryCalls
 from fovea_server.intake import Intake
+from fovea_server.traffic.traffic import Traffic
 from fovea_server.v2.service import Service
 
 INFERENCE = "inference.GRPCInferenceService"
@@ -88,3 +93,22 @@ def health_methods(service: Service, health: Health, intake: Intake) -> dict[str
         "Check": unary(f"/{HEALTH}/Check", health.check, bytes, admit, intake, traffic),
         "Watch": stream(f"/{HEALTH}/Watch", health.watch, admit, traffic),
     }
+
+
+class OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Refuses methods that do not exist, as gRPC would, but with an id and a line in the log.
+
+    Args:
+        traffic: hears of each call.
+    """
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        """The handler of any method; unary calls are streams of one message."""
+        return stream(handler_call_details.method, _not_found, lambda context: None, self._traffic)
+
+
+async def _not_found(requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+    raise Unsupported("Method not found!")

@@ -105,7 +105,7 @@ class AccessLog:
             created,
             logging.getLevelName(level),
             log.name,
-            f"{client} {method} {_cut(path)!r}{named} status={status} bytes={size} "
+            f"{client} {method if method.isprintable() else '-'} {_cut(path)!r}{named} status={status} bytes={size} "
             f"ms={1e3 * (ended - began):.2f} id={request_id}",
         )
 
