@@ -17,10 +17,8 @@ def warn_of_unknown_variables() -> None:
     A warning and no error: a platform may add variables of its own beside the operator's.
     """
     # Flags have second names; their settings do not, but people will try.
-    meant = {name: name for name in Settings.model_fields}
-    meant |= {
-        other.removeprefix("--").replace("-", "_"): name for name, other in OTHER_NAMES.items()
-    }
+    meant = {other[2:].replace("-", "_"): name for name, other in OTHER_NAMES.items()}
+    meant |= {name: name for name in Settings.model_fields}
     for variable in unknown_variables():
         close = get_close_matches(variable.lower().removeprefix("fovea_"), meant, 1)
         advice = f"did you mean FOVEA_{meant[close[0]].upper()}? " if close else ""

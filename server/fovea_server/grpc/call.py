@@ -32,12 +32,14 @@ class Call:
         status: name of the gRPC status.
         error: the answer, where it is one that was raised on purpose.
         size: bytes of the answers.
+        model: that was asked for, of a stream the latest; "" where there is none.
     """
 
     def __init__(self, method: str, context: Context, traffic: Traffic) -> None:
         self.status = "CANCELLED"
         self.error: FoveaError | None = None
         self.size = 0
+        self.model = ""
         self._began = time.monotonic()
         self._method, self._context, self._traffic = method, context, traffic
         given = dict(context.invocation_metadata() or ()).get(HEADER)
@@ -57,7 +59,7 @@ class Call:
     def close(self, message: Any = None) -> None:
         """Account for the call, whose request was this; None where it could not be read."""
         method = self._method.rpartition("/")[2]
-        model = getattr(message, "model_name", "")
+        model = getattr(message, "model_name", self.model)
         if not model and method.startswith("Model"):
             model = getattr(message, "name", "")
         if method == "ModelInfer":

@@ -70,7 +70,7 @@ class InferStream:
         self._reader = asyncio.create_task(self._read(requests))
         try:
             while (task := await self._begun.get()) is not None:
-                request_id, answer, _ = await task
+                request_id, answer, call.model = await task
                 if isinstance(answer, bytes):
                     await call.write(streamed_bytes(answer))
                     self._give_back(len(answer))

@@ -100,12 +100,14 @@ class AccessLog:
 
     def _text_line(self, created: float, ended: float, level: int, access: Access) -> str:
         client, method, path, model, status, size, began, request_id = access
+        # A gRPC client may call a method by any name.
+        shown = method if method.isprintable() else "-"
         named = f" model={model!r}" if model else ""
         return self._log.lines.text_line(
             created,
             logging.getLevelName(level),
             log.name,
-            f"{client} {method if method.isprintable() else '-'} {_cut(path)!r}{named} status={status} bytes={size} "
+            f"{client} {shown} {_cut(path)!r}{named} status={status} bytes={size} "
             f"ms={1e3 * (ended - began):.2f} id={request_id}",
         )
 
