@@ -64,7 +64,9 @@ class Call:
             model = getattr(message, "name", "")
         if method == "ModelInfer":
             self._traffic.inferred(model, self.status, self._began, self.error)
-        self._traffic.answered(
+        if self._traffic.access_log is None:
+            return
+        self._traffic.access_log.add(
             Access(
                 _address(self._context.peer()),
                 method,

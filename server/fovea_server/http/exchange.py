@@ -251,9 +251,11 @@ class Exchange:
             model, api = unquote(request.names["model"] or ""), route.api
         if api == "inference":
             traffic.inferred(model, status, self._began, error)
+        if traffic.access_log is None:
+            return
         peer = self._connection.client
         client, target = peer[0] if peer else "-", self._target.decode("latin-1")
-        traffic.answered(
+        traffic.access_log.add(
             Access(client, self._method, target, model, status, size, self._began, self._id),
             probe=api == "health",
         )

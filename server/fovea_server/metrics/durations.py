@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from fovea_server.metrics.histogram import Histogram
 from fovea_server.metrics.text import Family
 
@@ -12,17 +14,22 @@ _BOUNDS_S = (
 
 
 class Durations:
-    """A histogram for each model and status; of one thread, any may read."""
+    """A histogram for each model and status; one thread adds, any may read.
 
-    def __init__(self) -> None:
-        self._histograms: dict[tuple[str, str], Histogram] = {}
+    Args:
+        models: the names that become labels; a client's other names count as "".
+    """
 
-    def observe(self, model: str, status: str, seconds: float) -> None:
+    def __init__(self, models: Container[str]) -> None:
+        self._models = models
+        self._histograms: dict[tuple[str, int | str], Histogram] = {}
+
+    def observe(self, model: str, status: int | str, seconds: float) -> None:
         """A request was answered."""
-        key = (model, status)
-        histogram = self._histograms.get(key)
+        histogram = self._histograms.get((model, status))
         if histogram is None:
-            histogram = self._histograms[key] = Histogram(_BOUNDS_S)
+            key = (model if model in self._models else "", status)
+            histogram = self._histograms.setdefault(key, Histogram(_BOUNDS_S))
         histogram.observe(seconds)
 
     def family(self) -> Family:
@@ -33,5 +40,5 @@ class Durations:
             "Time from a request for inference to its answer, over HTTP and gRPC",
         )
         for (model, status), histogram in list(self._histograms.items()):
-            histogram.add_to(family, {"model": model, "status": status})
+            histogram.add_to(family, {"model": model, "status": str(status)})
         return family

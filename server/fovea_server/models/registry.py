@@ -116,7 +116,7 @@ class Registry:
         if self.reason and not self._slots:
             log.warning("%s", self.reason)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._slots
 
     def __iter__(self) -> Iterator[ServedModel]:

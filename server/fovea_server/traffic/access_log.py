@@ -52,7 +52,7 @@ class AccessLog:
 
     def __init__(self, log: ServerLog) -> None:
         self._log = log
-        self._waiting: list[tuple[float, float, int, Access]] = []
+        self._waiting: list[tuple[float, float, str, Access]] = []
         self._dropped = 0
         # A thread of its own: it stands still where nobody reads stderr.
         self._thread = ThreadPoolExecutor(1, "access-log")
@@ -67,7 +67,8 @@ class AccessLog:
         if len(self._waiting) >= _MOST_WAITING:
             self._dropped += 1
             return
-        self._waiting.append((time.time(), time.monotonic(), level, access))
+        name = "DEBUG" if probe else "INFO"
+        self._waiting.append((time.time(), time.monotonic(), name, access))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._flush)
 
@@ -94,24 +95,24 @@ class AccessLog:
         self._begin_to_write()
         self._thread.shutdown()
 
-    def _write(self, batch: list[tuple[float, float, int, Access]]) -> None:
+    def _write(self, batch: list[tuple[float, float, str, Access]]) -> None:
         line = self._json_line if self._log.lines.is_json else self._text_line
         self._log.write("".join(f"{line(*entry)}\n" for entry in batch))
 
-    def _text_line(self, created: float, ended: float, level: int, access: Access) -> str:
+    def _text_line(self, created: float, ended: float, level: str, access: Access) -> str:
         client, method, path, model, status, size, began, request_id = access
         # A gRPC client may call a method by any name.
         shown = method if method.isprintable() else "-"
         named = f" model={model!r}" if model else ""
         return self._log.lines.text_line(
             created,
-            logging.getLevelName(level),
+            level,
             log.name,
             f"{client} {shown} {_cut(path)!r}{named} status={status} bytes={size} "
             f"ms={1e3 * (ended - began):.2f} id={request_id}",
         )
 
-    def _json_line(self, created: float, ended: float, level: int, access: Access) -> str:
+    def _json_line(self, created: float, ended: float, level: str, access: Access) -> str:
         client, method, path, model, status, size, began, request_id = access
         path = _cut(path)
         fields = {
@@ -125,9 +126,7 @@ class AccessLog:
             "id": request_id,
         }
         message = f"{method} {path} {status}"
-        return self._log.lines.json_line(
-            created, logging.getLevelName(level), log.name, message, fields
-        )
+        return self._log.lines.json_line(created, level, log.name, message, fields)
 
 
 def _cut(path: str) -> str:

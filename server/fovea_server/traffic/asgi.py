@@ -58,9 +58,11 @@ class WithTraffic:
             if model and path.endswith("/predict") and scope["method"] == "POST":
                 error = scope.get("state", {}).get("error")
                 self._traffic.inferred(model, status, began, error)
-            query = scope["query_string"]
-            target = scope["raw_path"] + (b"?" + query if query else b"")
-            client = scope["client"][0] if scope["client"] else "-"
-            text = target.decode("latin-1")
-            access = Access(client, scope["method"], text, model, status, size, began, own_id)
-            self._traffic.answered(access, probe=path.startswith(_PROBES))
+            if (access_log := self._traffic.access_log) is not None:
+                client = scope["client"][0] if scope["client"] else "-"
+                target = b"?".join(filter(None, (scope["raw_path"], scope["query_string"])))
+                text, method = target.decode("latin-1"), scope["method"]
+                access_log.add(
+                    Access(client, method, text, model, status, size, began, own_id),
+                    probe=path.startswith(_PROBES),
+                )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import random
+import itertools
 import re
+import secrets
 
 HEADER = "x-request-id"
 
 # No spaces and no control characters: the id stands in log lines and in headers.
 _SANE = re.compile(r"[\x21-\x7e]{1,128}")
 
+# Together unique, and much cheaper than a UUID; an id need not be secret.
+_PROCESS = secrets.token_hex(8)
+_COUNTER = itertools.count(1)
+
 
 def request_id(given: str | None) -> str:
     """The given id, or a fresh one where it is absent, too long or not printable ASCII."""
     if given is not None and _SANE.fullmatch(given):
         return given
-    # An id need not be secret, and this costs a tenth of a UUID.
-    return f"{random.getrandbits(128):032x}"
+    return f"{_PROCESS}{next(_COUNTER):08x}"

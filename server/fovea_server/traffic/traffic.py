@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fovea_preprocess.errors import FoveaError
 from fovea_server.logs import SERVER_LOG
 from fovea_server.metrics.durations import Durations
-from fovea_server.traffic.access_log import Access, AccessLog
+from fovea_server.traffic.access_log import AccessLog
 from fovea_server.traffic.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -26,23 +26,14 @@ class Traffic:
 
     Attributes:
         durations: of the requests that asked a model to infer.
+        access_log: of every request; None where that is switched off.
     """
 
     def __init__(self, registry: Registry, *, log_access: bool) -> None:
         self._registry = registry
-        self._access_log = AccessLog(SERVER_LOG) if log_access else None
         self._refusals = Refusals()
-        self.durations = Durations()
-
-    def answered(self, access: Access, *, probe: bool = False) -> None:
-        """Log a request that was answered, or whose client went away.
-
-        Args:
-            access: the request.
-            probe: it asked for health or metrics, and is logged at DEBUG.
-        """
-        if self._access_log is not None:
-            self._access_log.add(access, probe=probe)
+        self.durations = Durations(registry)
+        self.access_log = AccessLog(SERVER_LOG) if log_access else None
 
     def inferred(
         self, model: str, status: int | str, began: float, error: FoveaError | None
@@ -55,14 +46,12 @@ class Traffic:
             began: by `time.monotonic`.
             error: the answer, where it was one.
         """
-        if model not in self._registry:
-            model = ""
-        self.durations.observe(model, str(status), time.monotonic() - began)
+        self.durations.observe(model, status, time.monotonic() - began)
         if error is not None:
-            self._refusals.add(model, error)
+            self._refusals.add(model if model in self._registry else "", error)
 
     async def close(self) -> None:
         """Write what is still to be logged."""
         self._refusals.close()
-        if self._access_log is not None:
-            await self._access_log.close()
+        if self.access_log is not None:
+            await self.access_log.close()
