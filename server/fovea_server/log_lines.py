@@ -18,8 +18,8 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 
 # Attributes of every record; all others are extra fields of one record.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# uvicorn repeats the message in colour.
-_LEFT_OUT = _STANDARD | {"color_message"}
+# uvicorn repeats the message in colour; the others are Fovea's own fields.
+_LEFT_OUT = _STANDARD | {"color_message", "time", "level", "logger"}
 
 
 class LineFormatter(logging.Formatter):
@@ -64,14 +64,14 @@ class LineFormatter(logging.Formatter):
     def json_line(
         self, created: float, level: str, logger: str, message: str, fields: Mapping[str, Any]
     ) -> str:
-        """A line for programs; extra fields cannot replace time, level, logger and message."""
-        own = {
+        """A line for programs."""
+        value = {
             "time": self._time(created),
             "level": level,
             "logger": logger,
             "message": message,
+            **fields,
         }
-        value = {**own, **fields, **own}
         try:
             return orjson.dumps(value, default=str).decode()
         except TypeError:
