@@ -102,6 +102,7 @@ async def _to_docs() -> Response:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FoveaError)
+    request.state.error = error
     headers = {}
     if isinstance(error, QueueFull):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))

@@ -5,15 +5,13 @@ Which severities, and how, can change while the server runs (the logging extensi
 
 from __future__ import annotations
 
-import copy
 import logging
-import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fovea_preprocess.errors import InvalidOption
-
-requests = logging.getLogger("fovea_server.requests")
-"""A line for each request, at DEBUG; ask `isEnabledFor` before making one."""
+from fovea_server.log_lines import LineFormatter, LogFormat
 
 _PACKAGES = ("fovea_server", "fovea_engines", "fovea_preprocess")
 _SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
@@ -25,8 +23,9 @@ class ServerLog(logging.Filter):
     Attributes:
         file: where it goes; None for stderr.
         told: the severities that are told, of INFO, WARNING and ERROR.
-        verbose: above 0, every request is told, and what helps to find a fault.
-        iso8601: whether times are told in UTC as ISO 8601 has them; else local time.
+        verbose: above 0, DEBUG is logged too: health probes, scrapes, details.
+        format: of the lines: text with local times, text with UTC times, or JSON.
+        lines: formats them.
     """
 
     def __init__(self) -> None:
@@ -34,8 +33,9 @@ class ServerLog(logging.Filter):
         self.file: Path | None = None
         self.told = frozenset(_SEVERITIES)
         self.verbose = 0
-        self.iso8601 = False
-        self._handler: logging.Handler | None = None
+        self.format: LogFormat = "default"
+        self.lines = LineFormatter(lambda: self.format)
+        self._handler: logging.StreamHandler[Any] | None = None
 
     def open(self, file: Path | None) -> None:
         """Tell everything there from now on.
@@ -44,10 +44,12 @@ class ServerLog(logging.Filter):
             InvalidOption: the file cannot be written.
         """
         try:
-            handler = logging.StreamHandler() if file is None else logging.FileHandler(file)
+            handler: logging.StreamHandler[Any] = (
+                logging.StreamHandler() if file is None else logging.FileHandler(file)
+            )
         except OSError as error:
             raise InvalidOption(f"the log cannot be written to {file}: {error}") from error
-        handler.setFormatter(_Line(self))
+        handler.setFormatter(self.lines)
         handler.addFilter(self)
         root = logging.getLogger()
         if self._handler is not None:
@@ -62,6 +64,21 @@ class ServerLog(logging.Filter):
         logging.getLogger().setLevel(min(told, default=logging.CRITICAL + 1))
         for package in _PACKAGES:
             logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)
+
+    def write(self, text: str) -> None:
+        """Write formatted lines; blocks while stderr is a full pipe."""
+        handler = self._handler
+        if handler is None:
+            return
+        assert handler.lock is not None, "only a handler after fork has none"
+        # A full disk must not stop the server.
+        with handler.lock, suppress(OSError, ValueError):
+            handler.stream.write(text)
+            handler.flush()
+
+    def takes(self, logger: logging.Logger, level: int) -> bool:
+        """Whether a record of this logger would be logged; `level` is INFO or DEBUG."""
+        return logger.isEnabledFor(level) and (level < logging.INFO or level in self.told)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is told."""
@@ -80,7 +97,7 @@ def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) ->
     Args:
         level: least severity that is told: debug, info, warning or error; debug is `verbose` 1.
         file: where it goes; None for stderr.
-        verbose: above 0, every request is told.
+        verbose: above 0, DEBUG is logged too: health probes, scrapes, details.
 
     Raises:
         InvalidOption: the file cannot be written.
@@ -92,21 +109,3 @@ def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) ->
     # What these tell otherwise, of their own steps and of every request, is told here by Fovea.
     for library in ("httpx", "uvicorn"):
         logging.getLogger(library).setLevel(logging.WARNING)
-
-
-class _Line(logging.Formatter):
-    def __init__(self, log: ServerLog) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-        self._log = log
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        if record.name.startswith("uvicorn"):
-            # Whose HTTP server it is, is nothing that the operator chose.
-            record = copy.copy(record)
-            record.name = "fovea_server.http"
-        return super().formatMessage(record)
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        if not self._log.iso8601:
-            return super().formatTime(record, datefmt)
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))

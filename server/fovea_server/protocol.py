@@ -90,7 +90,7 @@ class ServerProtocol(HttpToolsProtocol):
             self._exchange.give_up(InvalidRequest(msg))
         elif isinstance(newest, RequestResponseCycle) and newest.more_body:
             if newest is self._running and not newest.response_started:
-                super().send_400_response(msg)
+                Refusal(self._front, self, msg).start()
             else:
                 self.close()
             return

@@ -21,9 +21,9 @@ from fovea_server.app import create_app
 from fovea_server.http.front import Front
 from fovea_server.intake import Intake
 from fovea_server.protocol import ServerProtocol
-from fovea_server.request_log import RequestLog
 from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
+from fovea_server.traffic.asgi import WithTraffic
 from fovea_server.v2.service import Service
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ class Server(uvicorn.Server):
         await asyncio.gather(super().shutdown(sockets), self._stop_others(timeout_s))
         await asyncio.to_thread(self._service.plane.registry.close)
         self._service.cuda_shared_memory.close()
+        await self._service.traffic.close()
         log.info("stopped")
 
     async def _stop_others(self, grace_s: float) -> None:
@@ -125,7 +126,7 @@ def make_server(service: Service) -> Server:
     protocol: Any = partial(ServerProtocol, front=Front(service, intake))
     return Server(
         uvicorn.Config(
-            RequestLog(create_app(service, intake)),
+            WithTraffic(create_app(service, intake), service.traffic),
             host=settings.http_address,
             port=settings.http_port,
             loop="uvloop",
@@ -133,6 +134,8 @@ def make_server(service: Service) -> Server:
             ws="none",
             lifespan="on",
             access_log=False,
+            # The log names the peer of the connection, whatever a header says.
+            proxy_headers=False,
             log_config=None,
             server_header=False,
             ssl_certfile=certificate,

@@ -12,7 +12,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from fovea_server.log_lines import LogFormat
+
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
+
+# Kubernetes adds these to every pod for a Service that is called fovea, or fovea-something.
+_OF_KUBERNETES = re.compile(
+    r"FOVEA_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
 
 
 class ModelControlMode(StrEnum):
@@ -141,13 +148,16 @@ class Settings(BaseSettings):
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least that is logged; debug: with every request"
+        "info", description="least that is logged; debug: with health probes and scrapes"
     )
-    log_verbose: int = Field(0, ge=0, description="above 0: every request too")
+    log_verbose: int = Field(0, ge=0, description="above 0: as --log-level=debug")
     log_info: bool = Field(True, description="log events, not only warnings and errors")
     log_warning: bool = Field(True, description="log warnings")
     log_error: bool = Field(True, description="log errors")
-    log_format: Literal["default", "ISO8601"] = Field("default", description="how times are logged")
+    log_access: bool = Field(True, description="log every request, with its status and time")
+    log_format: LogFormat = Field(
+        "default", description="default: local times; ISO8601: UTC; json: an object a line, UTC"
+    )
     log_file: Path | None = Field(None, description="file of the log; default stderr")
 
     max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests at once, MiB")
@@ -211,6 +221,18 @@ def _collide(settings: Settings, one: str, other: str) -> bool:
         and 0 not in ports
         and (len(addresses) == 1 or not addresses.isdisjoint(_EVERY_ADDRESS))
     )
+
+
+def unknown_variables() -> list[str]:
+    """Names in the environment that begin with FOVEA_, and are neither ours nor Kubernetes'."""
+    return [
+        name
+        for name, value in sorted(os.environ.items())
+        if name.upper().startswith("FOVEA_")
+        and name.lower().removeprefix("fovea_") not in Settings.model_fields
+        and not _OF_KUBERNETES.fullmatch(name)
+        and not (name.endswith("_PORT") and "://" in value)
+    ]
 
 
 def silence_grpc() -> None:

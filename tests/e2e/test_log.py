@@ -1,10 +1,10 @@
-"""What an operator reads: every request where that is asked, and no lines but Fovea's own."""
+"""What an operator reads: no lines but Fovea's own, and a warning while requests are refused."""
 
 import re
 import socket
+import time
 from pathlib import Path
 
-import grpc
 import httpx
 import onnx
 import pytest
@@ -12,7 +12,6 @@ from onnx import TensorProto, helper
 from tests.certificates import make_pair
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \S+ (DEBUG|INFO|WARNING|ERROR) +fovea_[\w.]+: .")
-METHOD = "/inference.GRPCInferenceService/"
 
 
 @pytest.fixture
@@ -31,39 +30,6 @@ def repository(tmp_path) -> Path:
     )
     (folder / "config.pbtxt").write_text("max_batch_size: 0")
     return folder.parent
-
-
-def requests_of(server) -> list[str]:
-    lines = server.log.read_text().splitlines()
-    return [line.partition("fovea_server.requests: ")[2] for line in lines if "requests:" in line]
-
-
-def test_every_request_is_told_over_http_and_grpc(demo_repository, serve, scene):
-    server = serve(demo_repository, "--log-verbose=1")
-    httpx.get(f"{server.url}/v2/models/digits")
-    httpx.post(f"{server.predict_url('digits')}?conf=0.5", content=scene)
-    httpx.get(f"{server.url}/v1/nothing")
-    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
-        channel.unary_unary(f"{METHOD}ServerLive")(b"")
-        channel.unary_unary(f"{METHOD}ModelMetadata")(b"\n\6digits")
-        with pytest.raises(grpc.RpcError):
-            channel.unary_unary(f"{METHOD}ModelInfer")(b"\n\6nobody")
-        assert list(channel.stream_stream(f"{METHOD}ModelStreamInfer")(iter([b""])))
-        strict = [("triton_grpc_error", "true")]
-        with pytest.raises(grpc.RpcError):
-            list(channel.stream_stream(f"{METHOD}ModelStreamInfer")(iter([b""]), metadata=strict))
-    assert server.stop() == 0
-    told = [line for line in requests_of(server) if "/health/" not in line]
-    assert told == [
-        "GET '/v2/models/digits' 200",
-        "POST '/v1/models/digits/predict?conf=0.5' 200",
-        "GET '/v1/nothing' 404",
-        "gRPC ServerLive OK",
-        "gRPC ModelMetadata 'digits' OK",
-        "gRPC ModelInfer 'nobody' NOT_FOUND",
-        "gRPC stream OK",
-        "gRPC stream NOT_FOUND",
-    ]
 
 
 def test_no_library_speaks_for_itself(repository, tmp_path, serve):
@@ -87,3 +53,27 @@ def test_no_library_speaks_for_itself(repository, tmp_path, serve):
     assert lines
     assert [line for line in lines if not LINE.match(line)] == []
     assert any(f"HTTP on 127.0.0.1 port {server.port}" in line for line in lines)
+
+
+def test_refused_requests_are_warned_of_once_and_counted_at_the_end(demo_repository, serve, scene):
+    server = serve(demo_repository, "--max-held-mb=0.1", "--max-queue=1")
+    head = f"POST /v1/models/digits/predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(scene)}\r\n\r\n"
+    url = server.predict_url("digits")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        # It is held until the rest arrives, which it never does.
+        connection.sendall(head.encode() + scene[:-1])
+        until = time.monotonic() + 30
+        while httpx.post(url, content=scene).status_code != 429 and time.monotonic() < until:
+            pass
+        statuses = [httpx.post(url, content=scene).status_code for _ in range(5)]
+        tensors = f"{server.url}/v2/models/digits/infer"
+        statuses += [httpx.post(tensors, content=scene).status_code for _ in range(2)]
+    assert statuses == [429] * 5 + [503] * 2
+    assert server.stop() == 0
+    warned = [
+        line for line in server.log.read_text().splitlines() if "fovea_server.refused" in line
+    ]
+    assert len(warned) == 2
+    assert "1 request refused in the last minute: 1 queue_full of model 'digits'" in warned[0]
+    assert "7 requests refused in the last minute: 7 queue_full of model 'digits'" in warned[1]
+    assert "--max-held-mb" in warned[1]

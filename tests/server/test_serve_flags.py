@@ -149,7 +149,7 @@ def test_ports_that_may_be_alike(args):
         (["--allow-url=perhaps"], "--allow-url: "),
         (["--model-control-mode=auto"], "--model-control-mode: "),
         (["--no-such-flag=true"], "--no-such-flag"),
-        (["--log-format=X"], "--log-format: Input should be 'default' or 'ISO8601'"),
+        (["--log-format=X"], "--log-format: Input should be 'default', 'ISO8601' or 'json'"),
         (["--log-level=X"], "--log-level: Input should be 'debug', 'info', 'warning' or 'error'"),
         (
             ["--grpc-infer-response-compression-level=9"],
@@ -180,7 +180,7 @@ def test_help_names_what_has_no_effect_and_shows_no_insides():
     named = shown[shown.index(IDLE) + len(IDLE) :].replace(",", "").split()
     assert named == list(map(flag, WITHOUT_EFFECT))
     assert "Undefined" not in shown
-    assert "--log-format default|ISO8601" in shown
+    assert "--log-format default|ISO8601|json" in shown
 
 
 @pytest.mark.parametrize("command", ["build", "predict", "eval", "demo", "doctor"])

@@ -94,6 +94,7 @@ def serve(
 
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """
+    from fovea_server.commands.variables import warn_of_unknown_variables
     from fovea_server.listen import bind_all
     from fovea_server.logs import SERVER_LOG, set_up_logging
     from fovea_server.models.registry import Registry
@@ -106,6 +107,7 @@ def serve(
     switches = {name: getattr(settings, name) for name in ("log_info", "log_warning", "log_error")}
     off = {name: on for name, on in switches.items() if not on}
     LogSettings(SERVER_LOG).update({"log_format": settings.log_format, **off})
+    warn_of_unknown_variables()
     registry = Registry(settings)
     listeners = bind_all(settings)
     # What can be wrong with the settings is told before any model is loaded.

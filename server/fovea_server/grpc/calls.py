@@ -12,17 +12,17 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
+from fovea_server.grpc.call import Call, Context
 from fovea_server.intake import Intake
-from fovea_server.logs import requests as requests_log
 from fovea_server.status import grpc_status
+from fovea_server.traffic.traffic import Traffic
 from fovea_server.v2.restrictions import Restrictions
 
 log = logging.getLogger(__name__)
 
-Context: TypeAlias = grpc.aio.ServicerContext
 Handler: TypeAlias = grpc.RpcMethodHandler
 Unary = Callable[[Any], Awaitable[Any]]
-Stream = Callable[[AsyncIterator[bytes], Context], Awaitable[None]]
+Stream = Callable[[AsyncIterator[bytes], Context, Call], Awaitable[None]]
 Guard = Callable[[Context], None]
 
 # Bytes from which a request takes longer to read than the event loop should stand still.
@@ -62,20 +62,27 @@ def guard(restrictions: Restrictions, api: str) -> Guard:
 
 
 def unary(
-    name: str, method: Unary, read: Callable[[bytes], Any], admit: Guard, intake: Intake
+    name: str,
+    method: Unary,
+    read: Callable[[bytes], Any],
+    admit: Guard,
+    intake: Intake,
+    traffic: Traffic,
 ) -> Handler:
     """A call with one request and one answer.
 
     Args:
-        name: of the call.
+        name: of the call, with its service.
         method: takes what was read and gives a message, or its bytes.
         read: makes sense of the bytes of a request.
         admit: raises for calls that may not be made.
         intake: counts the bytes of requests, and of large answers until they are sent.
+        traffic: hears of each call.
     """
 
     async def answer(data: bytes, context: Context) -> bytes:
-        message, status, held = None, "CANCELLED", 0
+        call = Call(name, context, traffic)
+        message, held = None, 0
         try:
             admit(context)
             intake.take(len(data))
@@ -87,53 +94,54 @@ def unary(
             encoded: bytes = found if type(found) is bytes else found.SerializeToString()
             if len(encoded) >= LARGE:
                 _hold(intake, len(encoded), context)
-            status = "OK"
+            call.status, call.size = "OK", len(encoded)
             return encoded
         except FoveaError as error:
-            status = grpc_status(error)
+            call.fail(error)
             await refuse(context, error)
         except Exception:
             log.exception("a call failed")
-            status = grpc_status(fault())
+            call.fail(fault())
             await refuse(context, fault())
         finally:
             intake.give_back(held)
-            if requests_log.isEnabledFor(logging.DEBUG):
-                requests_log.debug("gRPC %s%s %s", name, _about(message), status)
+            call.close(message)
 
     return grpc.unary_unary_rpc_method_handler(answer)
 
 
-def stream(method: Stream, admit: Guard) -> Handler:
+def stream(name: str, method: Stream, admit: Guard, traffic: Traffic) -> Handler:
     """A call with many requests and many answers.
 
     Args:
+        name: of the call, with its service.
         method: reads and writes them, as bytes.
         admit: raises for calls that may not be made.
+        traffic: hears of each call.
     """
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
-        status = "CANCELLED"
+        call = Call(name, context, traffic)
         try:
             admit(context)
-            await method(requests, context)
-            status = "OK"
+            await method(requests, context, call)
+            call.status = "OK"
         except FoveaError as error:
-            status = grpc_status(error)
+            call.fail(error)
             await refuse(context, error)
         except grpc.aio.AbortError:
             # The client asked for its stream to end with its first error.
-            status = str(context.code().name)
+            call.status = str(context.code().name)
             raise
         except grpc.aio.InternalError:
             # The client has left while it was written to; there is nobody to tell.
             raise asyncio.CancelledError from None
         except Exception:
             log.exception("a stream failed")
-            status = grpc_status(fault())
+            call.fail(fault())
             await refuse(context, fault())
         finally:
-            requests_log.debug("gRPC %s %s", method.__name__, status)
+            call.close()
 
     return grpc.stream_stream_rpc_method_handler(answer)
 
@@ -153,12 +161,6 @@ def _hold(intake: Intake, size: int, context: Context) -> None:
     """Count an answer until the client has it, or has left."""
     intake.take(size)
     context.add_done_callback(lambda _: intake.give_back(size))
-
-
-def _about(message: Any) -> str:
-    """The model or region that a request names, if it names one."""
-    name = getattr(message, "model_name", "") or getattr(message, "name", "")
-    return f" {name!r}" if name else ""
 
 
 def _cut(details: str) -> str:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fovea_server.grpc.calls import Context
+from fovea_server.grpc.call import Call, Context
 from fovea_server.models.registry import Registry
 
 _SERVING = bytes([1 << 3, 1])
@@ -34,16 +34,16 @@ class Health:
         """Check: now."""
         return _SERVING if self._registry.ready else _NOT_SERVING
 
-    async def watch(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def watch(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Watch: now, and whenever it changes, until the server stops."""
         told = b""
         while not self._closed.is_set():
             if (status := await self.check(None)) != told:
                 told = status
-                await context.write(told)
+                await call.write(told)
             await _sleep(self._closed, _LOOK_S)
         if told != _NOT_SERVING:
-            await context.write(_NOT_SERVING)
+            await call.write(_NOT_SERVING)
 
     def close(self) -> None:
         """Tell those who watch that it is over."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 from fovea_preprocess.errors import FoveaError, QueueFull
-from fovea_server.grpc.calls import Context, refuse
+from fovea_server.grpc.call import Call, Context
+from fovea_server.grpc.calls import refuse
 from fovea_server.grpc.infer_response import streamed_bytes, streamed_error
 from fovea_server.intake import Intake
+from fovea_server.status import grpc_status
+from fovea_server.traffic.traffic import Traffic
 
 # A client that sends this stops at its first error, which it then gets as the call's status.
 _STRICT = ("triton_grpc_error", "true")
@@ -23,10 +27,12 @@ class Outcome(NamedTuple):
     Attributes:
         request_id: its own; "" for none.
         answer: bytes of a `ModelInferResponse`, or what was wrong.
+        model: that was asked for; "" where that could not be read.
     """
 
     request_id: str
     answer: bytes | FoveaError
+    model: str
 
 
 class InferStream:
@@ -36,14 +42,20 @@ class InferStream:
         infer: runs a request; never raises a FoveaError.
         most: requests under way at once; more are not read until there is room.
         intake: counts the bytes of requests and of answers that are not written yet.
+        traffic: hears of each request.
     """
 
     def __init__(
-        self, infer: Callable[[bytes], Awaitable[Outcome]], most: int, intake: Intake
+        self,
+        infer: Callable[[bytes], Awaitable[Outcome]],
+        most: int,
+        intake: Intake,
+        traffic: Traffic,
     ) -> None:
         self._infer = infer
         self._most = most
         self._intake = intake
+        self._traffic = traffic
         # Requests that are not answered yet, and what of them and their answers is in the intake.
         self._under_way = self._held = 0
         self._freed = asyncio.Event()
@@ -52,20 +64,20 @@ class InferStream:
         self._tasks: set[asyncio.Task[Outcome]] = set()
         self._reader: asyncio.Task[None] | None = None
 
-    async def run(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def run(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Answer until the client has said all; cancelling this cancels what is under way."""
         strict = _STRICT in (context.invocation_metadata() or ())
         self._reader = asyncio.create_task(self._read(requests))
         try:
             while (task := await self._begun.get()) is not None:
-                request_id, answer = await task
+                request_id, answer, call.model = await task
                 if isinstance(answer, bytes):
-                    await context.write(streamed_bytes(answer))
+                    await call.write(streamed_bytes(answer))
                     self._give_back(len(answer))
                 elif strict:
                     await refuse(context, answer)
                 else:
-                    await context.write(streamed_error(request_id, str(answer)))
+                    await call.write(streamed_error(request_id, str(answer)))
                 self._under_way -= 1
                 self._freed.set()
         finally:
@@ -94,8 +106,16 @@ class InferStream:
             self._begun.put_nowait(None)
 
     async def _answer(self, data: bytes, full: FoveaError | None) -> Outcome:
+        began = time.monotonic()
+        outcome = await self._outcome(data, full)
+        error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
+        status = "OK" if error is None else grpc_status(error)
+        self._traffic.inferred(outcome.model, status, began, error)
+        return outcome
+
+    async def _outcome(self, data: bytes, full: FoveaError | None) -> Outcome:
         if full is not None:
-            return Outcome("", full)
+            return Outcome("", full, "")
         outcome = await self._infer(data)
         self._give_back(len(data))
         if isinstance(outcome.answer, bytes):

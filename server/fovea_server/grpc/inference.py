@@ -7,7 +7,8 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.grpc.calls import LARGE, Context, fault
+from fovea_server.grpc.call import Call, Context
+from fovea_server.grpc.calls import LARGE, fault
 from fovea_server.grpc.infer_message import InferMessage, parse_infer
 from fovea_server.grpc.infer_request import read_request
 from fovea_server.grpc.infer_response import FINAL, response_bytes
@@ -39,6 +40,7 @@ class Inference:
         self._plane = service.plane
         self._regions = service.regions
         self._intake = intake
+        self._traffic = service.traffic
         self._most_streamed = service.settings.max_queue
         self._streams: set[InferStream] = set()
 
@@ -55,12 +57,12 @@ class Inference:
         request, rooms = await self._request(message, version)
         return await _answer(await self._plane.infer(request), rooms)
 
-    async def stream(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def stream(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Answer a stream of requests; what is wrong with one is said in its answer."""
-        stream = InferStream(self._streamed, self._most_streamed, self._intake)
+        stream = InferStream(self._streamed, self._most_streamed, self._intake, self._traffic)
         self._streams.add(stream)
         try:
-            await stream.run(requests, context)
+            await stream.run(requests, context, call)
         finally:
             self._streams.discard(stream)
 
@@ -70,22 +72,22 @@ class Inference:
             stream.close()
 
     async def _streamed(self, data: bytes) -> Outcome:
-        request_id, large = "", len(data) >= LARGE
+        request_id, model, large = "", "", len(data) >= LARGE
         try:
             message = await asyncio.to_thread(parse_infer, data) if large else parse_infer(data)
-            request_id = message.fields.id
+            request_id, model = message.fields.id, message.model_name
             version = version_of(message.fields.model_version)
             # A model that is not there is told before what is wrong with its tensors.
             self._plane.registry.find(message.fields.model_name, version)
             request, rooms = await self._request(message, version)
             response = await self._plane.infer(request)
             response.parameters[FINAL] = True
-            return Outcome(request_id, await _answer(response, rooms))
+            return Outcome(request_id, await _answer(response, rooms), model)
         except FoveaError as error:
-            return Outcome(request_id, error)
+            return Outcome(request_id, error, model)
         except Exception:
             log.exception("a streamed request failed")
-            return Outcome(request_id, fault())
+            return Outcome(request_id, fault(), model)
 
     async def _request(
         self, message: InferMessage, version: int | None

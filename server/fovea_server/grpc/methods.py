@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from functools import partial
 
+import grpc
 from tritonclient.grpc import service_pb2 as messages
 
+from fovea_preprocess.errors import Unsupported
+from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
 from fovea_server.grpc.health import Health
 from fovea_server.grpc.infer_message import parse_infer
@@ -15,6 +19,7 @@ from fovea_server.grpc.repository import Repository
 from fovea_server.grpc.settings import SettingsCalls
 from fovea_server.grpc.shared_memory import SharedMemoryCalls
 from fovea_server.intake import Intake
+from fovea_server.traffic.traffic import Traffic
 from fovea_server.v2.service import Service
 
 INFERENCE = "inference.GRPCInferenceService"
@@ -32,7 +37,7 @@ def inference_methods(service: Service, inference: Inference, intake: Intake) ->
     Returns:
         The handlers by the names of their methods.
     """
-    restrictions = service.grpc_restrictions
+    restrictions, traffic = service.grpc_restrictions, service.traffic
     models, repository = Models(service), Repository(service)
     memory, settings = SharedMemoryCalls(service), SettingsCalls(service)
     apis: dict[str, dict[str, Unary]] = {
@@ -65,21 +70,45 @@ def inference_methods(service: Service, inference: Inference, intake: Intake) ->
     }
     admit = guard(restrictions, "inference")
     handlers = {
-        "ModelInfer": unary("ModelInfer", inference.infer, parse_infer, admit, intake),
-        "ModelStreamInfer": stream(inference.stream, admit),
+        "ModelInfer": unary(
+            f"/{INFERENCE}/ModelInfer", inference.infer, parse_infer, admit, intake, traffic
+        ),
+        "ModelStreamInfer": stream(
+            f"/{INFERENCE}/ModelStreamInfer", inference.stream, admit, traffic
+        ),
     }
     for api, methods in apis.items():
         for name, method in methods.items():
             read = partial(parse, getattr(messages, f"{name}Request"))
-            handlers[name] = unary(name, method, read, guard(restrictions, api), intake)
+            full_name, let_in = f"/{INFERENCE}/{name}", guard(restrictions, api)
+            handlers[name] = unary(full_name, method, read, let_in, intake, traffic)
     return handlers
 
 
 def health_methods(service: Service, health: Health, intake: Intake) -> dict[str, Handler]:
     """The service that probes ask, alike."""
-    admit = guard(service.grpc_restrictions, "health")
+    admit, traffic = guard(service.grpc_restrictions, "health"), service.traffic
     # Of what they ask about nothing is read.
     return {
-        "Check": unary("Check", health.check, bytes, admit, intake),
-        "Watch": stream(health.watch, admit),
+        "Check": unary(f"/{HEALTH}/Check", health.check, bytes, admit, intake, traffic),
+        "Watch": stream(f"/{HEALTH}/Watch", health.watch, admit, traffic),
     }
+
+
+class OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Refuses methods that do not exist, as gRPC would, but with an id and a line in the log.
+
+    Args:
+        traffic: hears of each call.
+    """
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        """The handler of any method; unary calls are streams of one message."""
+        return stream(handler_call_details.method, _not_found, lambda context: None, self._traffic)
+
+
+async def _not_found(requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+    raise Unsupported("Method not found!")

@@ -11,7 +11,13 @@ from fovea_preprocess.errors import Unavailable
 from fovea_server.grpc.credentials import server_credentials
 from fovea_server.grpc.health import Health
 from fovea_server.grpc.inference import Inference
-from fovea_server.grpc.methods import HEALTH, INFERENCE, health_methods, inference_methods
+from fovea_server.grpc.methods import (
+    HEALTH,
+    INFERENCE,
+    OtherMethods,
+    health_methods,
+    inference_methods,
+)
 from fovea_server.intake import Intake
 from fovea_server.settings import Settings
 from fovea_server.v2.service import Service
@@ -57,13 +63,13 @@ class GrpcServer:
         settings = self._service.settings
         # It belongs to the loop that runs now.
         server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=_MOST_CALLS)
+        inference = inference_methods(self._service, self._inference, self._intake)
+        health = health_methods(self._service, self._health, self._intake)
         server.add_generic_rpc_handlers(
-            tuple(
-                grpc.method_handlers_generic_handler(name, methods)
-                for name, methods in (
-                    (INFERENCE, inference_methods(self._service, self._inference, self._intake)),
-                    (HEALTH, health_methods(self._service, self._health, self._intake)),
-                )
+            (
+                grpc.method_handlers_generic_handler(INFERENCE, inference),
+                grpc.method_handlers_generic_handler(HEALTH, health),
+                OtherMethods(self._service.traffic),
             )
         )
         self.port = _listen(server, settings, self._credentials)

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from enum import Enum, auto
-from typing import Protocol
+from urllib.parse import unquote
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, ShuttingDown
 from fovea_server.http.body import Body
 from fovea_server.http.compression import too_large
+from fovea_server.http.connection import Connection
 from fovea_server.http.front import Front
 from fovea_server.http.messages import Answer, Buffer, Request, error_answer, refusal
 from fovea_server.http.routing import Route
-from fovea_server.logs import requests as log
+from fovea_server.log_lines import REQUEST_ID
+from fovea_server.traffic.access_log import Access
+from fovea_server.traffic.request_id import HEADER, request_id
 
+log = logging.getLogger(__name__)
+
+_ID_HEADER = HEADER.encode()
+# What proxies log where the client went away before there was an answer.
+_LEFT = 499
 # Below this one write of a copy is cheaper than several, and not worth counting.
 _SMALL = 65_536
 
@@ -40,34 +49,6 @@ class Turn(Enum):
     ANSWERED = auto()
     LOST = auto()
     """The client went away before it was answered."""
-
-
-class Connection(Protocol):
-    """What carries exchanges, one after the other."""
-
-    transport: asyncio.Transport
-    loop: asyncio.AbstractEventLoop
-    tasks: set[asyncio.Task[None]]
-
-    def write_large(self, pieces: list[Buffer], size: int) -> None:
-        """Write, and count the bytes until they are sent.
-
-        Raises:
-            QueueFull: too much is held already.
-        """
-        ...
-
-    def on_response_complete(self) -> None:
-        """The next exchange may start."""
-        ...
-
-    def close(self) -> None:
-        """End, when what was written is sent."""
-        ...
-
-    def linger(self) -> None:
-        """End, but let the client send on for a while: it looks for no answer before."""
-        ...
 
 
 class Exchange:
@@ -97,6 +78,9 @@ class Exchange:
         keep_alive: bool,
     ) -> None:
         self.keep_alive = keep_alive
+        self._began = time.monotonic()
+        given = headers.get(_ID_HEADER)
+        self._id = request_id(None if given is None else given.decode("latin-1"))
         self._front = front
         self._connection = connection
         self._method, self._target = method, target
@@ -108,6 +92,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         path = target.partition(b"?")[0].decode("latin-1")
         self._todo: tuple[Route, Request] | Answer = front.admit(method, path, headers, self._hold)
+        self._asked = None if isinstance(self._todo, Answer) else self._todo
         # The parser has refused what is no number.
         declared = int(headers.get(b"content-length", b"0"))
         limit = front.service.settings.http_max_input_size
@@ -171,6 +156,7 @@ class Exchange:
         """The client went away: what is being done for it is given up."""
         if self._turn is not Turn.ANSWERED:
             self._turn = Turn.LOST
+            self._report(_LEFT, 0, None)
         self.stop_waiting()
         if self._task is not None:
             self._task.cancel()
@@ -200,6 +186,7 @@ class Exchange:
         self._task.add_done_callback(self._end)
 
     async def _run(self, route: Route, request: Request) -> None:
+        REQUEST_ID.set(self._id)
         request.body = self._body.take()
         try:
             answer = await self._front.answer(route, request)
@@ -215,7 +202,8 @@ class Exchange:
         # A task that is cancelled before its first step has done nothing.
         self._let_go()
         if not task.cancelled() and task.exception() is not None:
-            log.error("%s %r", self._method, self._target, exc_info=task.exception())
+            about = (self._method, self._target)
+            log.error("%s %r", *about, exc_info=task.exception(), extra={"id": self._id})
             self._connection.transport.abort()
 
     def _hold(self, size: int) -> None:
@@ -231,6 +219,7 @@ class Exchange:
         size = sum(map(len, answer.body))
         self._turn = Turn.ANSWERED
         pieces: list[Buffer] = [STATUS_LINE[answer.status], b"content-type: ", answer.media_type]
+        pieces += (b"\r\nx-request-id: ", self._id.encode())
         for name, value in answer.headers:
             pieces += (b"\r\n", name, b": ", value)
         pieces.append(b"\r\ncontent-length: %d\r\n" % size)
@@ -245,8 +234,7 @@ class Exchange:
             except QueueFull as error:
                 self._write(error_answer(error))
                 return
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s %r %d", self._method, self._target.decode("latin-1"), answer.status)
+        self._report(answer.status, size if self._method != "HEAD" else 0, answer.error)
         if self.keep_alive:
             self._connection.on_response_complete()
         elif self._arrival is Arrival.WHOLE:
@@ -254,6 +242,23 @@ class Exchange:
         else:
             # Closed now, most clients would see a connection that broke as they sent.
             self._connection.linger()
+
+    def _report(self, status: int, size: int, error: FoveaError | None) -> None:
+        """Account for the request, once it is answered or its client has left."""
+        traffic, model, api = self._front.traffic, "", ""
+        if self._asked is not None:
+            route, request = self._asked
+            model, api = unquote(request.names["model"] or ""), route.api
+        if api == "inference":
+            traffic.inferred(model, status, self._began, error)
+        if traffic.access_log is None:
+            return
+        peer = self._connection.client
+        client, target = peer[0] if peer else "-", self._target.decode("latin-1")
+        traffic.access_log.add(
+            Access(client, self._method, target, model, status, size, self._began, self._id),
+            probe=api == "health",
+        )
 
 
 class Refusal(Exchange):
@@ -266,6 +271,6 @@ class Refusal(Exchange):
     """
 
     def __init__(self, front: Front, connection: Connection, message: str) -> None:
-        super().__init__(front, connection, "GET", b"", {}, keep_alive=False)
+        super().__init__(front, connection, "-", b"-", {}, keep_alive=False)
         self._todo = refusal(400, message)
         self._arrival = Arrival.WHOLE

@@ -21,11 +21,13 @@ class Front:
     Attributes:
         service: of the protocol.
         intake: counts bodies.
+        traffic: hears of answers.
     """
 
     def __init__(self, service: Service, intake: Intake) -> None:
         self.service = service
         self.intake = intake
+        self.traffic = service.traffic
 
     def admit(
         self, method: str, path: str, headers: dict[bytes, bytes], hold: Callable[[int], None]

@@ -47,12 +47,17 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """What goes back; the body in pieces that need not be joined."""
+    """What goes back; the body in pieces that need not be joined.
+
+    Attributes:
+        error: that it tells, where it was raised on purpose.
+    """
 
     status: int = 200
     body: list[Buffer] = field(default_factory=list)
     media_type: bytes = JSON
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    error: FoveaError | None = None
 
 
 def json_answer(value: object) -> Answer:
@@ -62,7 +67,9 @@ def json_answer(value: object) -> Answer:
 
 def error_answer(error: FoveaError, media_type: bytes = JSON) -> Answer:
     """An error in Triton's form."""
-    return refusal(v2_http_status(error), str(error), media_type)
+    answer = refusal(v2_http_status(error), str(error), media_type)
+    answer.error = error
+    return answer
 
 
 def refusal(status: int, message: str, media_type: bytes = TEXT) -> Answer:

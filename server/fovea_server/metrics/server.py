@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -16,7 +16,9 @@ from fovea_server.methods import allow
 from fovea_server.metrics.cache import cache_families
 from fovea_server.metrics.machine import Machine
 from fovea_server.metrics.models import model_families
+from fovea_server.metrics.process import Process
 from fovea_server.metrics.text import render
+from fovea_server.traffic.asgi import WithTraffic
 from fovea_server.v2.service import Service
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class MetricsServer:
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
         self._registry = service.plane.registry
+        self._traffic = service.traffic
+        self._process = Process()
         self._machine = Machine(service.settings.metrics_interval_ms / 1e3)
         # Of its own: who looks is not to wait for those who are looked at.
         self._thread = ThreadPoolExecutor(1, "metrics")
@@ -55,10 +59,11 @@ class MetricsServer:
         Raises:
             Unavailable: the port is taken, or the address is not this machine's.
         """
+        app: Any = WithTraffic(cast("Any", self._answer), self._traffic)
         # uvicorn's connections without its server, which would take the process's signals; those
         # of h11, because they bound the heads of requests.
         config = Config(
-            self._answer,
+            app,
             interface="asgi3",
             lifespan="off",
             proxy_headers=False,
@@ -98,6 +103,7 @@ class MetricsServer:
         cache = self._registry.cache
         families = model_families(self._registry)
         families += cache_families(cache) if cache is not None else []
+        families += [self._traffic.durations.family(), *self._process.families()]
         return render(families + self._machine.families())
 
     async def _answer(

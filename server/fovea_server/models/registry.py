@@ -116,6 +116,9 @@ class Registry:
         if self.reason and not self._slots:
             log.warning("%s", self.reason)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._slots
+
     def __iter__(self) -> Iterator[ServedModel]:
         """Every version that is loaded, or is being loaded or unloaded."""
         for slot in list(self._slots.values()):

@@ -45,8 +45,8 @@ class Admission:
         with self._lock:
             if self._inside + count > self.limit:
                 raise QueueFull(
-                    f"{counted(self._inside, 'image')} waiting and the limit is {self.limit}; "
-                    "send again after the time in Retry-After",
+                    f"{counted(self._inside, 'image')} waiting and the limit is {self.limit} "
+                    "(--max-queue); send again after the time in Retry-After",
                     retry_after_s=self._inside * self._interval_s,
                 )
             if self._inside == 0:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from fovea_preprocess.errors import InvalidRequest, Unavailable, Unsupported
+from fovea_server.log_lines import LogFormat
 from fovea_server.logs import ServerLog
 from fovea_server.v2.json_values import as_bool, as_string, as_unsigned
 
@@ -20,7 +21,7 @@ _SEVERITIES = {
 }
 # Triton's is an int32, and gRPC has no room for more.
 _MOST_VERBOSE = 2**31 - 1
-_FORMATS = {"default": False, "ISO8601": True}
+_FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
 
 
 class LogSettings:
@@ -39,7 +40,7 @@ class LogSettings:
             "log_file": "" if self._log.file is None else str(self._log.file),
             **{name: severity in self._log.told for name, severity in _SEVERITIES.items()},
             "log_verbose_level": self._log.verbose,
-            "log_format": "ISO8601" if self._log.iso8601 else "default",
+            "log_format": self._log.format,
         }
 
     def update(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +72,6 @@ class LogSettings:
             wanted = as_string(given["log_format"])
             if wanted not in _FORMATS:
                 raise Unavailable(f"invalid argument for --log_format, got: {wanted}")
-            self._log.iso8601 = _FORMATS[wanted]
+            self._log.format = _FORMATS[wanted]
         self._log.tell(frozenset(told), verbose)
         return self.get()

@@ -10,6 +10,7 @@ from fovea_server.logs import SERVER_LOG
 from fovea_server.models.control import ModelControl
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
+from fovea_server.traffic.traffic import Traffic
 from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
 from fovea_server.v2.log_settings import LogSettings
 from fovea_server.v2.regions import Regions
@@ -31,6 +32,7 @@ class Service:
         regions: tensors in both of them.
         trace: settings of tracing.
         log_settings: settings of the log.
+        traffic: hears of every request that was answered.
         http_restrictions: which parts of the protocol ask for a header over HTTP.
         grpc_restrictions: the same over gRPC.
     """
@@ -43,6 +45,7 @@ class Service:
     regions: Regions
     trace: TraceSettings
     log_settings: LogSettings
+    traffic: Traffic
     http_restrictions: Restrictions
     grpc_restrictions: Restrictions
 
@@ -65,6 +68,7 @@ class Service:
             regions=Regions(system, cuda),
             trace=trace,
             log_settings=LogSettings(SERVER_LOG),
+            traffic=Traffic(registry, log_access=settings.log_access),
             http_restrictions=Restrictions.parse(settings.http_restricted_api),
             grpc_restrictions=Restrictions.parse(settings.grpc_restricted_protocol),
         )

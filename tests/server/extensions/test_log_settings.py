@@ -1,12 +1,15 @@
 """The log's settings over the protocol, and what the log then tells."""
 
+import json
 import logging
 import re
+from pathlib import Path
 
 import pytest
 
 from fovea_preprocess.errors import InvalidOption, MalformedJson, Unavailable, Unsupported
 from fovea_server import logs
+from fovea_server.log_lines import REQUEST_ID
 from fovea_server.logs import ServerLog, set_up_logging
 from fovea_server.v2.log_settings import LogSettings
 
@@ -79,13 +82,12 @@ def test_severities_are_told_as_they_are_switched(settings, told):
     assert names(told()) == ["INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
-def test_requests_are_told_where_the_log_is_verbose(settings, told):
-    assert not logs.requests.isEnabledFor(logging.DEBUG)
+def test_debug_is_logged_where_the_log_is_verbose(settings, told):
+    assert names(told())[0] == "INFO"
     assert settings.update({"log_verbose_level": 2})["log_verbose_level"] == 2
-    assert logs.requests.isEnabledFor(logging.DEBUG)
     assert names(told())[0] == "DEBUG"
     settings.update({"log_verbose_level": 0})
-    assert not logs.requests.isEnabledFor(logging.DEBUG)
+    assert names(told())[0] == "INFO"
 
 
 def test_times_are_told_in_either_format(settings, told):
@@ -94,6 +96,44 @@ def test_times_are_told_in_either_format(settings, told):
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO ", told())
     settings.update({"log_format": "default"})
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO ", told())
+
+
+def test_json_has_an_object_a_line_with_extra_fields_and_exceptions(settings, told, log):
+    assert settings.update({"log_format": "json"})["log_format"] == "json"
+    logger = logging.getLogger("uvicorn.error")
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logger.exception("it %s", "failed", extra={"id": "abc", "path": Path("x"), "level": 7})
+    logger.warning("no text: \udcff", extra={"color_message": "red"})
+    told()
+    first, second, *rest = map(json.loads, log.file.read_text().splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    exception = first.pop("exception")
+    assert exception.startswith("Traceback")
+    assert exception.endswith("ValueError: two\nlines")
+    assert list(first.items()) == [
+        ("level", "ERROR"),
+        ("logger", "fovea_server.http"),
+        ("message", "it failed"),
+        ("id", "abc"),
+        ("path", "x"),
+    ]
+    assert second["message"] == "no text: \udcff"
+    assert set(second) == {"time", "level", "logger", "message"}
+    assert [record["level"] for record in rest] == ["INFO", "WARNING", "ERROR", "CRITICAL"]
+
+
+def test_records_carry_the_id_of_the_request(settings, told, log):
+    token = REQUEST_ID.set("abc")
+    told()
+    settings.update({"log_format": "json"})
+    told()
+    REQUEST_ID.reset(token)
+    told()
+    lines = log.file.read_text().splitlines()
+    assert all(line.endswith(" id=abc") for line in lines[:4])
+    assert [json.loads(line).get("id") for line in lines[4:]] == ["abc"] * 4 + [None] * 4
 
 
 def test_none_and_what_is_unknown_change_nothing(settings):

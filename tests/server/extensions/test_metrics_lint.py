@@ -10,8 +10,10 @@ import pytest
 from fovea_engines.cuda.readings import GpuReading
 from fovea_server.metrics import machine
 from fovea_server.metrics.cache import cache_families
+from fovea_server.metrics.durations import Durations
 from fovea_server.metrics.machine import Machine
 from fovea_server.metrics.models import model_families
+from fovea_server.metrics.process import Process
 from fovea_server.metrics.stages import Stages, stage_family
 from fovea_server.metrics.text import Family, gauge, label_name, render
 from fovea_server.pictures.job import Timing
@@ -65,7 +67,11 @@ def families(monkeypatch) -> list[Family]:
         stages.observe(Timing(seconds, seconds, seconds, seconds, seconds))
     stages.add_to(family, {"model": "m", "version": "1"})
     models = [one for one in model_families([]) if one.name != family.name]
-    return [*models, family, *cache_families(ResponseCache(10)), *Machine(0).families()]
+    durations = Durations({"m"})
+    for seconds in (0.001, 40.0):
+        durations.observe("m", 200, seconds)
+    own = [family, durations.family(), *Process().families()]
+    return [*models, *own, *cache_families(ResponseCache(10)), *Machine(0).families()]
 
 
 def test_every_family_has_one_help_and_one_type(families):

@@ -17,7 +17,7 @@ from fovea_server.http.endpoints.names import model_of
 from fovea_server.http.infer_request import LONG
 from fovea_server.http.json_reader import parse_json, read
 from fovea_server.http.long_array import LongArray, parse_long
-from fovea_server.http.messages import EVENTS, Answer, Request, error_answer
+from fovea_server.http.messages import EVENTS, Answer, Buffer, Request, error_answer
 from fovea_server.http.parameters import parameter
 from fovea_server.http.tensor_json import MANY, data_json, elements_of
 from fovea_server.v2.json_values import as_string
@@ -37,7 +37,8 @@ async def generate_stream(service: Service, request: Request) -> Answer:
         event = await _generated(service, request)
     except FoveaError as error:
         answer = error_answer(error)
-        return Answer(answer.status, [b"data: ", *answer.body, b"\n\n"], EVENTS)
+        body: list[Buffer] = [b"data: ", *answer.body, b"\n\n"]
+        return Answer(answer.status, body, EVENTS, error=error)
     return Answer(body=[b"data: ", event, b"\n\n"], media_type=EVENTS)
 
 

@@ -1,0 +1,29 @@
+"""Variables of the environment that are meant for `fovea serve`, and name none of its settings."""
+
+from __future__ import annotations
+
+import logging
+from difflib import get_close_matches
+
+from fovea_server.commands.flags import OTHER_NAMES
+from fovea_server.settings import Settings, unknown_variables
+
+log = logging.getLogger(__name__)
+
+
+def warn_of_unknown_variables() -> None:
+    """Log each with the setting that it resembles.
+
+    A warning and no error: a platform may add variables of its own beside the operator's.
+    """
+    # Flags have second names; their settings do not, but people will try.
+    meant = {other[2:].replace("-", "_"): name for name, other in OTHER_NAMES.items()}
+    meant |= {name: name for name in Settings.model_fields}
+    for variable in unknown_variables():
+        close = get_close_matches(variable.lower().removeprefix("fovea_"), meant, 1)
+        advice = f"did you mean FOVEA_{meant[close[0]].upper()}? " if close else ""
+        log.warning(
+            "%s is set but names no setting: %s`fovea serve --help` lists the settings",
+            variable,
+            advice,
+        )

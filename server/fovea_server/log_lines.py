@@ -1,0 +1,94 @@
+"""The format of log lines: text, or one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Literal
+
+import orjson
+
+LogFormat = Literal["default", "ISO8601", "json"]
+
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+"""The request that is being answered; records that are logged meanwhile carry it."""
+
+# Attributes of every record; all others are extra fields of one record.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# uvicorn repeats the message in colour; the others are Fovea's own fields.
+_LEFT_OUT = _STANDARD | {"color_message", "time", "level", "logger"}
+
+
+class LineFormatter(logging.Formatter):
+    """Formats records as lines.
+
+    Args:
+        chosen: gives the format, which may change while the server runs.
+    """
+
+    def __init__(self, chosen: Callable[[], LogFormat]) -> None:
+        super().__init__()
+        self._chosen = chosen
+        # The latest second with its text: most lines share it.
+        self._second: tuple[int, LogFormat, str] = (0, "default", "")
+
+    @property
+    def is_json(self) -> bool:
+        """Whether lines are JSON objects."""
+        return self._chosen() == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record; in text, a traceback follows it."""
+        # The operator chose Fovea, and need not know which HTTP server is inside.
+        name = "fovea_server.http" if record.name.startswith("uvicorn") else record.name
+        message = record.getMessage()
+        exception = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        fields = {k: v for k, v in vars(record).items() if k not in _LEFT_OUT}
+        if request_id := fields.get("id") or REQUEST_ID.get():
+            fields["id"] = request_id
+        if self.is_json:
+            if exception:
+                fields["exception"] = exception
+            return self.json_line(record.created, record.levelname, name, message, fields)
+        text = f"{message} id={request_id}" if request_id else message
+        line = self.text_line(record.created, record.levelname, name, text)
+        return f"{line}\n{exception}" if exception else line
+
+    def text_line(self, created: float, level: str, logger: str, message: str) -> str:
+        """A line for people."""
+        return f"{self._time(created)} {level:<7} {logger}: {message}"
+
+    def json_line(
+        self, created: float, level: str, logger: str, message: str, fields: Mapping[str, Any]
+    ) -> str:
+        """A line for programs."""
+        value = {
+            "time": self._time(created),
+            "level": level,
+            "logger": logger,
+            "message": message,
+            **fields,
+        }
+        try:
+            return orjson.dumps(value, default=str).decode()
+        except TypeError:
+            # orjson refuses lone surrogates, which a quoted path may hold.
+            return json.dumps(value, default=str)
+
+    def _time(self, created: float) -> str:
+        chosen, second = self._chosen(), int(created)
+        if self._second[:2] != (second, chosen):
+            if chosen == "default":
+                text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+            else:
+                text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._second = (second, chosen, text)
+        else:
+            text = self._second[2]
+        if chosen == "ISO8601":
+            return f"{text}Z"
+        milliseconds = int(1e3 * (created - second))
+        return f"{text}.{milliseconds:03d}Z" if chosen == "json" else f"{text},{milliseconds:03d}"

@@ -1,0 +1,68 @@
+"""Gives the requests of an ASGI application their id, and hears how they ended."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from fovea_server.log_lines import REQUEST_ID
+from fovea_server.traffic.access_log import Access
+from fovea_server.traffic.request_id import HEADER, request_id
+from fovea_server.traffic.traffic import Traffic
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_HEADER = HEADER.encode()
+_PROBES = ("/v1/health", "/v2/health", "/metrics")
+
+
+class WithTraffic:
+    """The application; requests of the v2 protocol never come here.
+
+    Args:
+        app: answers.
+        traffic: hears of each request.
+    """
+
+    def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
+        self._app = app
+        self._traffic = traffic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        given = next((value for name, value in scope["headers"] if name == _HEADER), None)
+        own_id = request_id(None if given is None else given.decode("latin-1"))
+        REQUEST_ID.set(own_id)
+        # 499 is what proxies log where the client went away before there was an answer.
+        status, size = 499, 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (_HEADER, own_id.encode())]
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            path: str = scope["path"]
+            model = scope.get("path_params", {}).get("name", "")
+            if model and path.endswith("/predict") and scope["method"] == "POST":
+                error = scope.get("state", {}).get("error")
+                self._traffic.inferred(model, status, began, error)
+            if (access_log := self._traffic.access_log) is not None:
+                client = scope["client"][0] if scope["client"] else "-"
+                target = b"?".join(filter(None, (scope["raw_path"], scope["query_string"])))
+                text, method = target.decode("latin-1"), scope["method"]
+                access_log.add(
+                    Access(client, method, text, model, status, size, began, own_id),
+                    probe=path.startswith(_PROBES),
+                )

@@ -1,0 +1,57 @@
+"""One place that hears of every request once it is answered, whatever carried it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from fovea_preprocess.errors import FoveaError
+from fovea_server.logs import SERVER_LOG
+from fovea_server.metrics.durations import Durations
+from fovea_server.traffic.access_log import AccessLog
+from fovea_server.traffic.refusals import Refusals
+
+if TYPE_CHECKING:
+    from fovea_server.models.registry import Registry
+
+
+class Traffic:
+    """Logs requests, measures them by model, and warns of those that are refused.
+
+    It belongs to the event loop.
+
+    Args:
+        registry: knows the names of models; other names never become labels.
+        log_access: log every request.
+
+    Attributes:
+        durations: of the requests that asked a model to infer.
+        access_log: of every request; None where that is switched off.
+    """
+
+    def __init__(self, registry: Registry, *, log_access: bool) -> None:
+        self._registry = registry
+        self._refusals = Refusals()
+        self.durations = Durations(registry)
+        self.access_log = AccessLog(SERVER_LOG) if log_access else None
+
+    def inferred(
+        self, model: str, status: int | str, began: float, error: FoveaError | None
+    ) -> None:
+        """Measure a request that asked a model to infer.
+
+        Args:
+            model: as the client named it.
+            status: HTTP status, or name of the gRPC status.
+            began: by `time.monotonic`.
+            error: the answer, where it was one.
+        """
+        self.durations.observe(model, status, time.monotonic() - began)
+        if error is not None:
+            self._refusals.add(model if model in self._registry else "", error)
+
+    async def close(self) -> None:
+        """Write what is still to be logged."""
+        self._refusals.close()
+        if self.access_log is not None:
+            await self.access_log.close()

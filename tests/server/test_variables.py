@@ -1,0 +1,56 @@
+"""Variables that are meant for the server and name no setting are reported at its start."""
+
+import logging
+
+import pytest
+
+from fovea_server.commands.variables import warn_of_unknown_variables
+
+
+@pytest.fixture
+def warnings(caplog, monkeypatch):
+    def of(**variables: str) -> list[str]:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with caplog.at_level(logging.WARNING):
+            warn_of_unknown_variables()
+        return [record.getMessage() for record in caplog.records]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("FOVEA_HTP_PORT", "FOVEA_HTTP_PORT"),
+        ("FOVEA_MODEL_REPOSITRY", "FOVEA_MODEL_REPOSITORY"),
+        ("fovea_log_formt", "FOVEA_LOG_FORMAT"),
+        ("FOVEA_PORT", "FOVEA_HTTP_PORT"),
+        ("FOVEA_HOST", "FOVEA_HTTP_ADDRESS"),
+    ],
+)
+def test_a_misspelled_one_is_reported_with_what_was_meant(warnings, variable, meant):
+    (told,) = warnings(**{variable: "secret"})
+    assert told.startswith(f"{variable} is set but names no setting: did you mean {meant}? ")
+    assert "secret" not in told
+
+
+def test_one_that_resembles_nothing_is_reported_too(warnings):
+    (told,) = warnings(FOVEA_QQQQQ="1")
+    assert told.startswith("FOVEA_QQQQQ is set but names no setting: `fovea serve --help`")
+
+
+def test_settings_and_variables_of_kubernetes_are_not_reported(warnings):
+    of_kubernetes = {
+        "FOVEA_SERVICE_HOST": "10.0.0.1",
+        "FOVEA_SERVICE_PORT": "8000",
+        "FOVEA_SERVICE_PORT_HTTP": "8000",
+        "FOVEA_PORT": "tcp://10.0.0.1:8000",
+        "FOVEA_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "FOVEA_PORT_8000_TCP_PROTO": "tcp",
+        "FOVEA_PORT_8000_TCP_PORT": "8000",
+        "FOVEA_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "FOVEA_CPU_SERVICE_HOST": "10.0.0.1",
+        "FOVEA_CPU_PORT": "tcp://10.0.0.1:8000",
+    }
+    assert warnings(**of_kubernetes, FOVEA_HTTP_PORT="8000", fovea_log_level="info") == []
