@@ -131,7 +131,8 @@ def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
         raise InvalidOption(
             f"--data measures detectors, and this model is none: {prepared.head.reason}"
         )
-    return labelled.for_model(prepared.labels, prepared.head.num_classes)
+    classes = prepared.head.num_classes or len(prepared.labels or ()) or None
+    return labelled.for_model(prepared.labels, classes)
 
 
 def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:

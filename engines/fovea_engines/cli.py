@@ -46,7 +46,6 @@ from fovea_engines.tensorrt.cli_options import (
 )
 from fovea_preprocess.errors import InvalidOption
 
-
 GRAPH_PANEL = "Graph"
 
 _INT8: Needs = {"precision": ("int8",)}

@@ -58,6 +58,16 @@ RepositoryOption = Annotated[
         rich_help_panel=MODEL_PANEL,
     ),
 ]
+ServedModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Name of the model; or the path of its folder, or a version's."
+    ),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(help="Ask this server, e.g. http://127.0.0.1:8000.", show_default="none"),
+]
 BackendOption = Annotated[
     Backend,
     typer.Option(

@@ -108,6 +108,15 @@ class BuildPlan:
             raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
         if self.precision != "int8" and self.keep_float not in ((AUTO,), ()):
             raise InvalidOption("--keep-float is for --precision int8")
+        self._check_pictures()
+        if self.builder is not None:
+            self._check_builder(self.builder)
+        if self.tensorrt is not None:
+            self._check_tensorrt(self.tensorrt.resolve())
+        if not 0 <= self.max_drop <= 1:
+            raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
+
+    def _check_pictures(self) -> None:
         if self.calibration is not None and self.calibration.is_file() and self.images is None:
             raise InvalidOption(
                 f"{self.calibration} is no folder of pictures: give one, or, where it holds the "
@@ -117,12 +126,6 @@ class BuildPlan:
         for folder in (self.calibration, self.images if self.data is None else None):
             if folder is not None and not folder.is_file():
                 picture_files(folder, 1)
-        if self.builder is not None:
-            self._check_builder(self.builder)
-        if self.tensorrt is not None:
-            self._check_tensorrt(self.tensorrt.resolve())
-        if not 0 <= self.max_drop <= 1:
-            raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
 
     def _check_builder(self, builder: BuilderOptions) -> None:
         if not self.for_tensorrt:

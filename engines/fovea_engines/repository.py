@@ -51,7 +51,7 @@ def version_folder(path: Path, version: int | None = None) -> Path:
     """
     if not path.is_dir():
         raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")
-    path = Path(os.path.abspath(path))
+    path = path.absolute()
     around = ModelRepository(path.parent)
     if version is None and not around.versions(path.name):
         return path

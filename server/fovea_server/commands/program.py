@@ -45,12 +45,15 @@ class Program(TyperGroup):
         try:
             sys.exit(super().main(*args, **kwargs | {"standalone_mode": False}))
         except FoveaError as error:
-            _end(str(error), WRONG_USAGE if isinstance(error, InvalidOption | NotFound) else FAILURE)
+            _end(
+                str(error), WRONG_USAGE if isinstance(error, InvalidOption | NotFound) else FAILURE
+            )
         except typer.TyperException as error:
             told = " ".join(error.format_message().split()).rstrip(".")
+            told = told.replace("Value error, ", "")  # of pydantic, which typer reads values with
             context = getattr(error, "ctx", None)
-            help_of = "" if context is None else f" ({context.command_path} --help)"
-            _end(told + help_of, error.exit_code)
+            see = "" if context is None else f"; see {context.command_path} --help"
+            _end(told + see, error.exit_code)
 
 
 def _end(message: str, code: int) -> Never:
