@@ -10,9 +10,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
 
-WRONG_USAGE = 2
-FAILURE = 1
-
 
 class Command(TyperCommand):
     """Shows its options in groups: plain text, so that it is the same in a pipe."""
@@ -45,9 +42,7 @@ class Program(TyperGroup):
         try:
             sys.exit(super().main(*args, **kwargs | {"standalone_mode": False}))
         except FoveaError as error:
-            _end(
-                str(error), WRONG_USAGE if isinstance(error, InvalidOption | NotFound) else FAILURE
-            )
+            _end(str(error), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
             told = " ".join(error.format_message().split()).rstrip(".")
             told = told.replace("Value error, ", "")  # of pydantic, which typer reads values with

@@ -90,7 +90,7 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidOption: a flag asks for what is not here.
     """
-    said = {name: value for name, value in given.items() if value not in (None, [])}
+    said = {name: value for name, value in given.items() if value not in (None, [], ())}
     for name, instead in REFUSED.items():
         if said.pop(name, "").lower() not in _OFF:
             raise InvalidOption(f"{flag(name)} is not supported: {instead}")
