@@ -73,12 +73,19 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
 
 
 def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
+    # Now, and not after a calibration of minutes.
     if plan.building is not None:
-        # Now, and not after a calibration of minutes.
         check_target(plan.backend, plan.building, plan.precision)
+    labelled = None if plan.data is None else read_dataset(plan.data, plan.images)
     prepared = prepare(plan, progress)
-    dataset = _dataset(plan, prepared)
-    key = plan.content_key(prepared.sha256, prepared.preprocess, _seen(plan, prepared, dataset))
+    dataset = None if labelled is None else _for_model(labelled, prepared)
+    key = plan.content_key(
+        prepared.sha256,
+        prepared.preprocess,
+        prepared.labels,
+        prepared.head.family,
+        _seen(plan, prepared, dataset),
+    )
     known = repository.find(plan.name, key)
     # A file for TensorRT is written anew wherever it is wanted; twin versions are not published.
     if known is not None and plan.tensorrt is None:
@@ -119,14 +126,13 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
     return EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
 
 
-def _dataset(plan: BuildPlan, prepared: PreparedModel) -> Dataset | None:
-    if plan.data is None:
-        return None
+def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
     if prepared.head.family is None:
         raise InvalidOption(
             f"--data measures detectors, and this model is none: {prepared.head.reason}"
         )
-    return read_dataset(plan.data, plan.images, prepared.labels, prepared.head.num_classes)
+    classes = prepared.head.num_classes or len(prepared.labels or ()) or None
+    return labelled.for_model(prepared.labels, classes)
 
 
 def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:

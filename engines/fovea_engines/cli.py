@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.cli_options import (
+    CHECK_PANEL,
+    MODEL_PANEL,
+    PRECISION_PANEL,
     AsJson,
     Backend,
     BackendOption,
@@ -19,15 +25,17 @@ from fovea_engines.cli_options import (
     HeadOption,
     ModelArgument,
     PreprocessOption,
+    RepositoryOption,
     SizeOption,
     parse_size,
 )
 from fovea_engines.console import card_table
 from fovea_engines.heads.preprocess import read_preprocess
 from fovea_engines.labels import read_labels
-from fovea_engines.plan import AUTO, BuildPlan
+from fovea_engines.option_rules import Needs, check_options, is_typed
+from fovea_engines.plan import AUTO, MAX_BATCH, BuildPlan
 from fovea_engines.progress import ConsoleProgress
-from fovea_engines.repository import ModelRepository
+from fovea_engines.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_engines.tensorrt.cli_options import (
     CapabilityOption,
     LevelOption,
@@ -37,6 +45,22 @@ from fovea_engines.tensorrt.cli_options import (
     builder_options,
 )
 from fovea_preprocess.errors import InvalidOption
+
+GRAPH_PANEL = "Graph"
+
+_INT8: Needs = {"precision": ("int8",)}
+_TENSORRT: Needs = {"backend": TENSORRT_BACKENDS}
+NEEDS: Mapping[str, Needs] = {
+    "calibration": _INT8,
+    "calibrator": _INT8,
+    "keep_float": _INT8,
+    "max_drop": {"data": ()},
+    "profile": _TENSORRT,
+    "workspace": _TENSORRT,
+    "builder_level": _TENSORRT,
+    "compute_capability": {"backend": ("tensorrt-rtx",)},
+    "plugin": _TENSORRT,
+}
 
 
 class Precision(StrEnum):
@@ -48,12 +72,14 @@ class Precision(StrEnum):
 
 
 def build(
+    context: typer.Context,
     model: ModelArgument,
-    repository: Annotated[
-        Path, typer.Option(metavar="DIR", help="Model repository; made when it is not there.")
-    ] = Path("repository"),
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
     name: Annotated[
-        str | None, typer.Option(help="Name of the model.", show_default="name of the file")
+        str | None,
+        typer.Option(
+            help="Name of the model.", show_default="name of the file", rich_help_panel=MODEL_PANEL
+        ),
     ] = None,
     backend: BackendOption = Backend.AUTO,
     size: SizeOption = None,
@@ -61,6 +87,9 @@ def build(
         int | None,
         typer.Option(
             metavar="N",
+            min=1,
+            max=MAX_BATCH,
+            rich_help_panel=MODEL_PANEL,
             help="Most pictures in one call. 1 is best on a CPU: there, a core a picture is "
             "faster than batches. On a GPU try 8 or 16.",
             show_default="1, or that of --profile",
@@ -69,12 +98,18 @@ def build(
     labels: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Class names, one a line.", show_default="from the model"
+            metavar="FILE",
+            help="Class names, one a line.",
+            show_default="from the model",
+            exists=True,
+            dir_okay=False,
+            rich_help_panel=MODEL_PANEL,
         ),
     ] = None,
     head: HeadOption = None,
     precision: Annotated[
-        Precision, typer.Option(help="Arithmetic of the engine.")
+        Precision,
+        typer.Option(help="Arithmetic of the engine.", rich_help_panel=PRECISION_PANEL),
     ] = Precision.FP32,
     calibration: CalibrationOption = None,
     calibrator: CalibratorOption = Calibrator.PERCENTILE,
@@ -85,6 +120,7 @@ def build(
             help="What INT8 leaves in float: auto searches for blocks where the agreement is "
             "poor; else names of blocks or layers, with wildcards. May be repeated.",
             show_default="auto",
+            rich_help_panel=PRECISION_PANEL,
         ),
     ] = None,
     images: Annotated[
@@ -93,6 +129,9 @@ def build(
             metavar="DIR",
             help="Pictures to check the engine on, and those of --data.",
             show_default="those of --calibration, or drawn ones",
+            exists=True,
+            file_okay=False,
+            rich_help_panel=CHECK_PANEL,
         ),
     ] = None,
     data: Annotated[
@@ -100,10 +139,19 @@ def build(
         typer.Option(
             metavar="FILE|DIR",
             help="Labels of the --images: a COCO file or a folder of YOLO labels. Measures mAP.",
+            exists=True,
+            rich_help_panel=CHECK_PANEL,
         ),
     ] = None,
     max_drop: Annotated[
-        float, typer.Option(metavar="MAP", help="Most mAP50-95 the precision may cost (--data).")
+        float,
+        typer.Option(
+            metavar="MAP",
+            min=0,
+            max=1,
+            help="Most mAP50-95 that the precision may cost. Needs --data.",
+            rich_help_panel=CHECK_PANEL,
+        ),
     ] = 0.01,
     preprocess: PreprocessOption = None,
     tensorrt: Annotated[
@@ -112,6 +160,7 @@ def build(
             metavar="FILE.onnx",
             help="Also write the graph as TensorRT takes it (INT8 signed, the rest FP16), and "
             "judge it.",
+            rich_help_panel=GRAPH_PANEL,
         ),
     ] = None,
     image_front: Annotated[
@@ -120,6 +169,7 @@ def build(
             "--image-front/--no-image-front",
             help="Take uint8 pictures, and normalise them in the graph.",
             show_default="for TensorRT",
+            rich_help_panel=GRAPH_PANEL,
         ),
     ] = None,
     nms_tail: Annotated[
@@ -128,6 +178,7 @@ def build(
             "--nms-tail/--no-nms-tail",
             help="Suppress duplicates in the graph. --iou of requests then has no effect.",
             show_default="for TensorRT",
+            rich_help_panel=GRAPH_PANEL,
         ),
     ] = None,
     profile: ProfileOption = None,
@@ -156,6 +207,7 @@ def build(
 
     from fovea_engines.build import build as build_engine
 
+    check_options(context, NEEDS, clashes=[("profile", "max_batch")])
     builder = builder_options(
         profile, max_batch, workspace, builder_level, compute_capability, plugin
     )
@@ -165,7 +217,7 @@ def build(
         repository=repository,
         backend=backend.runtime,
         size=parse_size(size),
-        max_batch=max_batch or (1 if builder is None else builder.max_batch),
+        max_batch=max_batch or (builder.max_batch if builder else 1),
         labels=None if labels is None else read_labels(labels),
         family=head,
         images=images,
@@ -188,8 +240,9 @@ def build(
         return
     console = Console()
     console.print(card_table(card, version))
+    serve = ["fovea", "serve", *([str(repository)] if is_typed(context, "repository") else [])]
     where = "" if card.judge is None else ", where such a GPU is: here the model will not be ready"
-    console.print(f"Serve it: fovea serve {repository}{where}", markup=False, soft_wrap=True)
+    console.print(f"Serve it: {shlex.join(serve)}{where}", markup=False, soft_wrap=True)
 
 
 def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:

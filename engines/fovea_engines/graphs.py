@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fovea_engines.card import Precision
 from fovea_engines.ground_truth import GroundTruth
-from fovea_engines.plan import BuildPlan
+from fovea_engines.plan import AUTO, BuildPlan
 from fovea_engines.precision.encoding import Encoding
 from fovea_engines.precision.half import to_half
 from fovea_engines.precision.recode import quantised_share, recode
@@ -18,7 +18,7 @@ from fovea_engines.prepare import PreparedModel, check_float32
 from fovea_engines.progress import Progress
 from fovea_engines.quantisation import Quantisation, plan_quantisation
 from fovea_engines.sweep import int8_graph
-from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 if TYPE_CHECKING:
     import onnx
@@ -78,6 +78,16 @@ def _as_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) ->
             "the model was quantised by its exporter: build it with --precision int8, which keeps "
             "its own scales, or export it without"
         )
+    for option, given in (
+        ("--calibration", plan.calibration is not None),
+        ("--calibrator", plan.calibrator != "percentile"),
+        ("--keep-float", plan.keep_float != (AUTO,)),
+    ):
+        if given:
+            raise InvalidOption(
+                f"the model was quantised by its exporter and keeps its own scales, so {option} "
+                "has no effect: leave it out (--images takes pictures to check the engine on)"
+            )
     done, layers = quantised_share(graph)
     progress.note(
         f"quantised by its exporter and built as it is: {done} of {layers} layers are INT8"

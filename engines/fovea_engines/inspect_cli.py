@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fovea_engines.card import EngineCard
-from fovea_engines.cli_options import AsJson
+from fovea_engines.cli_options import AsJson, RepositoryOption, find_models
 from fovea_engines.console import card_table, ensemble_table, model_table, repository_table
 from fovea_engines.ensemble import Ensemble
 from fovea_engines.inspection import Entry, read_folder, read_layers, read_model_file
-from fovea_preprocess.errors import FoveaError
+from fovea_engines.option_rules import check_options
+from fovea_engines.repository import DEFAULT_REPOSITORY
+from fovea_preprocess.errors import FoveaError, InvalidOption
 
 
 def inspect(
-    path: Annotated[
-        Path,
-        typer.Argument(help="An .onnx file, a version's folder, a model's, or a repository."),
-    ],
+    context: typer.Context,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL|PATH",
+            help="A name in the repository, an .onnx file, or the folder of a version, of a model "
+            "or of a repository.",
+            show_default="the repository",
+        ),
+    ] = None,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
     head: Annotated[
         str | None, typer.Option("--head", "--family", metavar="FAMILY", help="Try this family.")
     ] = None,
@@ -35,18 +43,22 @@ def inspect(
 
     Example: fovea inspect yolov8n.onnx
 
-    Example: fovea inspect repository/yolov8n --layers
+    Example: fovea inspect yolov8n --layers
     """
     from rich.console import Console, Group, RenderableType
 
     from fovea_engines.tensorrt.layer_table import layer_table, layers_summary
 
+    check_options(context, clashes=[("head", "layers")])
+    path = repository if model is None else find_models(context, repository, model)[0]
+    if head is not None and path.is_dir():
+        raise InvalidOption("--head is for .onnx files: the head of an engine was chosen by build")
     console = Console()
     if layers:
         found = read_layers(path)
         document: object = found.to_json()
         table: RenderableType = Group(layers_summary(found), layer_table(found))
-    elif path.is_dir():
+    elif model is None or path.is_dir():
         entries = read_folder(path)
         document = [entry.to_json() for entry in entries]
         match entries:
@@ -59,8 +71,8 @@ def inspect(
             case _:
                 table = repository_table(entries)
     else:
-        model = read_model_file(path, head)
-        document, table = model.to_json(), model_table(model, path.name)
+        file = read_model_file(path, head)
+        document, table = file.to_json(), model_table(file, path.name)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:

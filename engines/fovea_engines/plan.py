@@ -20,6 +20,7 @@ from fovea_engines.card import Precision
 from fovea_engines.digest import json_sha256
 from fovea_engines.precision.encoding import Encoding
 from fovea_engines.repository import check_name
+from fovea_engines.samples import picture_files
 from fovea_engines.tensorrt.options import BuilderOptions, target
 from fovea_engines.tensorrt.profiles import Profile
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
@@ -107,17 +108,24 @@ class BuildPlan:
             raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
         if self.precision != "int8" and self.keep_float not in ((AUTO,), ()):
             raise InvalidOption("--keep-float is for --precision int8")
-        if self.calibration is not None and self.calibration.is_file() and self.images is None:
-            raise InvalidOption(
-                f"{self.calibration} is no folder of pictures: give one, or, where it holds the "
-                "ranges of another build, --images to judge the engine on"
-            )
+        self._check_pictures()
         if self.builder is not None:
             self._check_builder(self.builder)
         if self.tensorrt is not None:
             self._check_tensorrt(self.tensorrt.resolve())
         if not 0 <= self.max_drop <= 1:
             raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
+
+    def _check_pictures(self) -> None:
+        if self.calibration is not None and self.calibration.is_file() and self.images is None:
+            raise InvalidOption(
+                f"{self.calibration} is no folder of pictures: give one, or, where it holds the "
+                "ranges of another build, --images to judge the engine on"
+            )
+        # COCO files may name pictures in folders of this folder.
+        for folder in (self.calibration, self.images if self.data is None else None):
+            if folder is not None and not folder.is_file():
+                picture_files(folder, 1)
 
     def _check_builder(self, builder: BuilderOptions) -> None:
         if not self.for_tensorrt:
@@ -171,13 +179,20 @@ class BuildPlan:
         return self._backend.version or ""
 
     def content_key(
-        self, onnx_sha256: str, preprocess: PreprocessSpec, measured_on: Sequence[str | None]
+        self,
+        onnx_sha256: str,
+        preprocess: PreprocessSpec,
+        labels: Sequence[str] | None,
+        family: str | None,
+        measured_on: Sequence[str | None],
     ) -> str:
         """Sha256 over everything the engine follows from; equal keys build equal engines.
 
         Args:
             onnx_sha256: of the source.
-            preprocess: how a picture becomes an input row.
+            preprocess: how a picture becomes an input row of the model's size.
+            labels: of the model, wherever they are from.
+            family: of its head, likewise.
             measured_on: digests of the calibration pictures and of the labelled ones.
         """
         return json_sha256(
@@ -185,14 +200,16 @@ class BuildPlan:
                 "format": BUILD_FORMAT,
                 "onnx": onnx_sha256,
                 "backend": [self.backend, self.backend_version],
-                "size": self.size,
                 "max_batch": self.max_batch,
-                "labels": self.labels,
-                "family": self.family,
+                "labels": labels,
+                "family": family,
                 "preprocess": preprocess.digest,
                 "precision": [self.precision, self.calibrator, self.keep_float],
                 "tensorrt": self.tensorrt is not None,
-                "within": [self.image_front, self.nms_tail],
+                "within": [
+                    self.for_tensorrt if asked is None else asked
+                    for asked in (self.image_front, self.nms_tail)
+                ],
                 "builder": self.building and [str(self.building), target(self.building)],
                 "measured_on": measured_on,
             }

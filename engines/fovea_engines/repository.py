@@ -16,6 +16,9 @@ from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.swap import swap
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
+DEFAULT_REPOSITORY = Path("repository")
+"""What commands use where nobody says which."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 # Triton's rule: only whole numbers that do not start with a zero are versions.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -33,6 +36,26 @@ def check_name(name: str) -> str:
             "not '.' first, at most 128 of them"
         )
     return name
+
+
+def version_folder(path: Path, version: int | None = None) -> Path:
+    """Folder of a version of a model, by default of the latest.
+
+    Args:
+        path: the model's folder, or that of a version.
+        version: of the model.
+
+    Raises:
+        NotFound: there is no such version.
+        InvalidOption: it is a file.
+    """
+    if not path.is_dir():
+        raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")
+    path = path.absolute()
+    around = ModelRepository(path.parent)
+    if version is None and not around.versions(path.name):
+        return path
+    return around.folder(path.name, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +118,21 @@ class ModelRepository:
                 f"no version {version} of model {name!r} in {self.root}; versions there: {known}"
             )
         return self.root / name / str(version or latest)
+
+    def path_of(self, model: str) -> Path:
+        """Folder of the model of that name; where there is none, the path that it is by itself.
+
+        Raises:
+            NotFound: it is neither.
+        """
+        own = self.root / model
+        if _NAME.fullmatch(model) and own.is_dir():
+            return own
+        if not Path(model).exists():
+            raise NotFound(
+                f"there is no model {model!r} in {self.root}, and no file or folder {model}"
+            )
+        return Path(model)
 
     def next_version(self, name: str) -> int:
         """The version that a build of `name` would get."""

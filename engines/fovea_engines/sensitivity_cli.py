@@ -37,13 +37,15 @@ if TYPE_CHECKING:
 
 def sensitivity(
     model: ModelArgument,
-    calibration: CalibrationOption = None,
+    calibration: CalibrationOption,
     images: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
             help="Pictures to judge on, at most 24 of them.",
             show_default="those of --calibration",
+            exists=True,
+            file_okay=False,
         ),
     ] = None,
     calibrator: CalibratorOption = Calibrator.PERCENTILE,

@@ -12,17 +12,19 @@ from fovea_engines.cli import build
 from fovea_engines.inspect_cli import inspect
 from fovea_engines.layers.cli import diff
 from fovea_engines.sensitivity_cli import sensitivity
-from fovea_preprocess.errors import FoveaError
+from fovea_preprocess.errors import InvalidOption
 from fovea_server.commands.demo import demo
 from fovea_server.commands.doctor import doctor
 from fovea_server.commands.eval import evaluate
 from fovea_server.commands.predict import predict
+from fovea_server.commands.program import Command, Program
 from fovea_server.commands.serve import ServeCommand, serve
 
 app = typer.Typer(
     name="fovea",
+    cls=Program,
     epilog="Start with: fovea build MODEL.onnx && fovea serve",
-    no_args_is_help=True,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -39,6 +41,7 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def fovea(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -47,28 +50,27 @@ def fovea(
     ] = False,
 ) -> None:
     """Takes an ONNX vision model to a checked, served engine: image in, boxes out."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise InvalidOption("give one of these commands")
 
 
 app.command(cls=ServeCommand)(serve)
-app.command()(build)
-app.command()(inspect)
-app.command()(predict)
-app.command("eval")(evaluate)
-app.command()(sensitivity)
-app.command()(diff)
-app.command()(doctor)
-app.command()(demo)
+app.command(cls=Command)(build)
+app.command(cls=Command)(inspect)
+app.command(cls=Command)(predict)
+app.command("eval", cls=Command)(evaluate)
+app.command(cls=Command)(sensitivity)
+app.command(cls=Command)(diff)
+app.command(cls=Command)(doctor)
+app.command(cls=Command)(demo)
 
 
 def main() -> None:
-    """Run the command; errors of ours are a sentence, not a traceback."""
+    """Run the command."""
     # As for Ctrl-C: what was begun is cleaned up. `serve` has its own way to stop.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        app()
-    except FoveaError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(1)
+    app()
 
 
 if __name__ == "__main__":

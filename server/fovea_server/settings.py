@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from fovea_engines.repository import DEFAULT_REPOSITORY
 from fovea_server.log_lines import LogFormat
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
@@ -48,6 +49,9 @@ def _several(value: Any) -> Any:
     return (value,) if isinstance(value, str | Path) else value
 
 
+Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
+
+
 class Settings(BaseSettings):
     """Server settings; each can be given as FOVEA_<NAME> in the environment or as a flag.
 
@@ -57,7 +61,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
 
     model_repository: Annotated[tuple[Folder, ...], BeforeValidator(_several), NoDecode] = Field(
-        (Path("repository"),),
+        (DEFAULT_REPOSITORY,),
         min_length=1,
         description="folder of models to serve; may be repeated, but no name may be in two",
     )
@@ -66,7 +70,7 @@ class Settings(BaseSettings):
         description="none: every model, at start; poll: as the repository changes; "
         "explicit: those of --load-model, and as requests ask",
     )
-    load_model: tuple[str, ...] = Field(
+    load_model: Texts = Field(
         (), description="a model to load at start in explicit mode; * for all; may be repeated"
     )
     repository_poll_secs: float = Field(15.0, gt=0, description="seconds between looks, poll mode")
@@ -97,7 +101,7 @@ class Settings(BaseSettings):
     http_max_input_size: int = Field(
         64 << 20, ge=1, description="largest request body, bytes, also after decompression"
     )
-    http_restricted_api: tuple[str, ...] = Field(
+    http_restricted_api: Texts = Field(
         (), description="APIS:KEY=VALUE: endpoints that ask for a header; may be repeated"
     )
     http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
@@ -109,7 +113,7 @@ class Settings(BaseSettings):
         description="address of gRPC; default that of HTTP",
     )
     grpc_port: int = Field(8001, ge=0, le=65535, description="port of gRPC")
-    grpc_restricted_protocol: tuple[str, ...] = Field(
+    grpc_restricted_protocol: Texts = Field(
         (), description="PROTOCOLS:KEY=VALUE: as --http-restricted-api; may be repeated"
     )
     grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = Field(
@@ -141,7 +145,7 @@ class Settings(BaseSettings):
         None, description="local,size=BYTES: the response cache; models choose to use it"
     )
 
-    trace_config: tuple[str, ...] = Field(
+    trace_config: Texts = Field(
         (),
         description="triton,file=FILE, level=TIMESTAMPS, rate=N, count=N or "
         "triton,log-frequency=N: requests that leave timestamps in a file; may be repeated",

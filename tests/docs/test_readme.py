@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 
 import httpx
@@ -15,8 +16,7 @@ import typer
 from tests.serving import free_ports
 
 from fovea_server.cli import app
-from fovea_server.commands.flags import OTHER_NAMES, WITHOUT_EFFECT, flag
-from fovea_server.commands.serve import GROUPS
+from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT, flag
 from fovea_server.settings import Settings
 
 # Of each set, for builds that are shown: enough to run, not to judge.
@@ -114,7 +114,9 @@ def test_the_table_of_flags_is_complete():
     rows = re.findall(r"^\| ([\w ,]+) \| (`--.*) \|$", section, re.MULTILINE)
     assert [title for title, _ in rows] == list(GROUPS)
     listed = [name for _, flags in rows for name in re.findall(r"`(--[\w-]+)`", flags)]
-    assert sorted(listed) == sorted([*map(flag, Settings.model_fields), *OTHER_NAMES.values()])
+    assert sorted(listed) == sorted(
+        [*map(flag, Settings.model_fields), *chain(*OTHER_NAMES.values())]
+    )
     beside = set(re.findall(r"`(--[\w-]+)`", section)) - set(listed)
     assert beside <= {*map(flag, WITHOUT_EFFECT), "--flag"}
 

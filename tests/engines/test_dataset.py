@@ -52,13 +52,13 @@ def image(**changes) -> dict:
 def read_json(folder: Path, document: object, **arguments) -> Dataset:
     file = folder / "val.json"
     file.write_text(document if isinstance(document, str) else json.dumps(document))
-    return read_dataset(file, folder / "images", **arguments)
+    return read_dataset(file, folder / "images").for_model(**{"labels": None} | arguments)
 
 
 def read_lines(folder: Path, *lines: str, **arguments) -> Dataset:
     (folder / "labels").mkdir(exist_ok=True)
     (folder / "labels" / "a.txt").write_text("\n".join(lines))
-    return read_dataset(folder, **arguments)
+    return read_dataset(folder).for_model(**{"labels": None} | arguments)
 
 
 def test_coco(pictures, tmp_path):
@@ -83,7 +83,7 @@ def test_yolo(pictures, tmp_path):
     assert first.class_ids.tolist() == [2, 0]
     assert first.areas.tolist() == pytest.approx([1600, 2000])
     assert (second.path.name, len(second.boxes)) == ("b.png", 0)
-    alone = read_dataset(tmp_path / "labels", labels=LABELS)
+    alone = read_dataset(tmp_path / "labels").for_model(LABELS)
     assert [image.path for image in alone.images] == [first.path, second.path]
     (pictures / "b.txt").write_text("1 0.5 0.5 0.2 0.4")
     together = read_dataset(pictures)
@@ -178,7 +178,6 @@ def test_malformed_coco_is_a_sentence(pictures, tmp_path, document, says):
         ("-1 0.5 0.5 0.1 0.1", "line 2: '-1' is not a class id"),
         ("1e30 0.5 0.5 0.1 0.1", "line 2: '1e30' is not a class id"),
         ("nan 0.5 0.5 0.1 0.1", "line 2: 'nan' is not a class id"),
-        ("3 0.5 0.5 0.1 0.1", "line 2: there is no class 3, only 0 to 2"),
         ("0 0.5 0.5 0.1", "line 2: after the class come 4 numbers"),
         ("0 0.5 0.5 0.1 0.1 0.9", "line 2: after the class come 4 numbers"),
         ("0", "line 2: after the class come 4 numbers.*nothing"),
@@ -190,9 +189,17 @@ def test_malformed_coco_is_a_sentence(pictures, tmp_path, document, says):
 )
 def test_malformed_yolo_lines_are_a_sentence(pictures, tmp_path, line, says):
     good = "0 0.5 0.5 0.2 0.4"
-    for classes in ({"labels": LABELS}, {"num_classes": 3}):
-        with pytest.raises(InvalidOption, match=says):
-            read_lines(tmp_path, good, line, **classes)
+    with pytest.raises(InvalidOption, match=says):
+        read_lines(tmp_path, good, line)
+
+
+def test_labels_of_a_class_that_nobody_has_are_a_sentence(pictures, tmp_path):
+    lines = ("0 0.5 0.5 0.2 0.4", "3 0.5 0.5 0.2 0.4")
+    with pytest.raises(InvalidOption, match=r"labels of a.jpg: there is no class 3, only 0 to 2"):
+        read_lines(tmp_path, *lines, labels=LABELS, num_classes=3)
+    (tmp_path / "classes.txt").write_text("cat\ndog\nbus\n")
+    with pytest.raises(InvalidOption, match=r"line 2: there is no class 3, only 0 to 2"):
+        read_lines(tmp_path, *lines)
 
 
 def test_labels_that_are_not_there_are_a_sentence(pictures, tmp_path):

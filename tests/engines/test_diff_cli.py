@@ -85,7 +85,7 @@ def test_nothing_diverges_exits_with_0(fovea_diff, tiny_model, wrong_model, tmp_
 @pytest.mark.parametrize("snr", ["nan", "inf", "0", "-1000"])
 def test_a_threshold_that_nothing_or_all_would_pass_is_refused(fovea_diff, tiny_model, snr):
     code, _, err = fovea_diff(tiny_model, tiny_model, "--snr", snr)
-    assert code == 1
+    assert code == 2
     assert "give a number over 0" in err
 
 
@@ -108,5 +108,5 @@ def test_an_engine_is_compared_with_its_source(
 
 def test_an_error_is_a_sentence(fovea_diff, tiny_model, tmp_path):
     code, out, err = fovea_diff(tiny_model, tmp_path / "absent.onnx")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("error: ")

@@ -125,8 +125,8 @@ def test_where_all_is_well_nothing_need_be_kept(fovea, network, pictures):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "INT8 needs --calibration DIR"),
-        (("--calibration", "absent"), "absent is not a folder of pictures"),
+        ((), "Missing option '--calibration'"),
+        (("--calibration", "absent"), "'absent' does not exist"),
         (("--calibration", "pictures", "--size", "big"), "HEIGHTxWIDTH"),
         (("--calibration", "pictures", "--preprocess", "x"), "none of yolo"),
         (("--calibration", "pictures", "--images", "."), "no picture"),
@@ -135,7 +135,7 @@ def test_where_all_is_well_nothing_need_be_kept(fovea, network, pictures):
 def test_an_error_is_a_sentence(fovea, network, pictures, tmp_path, arguments, says):
     (tmp_path / "pictures").symlink_to(pictures)
     code, out, err = fovea("sensitivity", network, *arguments)
-    assert code == 1
+    assert code == 2
     assert out == ""
     assert says in err
     assert err.splitlines()[-1].startswith("error: ")

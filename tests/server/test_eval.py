@@ -96,7 +96,7 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
         (("absent", "--data", "scenes.json"), "no model 'absent' in repository"),
         (("digits", "--data", "scenes.json", "--version", 2), "versions there: 1"),
         (("digits", "--data", "scenes.json", "--repository", "r"), "no model 'digits' in r"),
-        (("digits", "--data", "absent.json"), "absent.json is not there"),
+        (("digits", "--data", "absent.json"), "'absent.json' does not exist"),
         (("digits", "--data", "scenes.json"), "name the folder of the pictures with --images"),
         (("digits", "--data", "animals.json", "--images", "images"), "has the class 'cat', and"),
         (("digits", "--data", "labels", "--url", "http://127.0.0.1:9"), "is a server running"),

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from fovea_client import Client, ConnectionFailed
 from fovea_preprocess.image import decode_image
-from fovea_server.commands.predict import predict
+from fovea_server.cli import app
 from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
@@ -23,9 +22,7 @@ MODEL = "yolov5n"
 
 
 def run(*arguments: object) -> Result:
-    app = typer.Typer()
-    app.command()(predict)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["predict", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +139,7 @@ def test_nothing_found_is_said(source: tuple[str, object], bus: Path) -> None:
 
 def test_a_wrong_model_is_a_sentence(source: tuple[str, object], bus: Path) -> None:
     done = run("no-such-model", bus, *source)
-    assert done.exit_code == 1
+    assert done.exit_code == (2 if source[0] == "--repository" else 1)
     assert isinstance(done.exception, SystemExit)
     assert "no-such-model" in done.stderr
 

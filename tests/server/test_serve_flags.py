@@ -7,8 +7,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fovea_preprocess.errors import InvalidOption
 from fovea_server.cli import app
-from fovea_server.commands.serve import GROUPS, read_settings
+from fovea_server.commands.flags import GROUPS
+from fovea_server.commands.serve import read_settings
 from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT, flag
 from fovea_server.settings import ModelControlMode, Settings
 
@@ -63,9 +65,10 @@ def test_old_names_and_the_argument():
     assert parse("models", "--port", "9000").http_port == 9000
     assert parse("--model-store=models").model_repository == (Path("models"),)
     both = (Path("models"), Path("others"))
-    for second in ("--model-repository=others", "--model-store=others"):
+    for second in ("--model-repository=others", "--model-store=others", "--repository=others"):
         assert parse("--model-repository=models", second).model_repository == both
-        assert parse("models", second).model_repository == both
+        with pytest.raises(InvalidOption, match="as an argument or as an option, not both"):
+            parse("models", second)
 
 
 def test_an_unset_flag_leaves_the_environment_in_charge(monkeypatch):
@@ -85,7 +88,7 @@ def test_what_would_be_missed_is_refused_where_it_is_asked_for(name, capsys):
     for off in ("false", "0", "off"):
         assert parse(f"{flag(name)}={off}") == Settings()
     assert not capsys.readouterr().err
-    with pytest.raises(typer.BadParameter, match=f"{flag(name)} is not supported: "):
+    with pytest.raises(InvalidOption, match=f"{flag(name)} is not supported: "):
         parse(f"{flag(name)}=execution_count")
 
 
@@ -165,12 +168,12 @@ def test_a_wrong_flag_is_named(args, told):
 
 def test_help_shows_every_setting_under_the_title_of_its_group():
     lines = CliRunner().invoke(app, ["serve", "--help"]).stdout.splitlines()
-    lines = lines[lines.index("Arguments and help:") : lines.index(IDLE)]
+    lines = lines[lines.index("Arguments:") : lines.index(IDLE)]
     shown = [line.split()[0].strip(",") for line in lines if line.startswith("  -")]
     assert set(shown) == {"-h", *map(flag, Settings.model_fields)}
     assert len(shown) == len(set(shown))
     titled = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert titled == ["Arguments and help:", *(f"{title}:" for title in GROUPS)]
+    assert titled == ["Arguments:", *(f"{title}:" for title in GROUPS), "Options:"]
     for title, first in GROUPS.items():
         assert lines[lines.index(f"{title}:") + 1].startswith(f"  {flag(first)}")
 

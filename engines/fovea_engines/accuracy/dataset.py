@@ -34,7 +34,9 @@ class Dataset:
     images: tuple[LabelledImage, ...]
     class_names: tuple[str, ...] | None
 
-    def for_model(self, labels: Sequence[str | None]) -> Self:
+    def for_model(
+        self, labels: Sequence[str | None] | None, num_classes: int | None = None
+    ) -> Self:
         """The same with the class ids and names of a model.
 
         Classes meet by name. Sets that call a few of them otherwise (aeroplane, airplane) meet
@@ -42,11 +44,18 @@ class Dataset:
 
         Args:
             labels: the model's class names by id; None for a class that was never detected, and
-                may be any of this set that is not among the others.
+                may be any of this set that is not among the others. None as a whole: the model
+                has no names.
+            num_classes: how many classes the model has; None: unknown.
 
         Raises:
             InvalidOption: the model does not have a class of this set, or two of the same name.
         """
+        if self.class_names is None and num_classes is not None:
+            self._check_class_ids(num_classes)
+        if labels is None:
+            self._check_count(num_classes)
+            return self
         known = [label for label in labels if label is not None]
         if twins := [name for name, times in Counter(known).items() if times > 1]:
             raise InvalidOption(
@@ -75,6 +84,22 @@ class Dataset:
         class_names = (str(i) if name is None else name for i, name in enumerate(theirs))
         return replace(self, images=tuple(images), class_names=tuple(class_names))
 
+    def _check_class_ids(self, num_classes: int) -> None:
+        for image in self.images:
+            if (most := max(image.class_ids.tolist(), default=0)) >= num_classes:
+                raise InvalidOption(
+                    f"{self.path}, labels of {image.path.name}: there is no class {most}, only 0 "
+                    f"to {num_classes - 1}: were these labels made for this model?"
+                )
+
+    def _check_count(self, num_classes: int | None) -> None:
+        names = self.class_names
+        if names is not None and num_classes is not None and len(names) != num_classes:
+            raise InvalidOption(
+                f"{self.path} has {counted(len(names), 'class')} and the model {num_classes} "
+                "without names, so which is which is unknown: build the model with --labels"
+            )
+
     def sha256(self) -> str:
         """Digest of all pictures and labels, as hex; reads every picture."""
         return json_sha256(
@@ -92,27 +117,19 @@ class Dataset:
         )
 
 
-def read_dataset(
-    data: Path,
-    images: Path | None = None,
-    labels: Sequence[str] | None = None,
-    num_classes: int | None = None,
-) -> Dataset:
+def read_dataset(data: Path, images: Path | None = None) -> Dataset:
     """Read labelled pictures.
 
-    Class ids are those of the model, see `Dataset.for_model`. For a model without labels, they
-    are the ids of YOLO labels, and the places of COCO's categories in the order of their ids.
+    Class ids are the ids of YOLO labels, and the places of COCO's categories in the order of
+    their ids; `Dataset.for_model` makes them a model's.
 
     Args:
         data: a COCO JSON file, or a folder of YOLO label files (or one that holds it as `labels`).
         images: folder of the pictures; None looks beside a COCO file, and in the `images` that
             stands where `labels` does for YOLO.
-        labels: the model's class names by id; None: it has none.
-        num_classes: how many classes a model without labels has; None: unknown.
 
     Raises:
-        InvalidOption: the labels are malformed, empty, or not for this model; the message names
-            file and place.
+        InvalidOption: the labels are malformed or empty; the message names file and place.
         NotFound: the labels or a picture are not there.
         InvalidImage: a picture is damaged.
     """
@@ -120,8 +137,7 @@ def read_dataset(
         raise NotFound(f"{images} is not a folder of pictures")
     names: tuple[str, ...] | None
     if data.is_dir():
-        known = num_classes if labels is None else len(labels)
-        pictures, names = read_yolo(data, images, known)
+        pictures, names = read_yolo(data, images)
     elif data.is_file():
         pictures, names = read_coco(data, data.parent if images is None else images)
     else:
@@ -131,15 +147,7 @@ def read_dataset(
     if not any((~picture.crowd).any() for picture in pictures):
         seen = counted(len(pictures), "picture")
         raise InvalidOption(f"{data} has no object to find on its {seen}")
-    dataset = Dataset(data, tuple(pictures), names)
-    if labels is not None:
-        return dataset.for_model(labels)
-    if names is not None and num_classes is not None and len(names) != num_classes:
-        raise InvalidOption(
-            f"{data} has {counted(len(names), 'class')} and the model {num_classes} without names, "
-            "so which is which is unknown: build the model with --labels"
-        )
-    return dataset
+    return Dataset(data, tuple(pictures), names)
 
 
 def read_class_names(data: Path) -> tuple[str, ...] | None:

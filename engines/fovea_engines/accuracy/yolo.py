@@ -22,7 +22,7 @@ _MOST_CLASSES = 1_000_000
 
 
 def read_yolo(
-    data: Path, folder: Path | None, num_classes: int | None
+    data: Path, folder: Path | None
 ) -> tuple[list[LabelledImage], tuple[str, ...] | None]:
     """Read a folder of YOLO label files.
 
@@ -34,7 +34,6 @@ def read_yolo(
         data: the folder, or one that holds it as `labels`.
         folder: of the pictures; None takes the `images` that stands where `labels` does in the
             path, as YOLO itself does, or the folder of the labels.
-        num_classes: class ids must be below it; None: unknown.
 
     Returns:
         The pictures by name, and the names of classes.txt where that is there.
@@ -56,7 +55,7 @@ def read_yolo(
             f"{files[orphans[0]]}: there is no picture {folder / orphans[0]}.jpg (or .png ...): "
             "name the folder of the pictures with --images"
         )
-    known = num_classes if names is None else len(names)
+    known = None if names is None else len(names)
     return [_labelled(picture, files.get(picture.stem), known) for picture in pictures], names
 
 
@@ -125,8 +124,7 @@ def _class_id(where: str, word: str, num_classes: int | None) -> int:
         raise InvalidOption(f"{where}: {word!r} is not a class id, a whole number from 0 up")
     if num_classes is not None and value >= num_classes:
         raise InvalidOption(
-            f"{where}: there is no class {word}, only 0 to {num_classes - 1}: were these labels "
-            "made for this model?"
+            f"{where}: there is no class {word}, only 0 to {num_classes - 1} in {CLASSES_FILE}"
         )
     return int(value)
 

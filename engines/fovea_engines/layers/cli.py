@@ -8,22 +8,30 @@ from typing import Annotated
 
 import typer
 
-from fovea_engines.cli_options import AsJson
+from fovea_engines.cli_options import AsJson, RepositoryOption, find_models
+from fovea_engines.option_rules import check_options
 from fovea_engines.progress import ConsoleProgress
+from fovea_engines.repository import DEFAULT_REPOSITORY
 
 # Of the table where no terminal says how wide it is.
 _WIDE = 140
 
 
 def diff(
+    context: typer.Context,
     a: Annotated[
-        Path, typer.Argument(metavar="A", help="The model that is right: .onnx, or an engine.")
+        str, typer.Argument(metavar="A", help="The model that is right: .onnx, or an engine.")
     ],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The model that is judged, likewise.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The model that is judged, likewise.")],
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
     images: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Pictures to run, at most 4 of them.", show_default="drawn ones"
+            metavar="DIR",
+            help="Pictures to run, at most 4 of them.",
+            show_default="drawn ones",
+            exists=True,
+            file_okay=False,
         ),
     ] = None,
     snr: Annotated[
@@ -40,12 +48,13 @@ def diff(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two models layer by layer, and find the first tensor that goes wrong.
+    """Find the first layer at which two models part.
 
-    Two exports, two precisions, or a file and the engine built from it (a folder of a model
-    repository: repository/yolov8n, or repository/yolov8n/1). Layers are matched by name; where
-    names differ, by the order of operators and shapes. Casts and quantisation count to the layer
-    they follow. An OpenVINO engine is compiled anew for each tensor: that takes a minute or two.
+    Two exports, two precisions, or a file and the engine built from it (its name in the
+    repository, or a folder: repository/yolov8n, or repository/yolov8n/1). Layers are matched by
+    name; where names differ, by the order of operators and shapes. Casts and quantisation count
+    to the layer they follow. An OpenVINO engine is compiled anew for each tensor: that takes a
+    minute or two.
 
     Exit code: 0 only when nothing diverges and every output was judged.
 
@@ -57,7 +66,9 @@ def diff(
     from fovea_engines.layers.diff import diff as compare
     from fovea_engines.layers.table import diff_table, header
 
-    found = compare(a, b, images, snr, ConsoleProgress())
+    check_options(context, clashes=[("everything", "as_json"), ("values", "as_json")])
+    path_a, path_b = find_models(context, repository, a, b)
+    found = compare(path_a, path_b, images, snr, ConsoleProgress())
     if as_json:
         typer.echo(json.dumps(to_json(found), indent=2))
     else:

@@ -16,6 +16,7 @@ from fovea_engines.layers.model import find_model
 from fovea_engines.layers.network import INPUT, Layer, Network
 from fovea_engines.layers.verdict import Comparison, default_threshold, judge
 from fovea_engines.progress import Progress
+from fovea_engines.samples import picture_files
 from fovea_preprocess.errors import InvalidOption
 
 # Of tensors that are kept from the runs of either model.
@@ -93,6 +94,8 @@ def diff(
             f"an SNR of {threshold_db:g} dB is no threshold: give a number over 0, such as 60 for "
             "two FP32 models"
         )
+    if images is not None:
+        picture_files(images, 1)
     progress = progress or Progress()
     with progress.phase("load"):
         model_a, model_b = find_model(path_a), find_model(path_b)

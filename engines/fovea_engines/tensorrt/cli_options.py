@@ -29,6 +29,7 @@ WorkspaceOption = Annotated[
     int | None,
     typer.Option(
         metavar="MIB",
+        min=1,
         help="Most GPU memory that a layer may use besides its tensors.",
         show_default="all",
         rich_help_panel=_PANEL,
@@ -39,6 +40,8 @@ LevelOption = Annotated[
     typer.Option(
         "--builder-level",
         metavar="0-5",
+        min=0,
+        max=5,
         help="How long kernels are looked for: more builds slower and runs faster.",
         rich_help_panel=_PANEL,
     ),
@@ -59,6 +62,8 @@ PluginOption = Annotated[
     typer.Option(
         "--plugin",
         metavar="LIB.so",
+        exists=True,
+        dir_okay=False,
         help="Library of TensorRT plugins that the model needs. May be repeated.",
         rich_help_panel=_PANEL,
     ),

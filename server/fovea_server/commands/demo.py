@@ -18,10 +18,10 @@ SCENE = "scene-1.jpg"
 
 def demo(
     folder: Annotated[
-        Path, typer.Option(help="Where the engine and the annotated picture go.")
+        Path, typer.Option(help="Where the engine and the annotated picture go.", file_okay=False)
     ] = Path("demo-output"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="HTTP port.")] = 8000,
+    port: Annotated[int, typer.Option(help="HTTP port.", min=0, max=65535)] = 8000,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
 ) -> None:
     """Build, serve and ask the demo model.
@@ -32,11 +32,11 @@ def demo(
     from fovea_engines.build import build
     from fovea_engines.plan import BuildPlan
     from fovea_engines.progress import ConsoleProgress
+    from fovea_server.commands.serve import read_settings
     from fovea_server.listen import bind
     from fovea_server.logs import set_up_logging
     from fovea_server.models.registry import Registry
     from fovea_server.serve import make_server
-    from fovea_server.settings import Settings
     from fovea_server.v2.service import Service
 
     listener = bind(host, port)
@@ -49,13 +49,8 @@ def demo(
         )
         shutil.copyfile(assets / SCENE, folder / SCENE)
     set_up_logging("warning")
-    settings = Settings(
-        model_repository=repository,
-        http_address=host,
-        http_port=port,
-        allow_grpc=False,
-        allow_metrics=False,
-    )
+    only_http = {"http_address": host, "http_port": port, "allow_grpc": False}
+    settings = read_settings(repository, only_http | {"allow_metrics": False})
     registry = Registry(settings)
     server = make_server(Service.of(settings, registry))
     registry.start()

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fovea_engines.cli_options import RepositoryOption, ServedModelArgument, UrlOption, find_models
+from fovea_engines.option_rules import check_options
+from fovea_engines.repository import DEFAULT_REPOSITORY, version_folder
+
 if TYPE_CHECKING:
     from fovea_engines.figures import Accuracy
 
@@ -42,26 +46,28 @@ class Report:
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
+    context: typer.Context,
+    model: ServedModelArgument,
     data: Annotated[
         Path,
-        typer.Option(metavar="LABELS", help="A COCO .json file, or a folder of YOLO label files."),
+        typer.Option(
+            metavar="LABELS",
+            help="A COCO .json file, or a folder of YOLO label files.",
+            exists=True,
+        ),
     ],
     images: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder of the pictures.", show_default="beside the labels"
+            metavar="DIR",
+            help="Folder of the pictures.",
+            show_default="beside the labels",
+            exists=True,
+            file_okay=False,
         ),
     ] = None,
-    repository: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Open the model of this repository.", show_default="repository"
-        ),
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="Ask this server instead.", show_default=False)
-    ] = None,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    url: UrlOption = None,
     version: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
@@ -83,11 +89,11 @@ def evaluate(
     """
     from fovea_client import FoveaClientError
 
-    if repository is not None and url is not None:
-        raise typer.BadParameter("give --repository or --url, not both")
+    check_options(context, clashes=[("repository", "url")])
     try:
         if url is None:
-            report = _here(repository or Path("repository"), model, version, data, images)
+            [path] = find_models(context, repository, model)
+            report = _here(version_folder(path, version), data, images)
         else:
             report = _through(url, model, version, data, images)
     except FoveaClientError as error:
@@ -99,23 +105,22 @@ def evaluate(
         _show(report)
 
 
-def _here(root: Path, model: str, version: int | None, data: Path, images: Path | None) -> Report:
+def _here(folder: Path, data: Path, images: Path | None) -> Report:
     from fovea_engines.accuracy.dataset import read_dataset
     from fovea_engines.accuracy.evaluate import evaluate as measure
     from fovea_engines.accuracy.evaluate import in_process
     from fovea_engines.engine import Engine
     from fovea_engines.heads.recognise import recognise
     from fovea_engines.progress import ConsoleProgress
-    from fovea_engines.repository import ModelRepository
 
-    models = ModelRepository(root)
-    version = models.latest(model) if version is None else version
-    with Engine.open(models.folder(model, version)) as engine:
+    labelled = read_dataset(data, images)
+    with Engine.open(folder) as engine:
         card, detect = engine.card, in_process(engine)
         head = recognise(card.inputs, card.outputs, card.metadata, card.family)
-        dataset = read_dataset(data, images, engine.labels, head.num_classes)
+        classes = head.num_classes or len(engine.labels or ()) or None
+        dataset = labelled.for_model(engine.labels, classes)
         accuracy = measure(detect, dataset, ConsoleProgress())
-    return Report(model, str(version), card.backend, card.precision, accuracy)
+    return Report(folder.parent.name, folder.name, card.backend, card.precision, accuracy)
 
 
 def _through(url: str, model: str, version: int | None, data: Path, images: Path | None) -> Report:
@@ -128,8 +133,7 @@ def _through(url: str, model: str, version: int | None, data: Path, images: Path
     with RemoteDetector(url, model, version) as detector:
         dataset = read_dataset(data, images)
         found = detect_all(detector, dataset, ConsoleProgress())
-    labels = detector.labels_for(dataset)
-    accuracy = mean_ap(dataset if labels is None else dataset.for_model(labels), found)
+    accuracy = mean_ap(dataset.for_model(detector.labels_for(dataset)), found)
     return Report(model, detector.version or "", None, None, accuracy)
 
 

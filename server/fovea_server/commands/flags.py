@@ -16,9 +16,20 @@ from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT,
 from fovea_server.settings import Settings
 
 OTHER_NAMES = {
-    "model_repository": "--model-store",
-    "http_address": "--host",
-    "http_port": "--port",
+    "model_repository": ("--repository", "--model-store"),
+    "http_address": ("--host",),
+    "http_port": ("--port",),
+}
+# Title of each group in the help, and the first of its settings in the order of `Settings`.
+GROUPS = {
+    "Repository and models": "model_repository",
+    "HTTP": "allow_http",
+    "gRPC": "allow_grpc",
+    "Metrics": "allow_metrics",
+    "Shared memory, cache, traces": "allow_client_shm",
+    "Log": "log_level",
+    "Limits": "max_held_mb",
+    "Pictures by URL": "allow_url",
 }
 METAVARS: dict[Any, str] = {bool: "true|false", int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
@@ -31,9 +42,14 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     Args:
         command: what takes the options as keyword arguments (`**given`).
     """
+    titles = {first: title for title, first in GROUPS.items()}
+    settings, title = [], ""
+    for name, field in Settings.model_fields.items():
+        title = titles.get(name, title)
+        settings.append(_setting(name, field, title))
     parameters = [
         *inspect.signature(command, eval_str=True).parameters.values(),
-        *(_setting(name, field) for name, field in Settings.model_fields.items()),
+        *settings,
         *(
             _parameter(name, str, typer.Option(flag(name), hidden=True))
             for name in (*WITHOUT_EFFECT, *REFUSED, *RENAMED)
@@ -45,9 +61,11 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _setting(name: str, field: FieldInfo) -> inspect.Parameter:
+def _setting(name: str, field: FieldInfo, title: str) -> inspect.Parameter:
     option = typer.Option(
-        *filter(None, (flag(name), OTHER_NAMES.get(name))),
+        flag(name),
+        *OTHER_NAMES.get(name, ()),
+        rich_help_panel=title,
         metavar=_metavar(field.annotation),
         help=field.description,
         show_default=_default(field),

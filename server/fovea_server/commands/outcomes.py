@@ -118,7 +118,7 @@ def document(model: str, outcomes: list[Outcome]) -> dict[str, Any]:
     slowest = {stage: max(t[stage] for t in timings) for stage in (timings[0] if timings else ())}
     total = {"total": round(sum(t["total"] for t in timings), 3)}
     return {
-        "model": model,
+        "model": answers[0].model if answers else model,
         "version": answers[0].version if answers else None,
         "task": answers[0].task if answers else None,
         "images": [_image_json(outcome.answer) for outcome in outcomes],

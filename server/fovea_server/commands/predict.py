@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fovea_engines.class_names import split_classes
+from fovea_engines.cli_options import RepositoryOption, ServedModelArgument, UrlOption, find_models
+from fovea_engines.option_rules import check_options
 from fovea_engines.options import PredictOptions
-from fovea_preprocess.errors import FoveaError
+from fovea_engines.repository import DEFAULT_REPOSITORY, version_folder
+from fovea_preprocess.errors import InvalidOption, NotFound
 
 if TYPE_CHECKING:
     from fovea_server.commands.predictors import Predictor
 
-DEFAULT_URL = "http://127.0.0.1:8000"
-
 
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")],
+    context: typer.Context,
+    model: ServedModelArgument,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Picture files.")],
-    repository: Annotated[
-        Path | None, typer.Option(help="Open the model of this repository, without a server.")
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(help=f"Ask this server.  [default: {DEFAULT_URL}]")
-    ] = None,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    url: UrlOption = None,
     conf: Annotated[
         float | None, typer.Option(help="Least score, 0 to 1.", show_default="0.25")
     ] = None,
@@ -52,7 +50,10 @@ def predict(
         bool, typer.Option("--agnostic", help="Suppress across classes as well.")
     ] = False,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the pictures with boxes drawn in.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write the pictures with boxes drawn in.", file_okay=False
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document, as the server answers.")
@@ -60,16 +61,19 @@ def predict(
 ) -> None:
     """Find what is on pictures.
 
-    Asks a running server, or opens the engine right here (--repository).
+    Opens the engine right here, or asks a running server (--url).
 
     A picture that cannot be read fails only itself. Exits with 1 when any has failed.
+
+    Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
     """
     # Commands share one program, and `fovea serve` is not to wait for what only this one needs.
     from fovea_client import FoveaClientError
     from fovea_server.commands.outcomes import complain, document, each_outcome, failed, show
 
-    if repository is not None and url is not None:
-        raise typer.BadParameter("give --repository or --url, not both")
+    check_options(context, clashes=[("repository", "url")])
+    if not any(path.exists() for path in images):
+        raise NotFound(f"{images[0]} is not there")
     given: dict[str, Any] = {
         "conf": conf,
         "iou": iou,
@@ -80,11 +84,11 @@ def predict(
     given = {name: value for name, value in given.items() if value is not None}
     outcomes = []
     try:
-        with _open(model, repository, url, given) as predictor:
+        with _open(context, model, repository, url, given) as predictor:
             for outcome in each_outcome(predictor, images, save):
                 outcomes.append(outcome)
                 show(outcome, table=not as_json)
-    except (FoveaError, FoveaClientError, OSError) as error:
+    except (FoveaClientError, OSError) as error:
         complain(f"error: {error}")
         raise typer.Exit(1) from error
     if as_json:
@@ -99,13 +103,18 @@ def _classes(text: str | None) -> tuple[int | str, ...] | None:
     try:
         return split_classes(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is not a list of classes such as person,2") from error
+        raise InvalidOption(
+            f"--classes {text!r} is not a list of class names or ids such as person,2"
+        ) from error
 
 
-def _open(model: str, repository: Path | None, url: str | None, given: dict[str, Any]) -> Predictor:
+def _open(
+    context: typer.Context, model: str, repository: Path, url: str | None, given: dict[str, Any]
+) -> Predictor:
     from fovea_server.commands.predictors import LocalPredictor, RemotePredictor
 
     options = PredictOptions(**given)  # refuses what is out of range, before anything is sent
-    if repository is not None:
-        return LocalPredictor(repository, model, options)
-    return RemotePredictor(url or DEFAULT_URL, model, given)
+    if url is not None:
+        return RemotePredictor(url, model, given)
+    [path] = find_models(context, repository, model)
+    return LocalPredictor(version_folder(path), options)

@@ -13,7 +13,6 @@ from fovea_client import Box, Client, Detection, ImageResult, Prediction, Timing
 from fovea_engines.closing import Closing
 from fovea_engines.detections import Detections
 from fovea_engines.options import PredictOptions
-from fovea_engines.repository import ModelRepository
 from fovea_preprocess.errors import InvalidOption
 
 
@@ -68,20 +67,18 @@ class RemotePredictor(Closing):
 
 
 class LocalPredictor(Closing):
-    """Opens the newest version of a model and runs it in this process.
+    """Opens the engine in a version's folder and runs it in this process.
 
     Raises:
-        FoveaError: the model is not there or cannot be opened.
+        FoveaError: it cannot be opened.
     """
 
-    def __init__(self, repository: Path, model: str, options: PredictOptions) -> None:
+    def __init__(self, folder: Path, options: PredictOptions) -> None:
         # Asking a server needs none of this, and is not to wait for it.
         from fovea_engines.engine import Engine
 
-        models = ModelRepository(repository)
-        self._version = models.latest(model)
-        self._engine = Engine.open(models.folder(model, self._version))
-        self._model = model
+        self._engine = Engine.open(folder)
+        self._model, self._version = folder.parent.name, folder.name
         self._options = self._engine.resolve(options)
 
     def predict(self, image: bytes) -> Prediction:
@@ -102,7 +99,7 @@ class LocalPredictor(Closing):
             postprocess=0.0,
             total=round(1e3 * (ended - started), 3),
         )
-        return Prediction(self._model, str(self._version), "detect", (result,), timing)
+        return Prediction(self._model, self._version, "detect", (result,), timing)
 
     def annotate(self, image: bytes) -> bytes:
         """See `Predictor`."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from typer.core import TyperCommand
 
-from fovea_preprocess.errors import ModelNotReady
+from fovea_preprocess.errors import InvalidOption, ModelNotReady
+from fovea_server.commands.effect import check_effect
 from fovea_server.commands.flags import with_flags
+from fovea_server.commands.program import Command
 from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
 from fovea_server.settings import Settings
 
@@ -23,42 +24,21 @@ if TYPE_CHECKING:
 
     from fovea_server.models.registry import Registry
 
-# Title of each group in the help, and the first of its settings in the order of `Settings`.
-GROUPS = {
-    "Repository and models": "model_repository",
-    "HTTP": "allow_http",
-    "gRPC": "allow_grpc",
-    "Metrics": "allow_metrics",
-    "Shared memory, cache, traces": "allow_client_shm",
-    "Log": "log_level",
-    "Limits": "max_held_mb",
-    "Pictures by URL": "allow_url",
-}
 SWITCHES = frozenset(
     flag(name) for name, field in Settings.model_fields.items() if field.annotation is bool
 )
 
 
-class ServeCommand(TyperCommand):
-    """Reads switches as Triton does, and shows the flags in groups."""
+class ServeCommand(Command):
+    """Reads switches as Triton does, and tells which of its flags have no effect."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As usual, but a switch may stand alone, or have its value after = or a space."""
         return super().parse_args(ctx, list(_with_values(args)))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The flags under the titles of `GROUPS`."""
-        rows = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
-        titles = {first: title for title, first in GROUPS.items()}
-        sections: dict[str, list[Any]] = {"Arguments and help": []}
-        for name in Settings.model_fields:
-            title = titles.get(name, list(sections)[-1])
-            sections.setdefault(title, []).append(rows.pop(name))
-        # What is left belongs to no setting; hidden flags have no row.
-        sections["Arguments and help"] = list(filter(None, rows.values()))
-        for title, shown in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(shown)
+        """As usual, and the flags that only tune Triton."""
+        super().format_options(ctx, formatter)
         with formatter.section("Taken from Triton's command lines, without effect"):
             flags = ", ".join(map(flag, WITHOUT_EFFECT))
             # click would break them at their hyphens.
@@ -83,11 +63,11 @@ def _with_values(args: list[str]) -> Iterator[str]:
 def serve(
     repository: Annotated[
         Path | None,
-        typer.Argument(help="Folder of models, as `fovea build` makes it; or --model-repository."),
+        typer.Argument(help="Folder of models, as `fovea build` makes it; or --repository."),
     ] = None,
     **given: Any,
 ) -> None:
-    """Serve every model of a repository: pictures over HTTP, tensors as Triton does.
+    """Serve every model of a repository over HTTP and gRPC.
 
     The flags are Triton's wherever Triton has the thing. Each can also be given in the
     environment, as FOVEA_ and its name in capitals (FOVEA_HTTP_PORT for --http-port); a flag wins.
@@ -144,16 +124,21 @@ def read_settings(repository: Path | None, given: dict[str, Any]) -> Settings:
     Args:
         repository: the argument.
         given: the options by the name of their setting; None or [] where one was not given.
+
+    Raises:
+        InvalidOption: a setting is wrong, or has no effect.
     """
     said = translated(given)
-    repositories = [*filter(None, [repository]), *said.pop("model_repository", [])]
-    if repositories:
-        said["model_repository"] = repositories
+    if repository is not None and "model_repository" in said:
+        raise InvalidOption("give the repository as an argument or as an option, not both")
+    if repository is not None:
+        said["model_repository"] = [repository]
     try:
-        return Settings(**said)
+        settings = Settings(**said)
     except ValidationError as error:
-        typer.echo(f"error: {_sentence(error.errors()[0])}", err=True)
-        raise typer.Exit(2) from None
+        raise InvalidOption(_sentence(error.errors()[0])) from None
+    check_effect(settings, said)
+    return settings
 
 
 def _sentence(error: ErrorDetails) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from fovea_preprocess.errors import InvalidOption
+
 _BUILT_IN = "what runs models is built in"
 _MEMORY = "memory is taken as it is needed"
 _MEASURED = "what the machine has is measured"
@@ -86,12 +88,12 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
             given.
 
     Raises:
-        BadParameter: a flag asks for what is not here.
+        InvalidOption: a flag asks for what is not here.
     """
-    said = {name: value for name, value in given.items() if value not in (None, [])}
+    said = {name: value for name, value in given.items() if value not in (None, [], ())}
     for name, instead in REFUSED.items():
         if said.pop(name, "").lower() not in _OFF:
-            raise typer.BadParameter(f"{flag(name)} is not supported: {instead}")
+            raise InvalidOption(f"{flag(name)} is not supported: {instead}")
     for name, reason in WITHOUT_EFFECT.items():
         if said.pop(name, None) is not None:
             typer.echo(f"{flag(name)}: it has no effect here: {reason}", err=True)

@@ -17,7 +17,9 @@ def warn_of_unknown_variables() -> None:
     A warning and no error: a platform may add variables of its own beside the operator's.
     """
     # Flags have second names; their settings do not, but people will try.
-    meant = {other[2:].replace("-", "_"): name for name, other in OTHER_NAMES.items()}
+    meant = {
+        other[2:].replace("-", "_"): name for name, others in OTHER_NAMES.items() for other in others
+    }
     meant |= {name: name for name in Settings.model_fields}
     for variable in unknown_variables():
         close = get_close_matches(variable.lower().removeprefix("fovea_"), meant, 1)

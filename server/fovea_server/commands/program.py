@@ -1,0 +1,56 @@
+"""The `fovea` program: how its commands show their help, and how they fail."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Never
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
+
+
+class Command(TyperCommand):
+    """Shows its options in groups: plain text, so that it is the same in a pipe."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Options under the title of their panel, in the order of their declaration."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            title = getattr(param, "rich_help_panel", None)
+            if record := param.get_help_record(ctx):
+                usual = f"{param.param_type_name.capitalize()}s"
+                sections.setdefault(title or usual, []).append(record)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """The whole first sentence, which the list of commands wraps."""
+        return super().get_short_help_str(sys.maxsize)
+
+
+class Program(TyperGroup):
+    """Ends every wrong command with one line on stderr.
+
+    Exit codes: 2 where what was typed is wrong or names what is not there, 1 where it failed.
+    """
+
+    def main(self, *args: Any, **kwargs: Any) -> Never:
+        """Run a command, and exit."""
+        try:
+            sys.exit(super().main(*args, **kwargs | {"standalone_mode": False}))
+        except FoveaError as error:
+            _end(str(error), 2 if isinstance(error, InvalidOption | NotFound) else 1)
+        except typer.TyperException as error:
+            told = " ".join(error.format_message().split()).rstrip(".")
+            told = told.replace("Value error, ", "")  # of pydantic, which typer reads values with
+            context = getattr(error, "ctx", None)
+            see = "" if context is None else f"; see {context.command_path} --help"
+            _end(told + see, error.exit_code)
+
+
+def _end(message: str, code: int) -> Never:
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(code)

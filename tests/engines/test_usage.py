@@ -1,0 +1,193 @@
+"""Wrong commands, and where commands find their models."""
+
+import json
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("build", "absent.onnx"), "'absent.onnx' does not exist"),
+        (("build", "tiny.onnx", "--size", "big"), "HEIGHTxWIDTH"),
+        (("build", "tiny.onnx", "--size", "96"), "fixed at 64x64"),
+        (("build", "tiny.onnx", "--name", "../x"), "cannot name a model"),
+        (("build", "tiny.onnx", "--labels", "broken.onnx"), "labels"),
+        (("build", "tiny.onnx", "--images", "."), "no picture"),
+        (("build", "tiny.onnx", "--max-batch", 0), "--max-batch"),
+        (("build", "tiny.onnx", "--precision", "int4"), "'int4' is not one of 'fp32', 'fp16'"),
+        (("build", "tiny.onnx", "--precison", "fp16"), "--precision"),
+        (("build",), "Missing argument 'MODEL.onnx'"),
+        (("inspect", "absent.onnx"), "no file or folder absent.onnx"),
+        (("inspect", "tiny.onnx", "--repository", "."), "--repository has no effect"),
+        (("inspect", "."), "has no model"),
+        (("bild",), "No such command 'bild'. Did you mean 'build'"),
+        ((), "give one of these commands"),
+    ],
+)
+def test_a_wrong_command_is_a_sentence(fovea, tiny_model, tmp_path, arguments, says):
+    (tmp_path / "tiny.onnx").write_bytes(tiny_model.read_bytes())
+    (tmp_path / "broken.onnx").write_bytes(tiny_model.read_bytes()[:500])
+    code, out, err = fovea(*arguments)
+    assert code == 2
+    assert out == ""
+    assert says in err
+    assert err.splitlines()[-1].startswith("error: ")
+    assert "Value error" not in err
+    assert not list((tmp_path / "repository").glob("*"))
+
+
+def test_a_failure_is_a_sentence(fovea, tiny_model, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(tiny_model.read_bytes()[:500])
+    code, out, err = fovea("build", "broken.onnx")
+    assert (code, out) == (1, "")
+    assert "not a whole ONNX model" in err.splitlines()[-1]
+    assert err.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("build", "--calibration", "pictures"), "--calibration has no effect without --precision"),
+        (
+            ("build", "--calibrator", "minmax"),
+            "--calibrator has no effect without --precision int8",
+        ),
+        (("build", "--keep-float", "none", "--precision", "fp16"), "--keep-float has no effect"),
+        (("build", "--max-drop", 0.01), "--max-drop has no effect without --data"),
+        (("build", "--workspace", 64), "without --backend tensorrt or tensorrt-rtx"),
+        (("build", "--builder-level", 3), "--builder-level has no effect"),
+        (("build", "--plugin", "tiny.onnx"), "--plugin has no effect"),
+        (
+            ("build", "--compute-capability", 80, "--backend", "tensorrt"),
+            "without --backend tensorrt-rtx",
+        ),
+        (("build", "--profile", "1,1,1", "--max-batch", 1), "--profile has no effect"),
+        (("diff", "tiny.onnx", "--all", "--json"), "give --all or --json, not both"),
+        (("diff", "tiny.onnx", "--values", "--json"), "give --values or --json, not both"),
+        (("diff", "tiny.onnx", "--repository", "r"), "--repository has no effect"),
+        (("inspect", "--head", "yolov8", "--layers"), "give --head or --layers, not both"),
+        (("predict", "pictures/0.png", "--url", "u", "--repository", "r"), "not both"),
+        (("eval", "--data", "pictures", "--url", "u", "--repository", "r"), "not both"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    fovea, tiny_model, pictures, tmp_path, arguments, says
+):
+    (tmp_path / "tiny.onnx").write_bytes(tiny_model.read_bytes())
+    (tmp_path / "pictures").symlink_to(pictures)
+    command, *options = arguments
+    code, out, err = fovea(command, "tiny.onnx", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert says in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("build", "m", "--labels", "absent"), "--labels"),
+        (("build", "m", "--images", "absent"), "--images"),
+        (("build", "m", "--data", "absent"), "--data"),
+        (("build", "m", "--precision", "int8", "--calibration", "absent"), "--calibration"),
+        (("build", "m", "--data", "names.json", "--images", "pictures"), "names.json"),
+        (("sensitivity", "m", "--calibration", "absent"), "--calibration"),
+        (("sensitivity", "m", "--calibration", "empty"), "empty has no picture"),
+        (("diff", "m", "m", "--images", "absent"), "--images"),
+        (("diff", "m", "absent.onnx"), "absent.onnx"),
+        (("predict", "m", "absent.jpg"), "absent.jpg"),
+        (("eval", "here/m", "--data", "absent"), "--data"),
+        (("eval", "here/m", "--data", "names.json", "--images", "absent"), "--images"),
+        (("eval", "here/m", "--data", "names.json", "--images", "pictures"), "there is no picture"),
+    ],
+)
+def test_paths_are_looked_at_before_models(fovea, pictures, tmp_path, arguments, option):
+    """The model is no model: whoever opens it first says so."""
+    for model in (tmp_path / "m", tmp_path / "here" / "m" / "1" / "model.onnx"):
+        model.parent.mkdir(parents=True, exist_ok=True)
+        model.write_bytes(b"no model")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "pictures").symlink_to(pictures)
+    image = {"id": 1, "file_name": "absent.jpg", "width": 1, "height": 1}
+    document = {"images": [image], "annotations": [], "categories": []}
+    (tmp_path / "names.json").write_text(json.dumps(document))
+    code, out, err = fovea(*arguments)
+    assert (code, out) == (2, "")
+    assert option in err
+    assert err.startswith("error: ")
+
+
+def test_the_repository_is_that_of_the_option_else_of_the_variable(
+    fovea, tiny_model, pictures, tmp_path, monkeypatch
+):
+    picture = pictures / "0.png"
+    code, out, _ = fovea("build", tiny_model)
+    assert code == 0
+    assert out.splitlines()[-1] == "Serve it: fovea serve"
+    monkeypatch.setenv("FOVEA_MODEL_REPOSITORY", str(tmp_path / "of all"))
+    assert fovea("predict", "tiny", picture)[0] == 2
+    code, out, _ = fovea("build", tiny_model, "--name", "there")
+    assert out.splitlines()[-1] == "Serve it: fovea serve"
+    assert (tmp_path / "of all" / "there" / "1" / "card.json").is_file()
+    code, out, _ = fovea("build", tiny_model, "--name", "here", "--repository", "my models")
+    assert out.splitlines()[-1] == "Serve it: fovea serve 'my models'"
+    here = ("--repository", "my models")
+    for name, option in (
+        ("there", ()),
+        ("here", here),
+        ("my models/here", ()),
+        ("repository/tiny/1", ()),
+    ):
+        code, out, err = fovea("predict", name, picture, *option, "--json")
+        assert code == 0, err
+        [entry] = json.loads(fovea("inspect", name, *option, "--json")[1])
+        assert (entry["name"], entry["version"]) == (json.loads(out)["model"], 1)
+        assert fovea("diff", tiny_model, name, *option)[0] == 0
+    assert [e["name"] for e in json.loads(fovea("inspect", "--json")[1])] == ["there"]
+    assert [e["name"] for e in json.loads(fovea("inspect", *here, "--json")[1])] == ["here"]
+    assert fovea("predict", "here", picture)[0] == 2
+
+
+def test_what_follows_from_the_model_anyway_makes_no_second_version(fovea, tiny_model, tmp_path):
+    (tmp_path / "names.txt").write_text("cat\ndog\nbus\n")
+    assert fovea("build", tiny_model)[0] == 0
+    for same in (
+        ("--size", 64),
+        ("--labels", tmp_path / "names.txt"),
+        ("--head", "yolov8"),
+        ("--backend", "openvino"),
+        ("--max-batch", 1),
+        ("--no-nms-tail", "--no-image-front"),
+    ):
+        code, _, err = fovea("build", tiny_model, *same)
+        assert code == 0
+        assert "nothing to build" in err, same
+
+
+def test_help_of_build_is_in_groups_that_fit_80_columns(fovea, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = fovea("build", "--help")[1].splitlines()
+    assert max(map(len, lines)) <= 80
+    titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titles == [
+        "Arguments:", "Model and repository:", "Precision:", "Check:", "Graph:", "TensorRT:",
+        "Options:",
+    ]  # fmt: skip
+    of_tensorrt = lines[lines.index("TensorRT:") : lines.index("Options:")]
+    shown = [line.split()[0] for line in of_tensorrt if line.startswith("  --")]
+    assert shown == [
+        "--profile",
+        "--workspace",
+        "--builder-level",
+        "--compute-capability",
+        "--plugin",
+    ]
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_the_list_of_commands_is_whole(fovea, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    shown = fovea("--help")[1]
+    commands = shown[shown.index("Commands:") :]
+    assert "..." not in commands
+    assert "Measure how accurate a model is on labelled pictures." in " ".join(commands.split())
