@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import EnumMeta
 from pathlib import Path
 from types import UnionType
@@ -23,21 +23,24 @@ OTHER_NAMES = {
 METAVARS: dict[Any, str] = {bool: "true|false", int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
 
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every setting, where typer looks for them.
+def with_flags(
+    command: Callable[..., None],
+    settings: Iterable[str] = tuple(Settings.model_fields),
+    hidden: Iterable[str] = (*WITHOUT_EFFECT, *REFUSED, *RENAMED),
+) -> Callable[..., None]:
+    """Give a command an option for each of the settings, where typer looks for them.
 
     The options collect text, None where a flag was not given; `Settings` alone judges it.
 
     Args:
         command: what takes the options as keyword arguments (`**given`).
+        settings: names of the settings.
+        hidden: names of flags that the help does not show.
     """
     parameters = [
         *inspect.signature(command, eval_str=True).parameters.values(),
-        *(_setting(name, field) for name, field in Settings.model_fields.items()),
-        *(
-            _parameter(name, str, typer.Option(flag(name), hidden=True))
-            for name in (*WITHOUT_EFFECT, *REFUSED, *RENAMED)
-        ),
+        *(_setting(name, Settings.model_fields[name]) for name in settings),
+        *(_parameter(name, str, typer.Option(flag(name), hidden=True)) for name in hidden),
     ]
     parameters = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

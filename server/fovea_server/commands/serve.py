@@ -39,12 +39,16 @@ SWITCHES = frozenset(
 )
 
 
-class ServeCommand(TyperCommand):
-    """Reads switches as Triton does, and shows the flags in groups."""
+class SwitchCommand(TyperCommand):
+    """Reads switches as Triton does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As usual, but a switch may stand alone, or have its value after = or a space."""
         return super().parse_args(ctx, list(_with_values(args)))
+
+
+class ServeCommand(SwitchCommand):
+    """Shows the flags in groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The flags under the titles of `GROUPS`."""
