@@ -128,7 +128,7 @@ def make_server(service: Service) -> Server:
             RequestLog(create_app(service, intake)),
             host=settings.http_address,
             port=settings.http_port,
-            loop="uvloop",
+            loop="auto",
             http=protocol,
             ws="none",
             lifespan="on",
