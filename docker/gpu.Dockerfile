@@ -58,8 +58,7 @@ WORKDIR /tmp
 VOLUME /repository
 # HTTP, gRPC, metrics.
 EXPOSE 8000 8001 8002
-# Loading an engine for the first time may take minutes. The slim image has no curl; urlopen
-# raises on any status but 2xx, which is exit code 1.
+# Liveness, not readiness: an orchestrator restarts what is unhealthy, and a restart mends no model.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=180s --retries=3 \
-    CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
+    CMD ["fovea", "health", "--live"]
 ENTRYPOINT ["fovea-entrypoint"]

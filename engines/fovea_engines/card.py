@@ -14,6 +14,7 @@ from fovea_engines.backends.base import TensorSpec
 from fovea_engines.cuda.gpu import Gpu
 from fovea_engines.figures import Accuracy, Agreement, Calibration
 from fovea_engines.tensorrt.options import BuilderOptions
+from fovea_engines.writing import write_file
 from fovea_preprocess.errors import InvalidModel, NotFound
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -140,7 +141,7 @@ class EngineCard:
 
     def write(self, path: Path) -> None:
         """Write the card as indented JSON."""
-        path.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+        write_file(path, json.dumps(self.to_json(), indent=2).encode() + b"\n")
 
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(EngineCard)

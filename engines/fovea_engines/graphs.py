@@ -18,6 +18,7 @@ from fovea_engines.prepare import PreparedModel, check_float32
 from fovea_engines.progress import Progress
 from fovea_engines.quantisation import Quantisation, plan_quantisation
 from fovea_engines.sweep import int8_graph
+from fovea_engines.writing import write_file
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
     """Write a graph to a file, whole or not at all."""
     new = path.with_name(f".{path.name}.new")
     try:
-        new.write_bytes(graph.SerializeToString())
+        write_file(new, graph.SerializeToString())
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.plan import BuildPlan
 from fovea_engines.prepare import PreparedModel
 from fovea_engines.worst import worst_picture
+from fovea_engines.writing import write_file
 
 FAILED_FOLDER: Final = "failed-build"
 """Folder of a model that holds the report of its last refused build; it is no version."""
@@ -43,6 +44,6 @@ def write_report(
     worst = card.agreement.worst if card.agreement else ()
     picture = worst_picture(plan, prepared, engine, worst[0].name) if worst else None
     if picture is not None:
-        (folder / PICTURE_FILE).write_bytes(encode(picture, "image/jpeg"))
+        write_file(folder / PICTURE_FILE, encode(picture, "image/jpeg"))
     text = card_text(card, plan, ranking, None if picture is None else PICTURE_FILE)
-    (folder / REPORT_FILE).write_text(text, encoding="utf-8")
+    write_file(folder / REPORT_FILE, text.encode())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fovea_engines.card import CARD_FILE, EngineCard
 from fovea_engines.swap import swap
+from fovea_engines.writing import write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
 DEFAULT_REPOSITORY = Path("repository")
@@ -206,7 +207,7 @@ class ModelRepository:
         new = model / f".{file}.new"
         with _locked(self.root):
             try:
-                new.write_text(text, encoding="utf-8")
+                write_file(new, text.encode())
                 new.chmod(0o644)  # whatever the umask: a server of another user reads it
                 _sync(new)
                 new.replace(model / file)

@@ -8,17 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fovea_engines.cli import build
-from fovea_engines.inspect_cli import inspect
-from fovea_engines.layers.cli import diff
-from fovea_engines.sensitivity_cli import sensitivity
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.commands.demo import demo
-from fovea_server.commands.doctor import doctor
-from fovea_server.commands.eval import evaluate
-from fovea_server.commands.predict import predict
-from fovea_server.commands.program import Command, Program
-from fovea_server.commands.serve import ServeCommand, serve
+from fovea_server.commands.program import Program
 
 app = typer.Typer(
     name="fovea",
@@ -53,17 +44,6 @@ def fovea(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise InvalidOption("give one of these commands")
-
-
-app.command(cls=ServeCommand)(serve)
-app.command(cls=Command)(build)
-app.command(cls=Command)(inspect)
-app.command(cls=Command)(predict)
-app.command("eval", cls=Command)(evaluate)
-app.command(cls=Command)(sensitivity)
-app.command(cls=Command)(diff)
-app.command(cls=Command)(doctor)
-app.command(cls=Command)(demo)
 
 
 def main() -> None:

@@ -129,7 +129,7 @@ def make_server(service: Service) -> Server:
             WithTraffic(create_app(service, intake), service.traffic),
             host=settings.http_address,
             port=settings.http_port,
-            loop="uvloop",
+            loop="auto",
             http=protocol,
             ws="none",
             lifespan="on",

@@ -63,3 +63,13 @@ def test_what_is_not_allowed_does_not_listen(serve, demo_repository):
     for port in (server.grpc_port, server.metrics_port):
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"http://127.0.0.1:{port}/metrics")
+
+
+def test_without_uvloop_it_serves_just_as_well(
+    serve, demo_repository, scene, tmp_path, monkeypatch
+):
+    (tmp_path / "uvloop.py").write_text("raise ImportError('it is not for this system')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = serve(demo_repository)
+    assert httpx.post(server.predict_url("digits"), content=scene).status_code == 200
+    assert server.stop() == 0

@@ -12,6 +12,7 @@ from fovea_engines.cuda.gpu import Gpu
 from fovea_engines.cuda.letterbox import compile_letterbox
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
+from fovea_engines.installing import install_extra
 from fovea_engines.samples import draw
 from fovea_engines.tensorrt.engine_file import KEPT_FILE
 from fovea_engines.tensorrt.letterbox_file import LETTERBOX_FILE, open_letterbox, write_letterbox
@@ -103,7 +104,7 @@ def test_without_a_compiler_the_build_says_so(tmp_path, monkeypatch):
     write_letterbox(tmp_path, SPEC, progress)
     assert list(tmp_path.iterdir()) == []
     assert "so the host does it: " in progress.notes[0]
-    assert "pip install 'fovea-serve[tensorrt]'" in progress.notes[0]
+    assert install_extra("tensorrt") in progress.notes[0]
 
 
 @pytest.mark.parametrize("damaged", [b"", b"// {\n", b"// 1\n.version 8.0", b'// {"size": 3}\n'])

@@ -10,6 +10,7 @@ from fovea_engines.backends.registry import open_session
 from fovea_engines.card import EngineCard
 from fovea_engines.cuda.gpu import Gpu
 from fovea_engines.engine import Engine
+from fovea_engines.installing import install_extra
 from fovea_engines.tensorrt.engine_file import ENGINE_FILE, KEPT_FILE
 from fovea_engines.tensorrt.foreign import read_plan_file
 from fovea_engines.tensorrt.layers import LAYERS_FILE
@@ -103,7 +104,7 @@ def test_without_a_gpu_it_does_not_open(fovea, tiny_model, tmp_path):
         ((*RTX, "--profile", "1,2,4", "--max-batch", "8"), "profiles take up to 4 rows"),
         ((*RTX, "--builder-level", "9"), "must be 0 to 5"),
         ((*RTX, "--plugin", "nowhere.so"), "is not there"),
-        (("--backend", "tensorrt"), "pip install 'fovea-serve"),
+        (("--backend", "tensorrt"), re.escape(install_extra("tensorrt"))),
     ],
 )
 def test_what_cannot_be_says_what_to_do(fovea, tiny_model, tmp_path, options, reason):

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from fovea_engines.backends.base import TensorSpec
+from fovea_engines.installing import install_extra
 from fovea_engines.progress import Progress
 from fovea_engines.tensorrt.builder import build_plan
 from fovea_engines.tensorrt.compat import RTX, TENSORRT, load_runtime
@@ -236,7 +237,7 @@ def test_ctrl_c_stops_a_build(runtime):
 
 def test_a_backend_that_is_not_installed_says_how(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorrt", None)
-    with pytest.raises(BackendUnavailable, match=r"pip install 'fovea-serve\[tensorrt\]'"):
+    with pytest.raises(BackendUnavailable, match=re.escape(install_extra("tensorrt"))):
         load_runtime(TENSORRT)
 
 

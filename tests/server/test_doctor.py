@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from fovea_engines.backends.registry import CPU_BACKENDS, DISTRIBUTIONS, BackendInfo
+from fovea_engines.installing import install_extra
 from fovea_server.commands.diagnosis import diagnose
 from fovea_server.commands.doctor import doctor
 from fovea_server.commands.machine import (
@@ -113,7 +114,7 @@ def test_a_machine_with_all_that_a_gpu_takes_has_nothing_to_mend() -> None:
 
 def test_tensorrt_for_rtx_is_of_use_without_a_gpu() -> None:
     rtx = BackendInfo("tensorrt-rtx", "1.7.1.116", None)
-    absent = BackendInfo("tensorrt", None, "not installed: pip install 'fovea-serve[tensorrt]'")
+    absent = BackendInfo("tensorrt", None, f"not installed: {install_extra('tensorrt')}")
     packages = {"tensorrt-rtx-cu13-bindings": "1.7.1.116", "cuda-bindings": "13.5.0"}
     backends = (*HEALTHY.backends, rtx, absent)
     assert diagnose(replace(HEALTHY, backends=backends, gpu_packages=packages)) == ()

@@ -27,7 +27,7 @@ IDLE = "Taken from Triton's command lines, without effect:"
 
 
 def parse(*args: str) -> Settings:
-    command = typer.main.get_command(app).commands["serve"]
+    command = typer.main.get_command(app).get_command(None, "serve")
     params = command.make_context("serve", list(args)).params
     return read_settings(params.pop("repository"), params)
 

@@ -13,6 +13,7 @@ from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu import CpuSession, load_layouts
 from fovea_engines.backends.onnx_elements import BFloat16Calls, StringCalls
+from fovea_engines.writing import write_file, writing
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
 ENGINE_FILE = "model.onnx"
@@ -62,9 +63,10 @@ def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
     """
     engine = folder / ENGINE_FILE
     if isinstance(model, bytes):
-        engine.write_bytes(model)
+        write_file(engine, model)
     else:
-        shutil.copyfile(model, engine)
+        with writing(engine, model.stat().st_size):
+            shutil.copyfile(model, engine)
     return engine
 
 

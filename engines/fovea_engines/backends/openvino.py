@@ -14,12 +14,16 @@ from typing import Any
 from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu import CpuSession, load_layouts
+from fovea_engines.writing import writing
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
 ENGINE_FILE = "model.xml"
 
 # Operators that run a part of the graph as often as a value says.
 _BRANCHING = frozenset({"If", "Loop", "TensorIterator"})
+
+# Of model.xml, by operator: real models have 470 to 500.
+_XML_BYTES = 600
 
 _FIRST_USE = Lock()
 
@@ -83,6 +87,11 @@ def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
     try:
         ov.save_model(converted, engine, compress_to_fp16=False)
     except RuntimeError as error:
+        # OpenVINO gives no reason; the system does, when as much is written again.
+        size = len(model) if isinstance(model, bytes) else model.stat().st_size
+        size += _XML_BYTES * len(converted.get_ops())
+        with writing(engine, size), engine.open("ab") as file:
+            file.write(bytes(size))
         raise OSError(errno.EIO, f"OpenVINO: {error}", str(engine)) from error
     return engine
 

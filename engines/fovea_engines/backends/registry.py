@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.base import Session
+from fovea_engines.installing import install, install_extra
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel
 
 CPU_BACKENDS = ("onnxruntime", "openvino")
@@ -25,7 +26,7 @@ DISTRIBUTIONS = {
     "tensorrt": "tensorrt",
     "tensorrt-rtx": "tensorrt-rtx-cu13-bindings",
 }
-_EXTRAS = {"tensorrt": "'fovea-serve[tensorrt]'", "tensorrt-rtx": "'fovea-serve[rtx]'"}
+_EXTRAS = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def open_session(
         )
     except ImportError as error:
         raise BackendUnavailable(
-            f"backend {backend!r} cannot be used ({error}): pip install {_package(backend)}"
+            f"backend {backend!r} cannot be used ({error}): {install_backend(backend)}"
         ) from error
     return session
 
@@ -89,8 +90,11 @@ def _info(name: str, distribution: str) -> BackendInfo:
     try:
         return BackendInfo(name, metadata.version(distribution), None)
     except metadata.PackageNotFoundError:
-        return BackendInfo(name, None, f"not installed: pip install {_package(name)}")
+        return BackendInfo(name, None, f"not installed: {install_backend(name)}")
 
 
-def _package(backend: str) -> str:
-    return _EXTRAS.get(backend, DISTRIBUTIONS[backend])
+def install_backend(backend: str) -> str:
+    """The command that installs the runtime of a backend."""
+    if backend in _EXTRAS:
+        return install_extra(_EXTRAS[backend])
+    return install(DISTRIBUTIONS[backend])

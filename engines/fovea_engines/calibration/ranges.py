@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from fovea_engines.writing import write_file
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 Method = Literal["minmax", "entropy", "percentile"]
@@ -67,7 +68,7 @@ class Ranges:
 
     def write(self, path: Path) -> None:
         """Write them as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_file(path, json.dumps(asdict(self), indent=1).encode() + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -21,6 +21,7 @@ from fovea_engines.cuda.resources import (
     failures,
     native,
 )
+from fovea_engines.installing import install
 from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
 
 
@@ -155,7 +156,7 @@ def _pycuda() -> Any:
         import_module("cuda.bindings.driver")
     except ModuleNotFoundError as error:
         raise BackendUnavailable(
-            f"no GPU can be used ({error}): pip install pycuda cuda-bindings, for which a CUDA "
+            f"no GPU can be used ({error}): {install('pycuda', 'cuda-bindings')}, for which a CUDA "
             "toolkit must be there; docker/gpu.Dockerfile has all of it"
         ) from error
     except ImportError as error:

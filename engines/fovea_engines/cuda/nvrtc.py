@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from fovea_engines.installing import install_extra
 from fovea_preprocess.errors import BackendUnavailable, BuildError
 
 
@@ -52,7 +53,7 @@ def _nvrtc() -> Any:
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise BackendUnavailable(
-            f"CUDA kernels cannot be compiled here ({error}): pip install 'fovea-serve[tensorrt]'"
+            f"CUDA kernels cannot be compiled here ({error}): {install_extra('tensorrt')}"
         ) from error
     return nvrtc
 

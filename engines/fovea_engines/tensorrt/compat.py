@@ -21,17 +21,15 @@ from threading import Lock
 from typing import Any
 
 from fovea_engines.backends.base import TensorSpec
+from fovea_engines.backends.registry import install_backend
 from fovea_engines.tensorrt.log import Log, logger, without_noise
 from fovea_preprocess.errors import BackendUnavailable
 
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
 
-# Backend -> its modules, of which the first that is there counts; and what brings them.
-_MODULES = {
-    TENSORRT: (("tensorrt",), "pip install 'fovea-serve[tensorrt]'"),
-    RTX: (("tensorrt_rtx", "tensorrt_rtx_bindings"), "pip install 'fovea-serve[rtx]'"),
-}
+# Backend -> its modules, of which the first that is there counts.
+_MODULES = {TENSORRT: ("tensorrt",), RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 
 # TensorRT's names of element types -> numpy's.
 _DTYPES = {
@@ -210,13 +208,12 @@ def load_runtime(backend: str) -> Runtime:
 
 
 def _import(backend: str) -> Any:
-    modules, install = _MODULES[backend]
     problems = []
-    for module in modules:
+    for module in _MODULES[backend]:
         try:
             return import_module(module)
         except ImportError as error:
             problems.append(str(error))
     raise BackendUnavailable(
-        f"backend {backend!r} cannot be used ({'; '.join(problems)}): {install}"
+        f"backend {backend!r} cannot be used ({'; '.join(problems)}): {install_backend(backend)}"
     )

@@ -24,6 +24,7 @@ from fovea_engines.tensorrt.picture_session import TensorRTPictureSession
 from fovea_engines.tensorrt.plugins import Plugin, load_plugins
 from fovea_engines.tensorrt.session import TensorRTSession
 from fovea_engines.tensorrt.timing_cache import timing_cache_file
+from fovea_engines.writing import write_file
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption, OutOfMemory
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -94,8 +95,8 @@ def write_engine(
     timings = timing_cache_file(cache, runtime, device)
     plan = build_plan(model, options, runtime, progress, timings)
     ledger.record(key, perf_counter() - began)
-    (folder / ENGINE_FILE).write_bytes(plan.data)
-    (folder / KEPT_FILE).write_bytes(model)
+    write_file(folder / ENGINE_FILE, plan.data)
+    write_file(folder / KEPT_FILE, model)
     plan.layers.write(folder / LAYERS_FILE)
     write_letterbox(folder, preprocess, progress)
     return folder / ENGINE_FILE

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 from pydantic import TypeAdapter, ValidationError
 
 from fovea_engines.backends.base import TensorSpec
+from fovea_engines.writing import write_file
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 LAYERS_FILE = "layers.json"
@@ -53,7 +54,7 @@ class PlanLayers:
 
     def write(self, path: Path) -> None:
         """Write them as JSON."""
-        path.write_text(json.dumps(self.to_json()) + "\n", encoding="utf-8")
+        write_file(path, json.dumps(self.to_json()).encode() + b"\n")
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fovea_engines.cuda.base import Device
 from fovea_engines.cuda.letterbox import LetterboxKernel, compile_letterbox
 from fovea_engines.progress import Progress
+from fovea_engines.writing import write_file
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -38,7 +39,7 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
     except BackendUnavailable as error:
         progress.note(f"the engine is built without its letterbox, so the host does it: {error}")
         return
-    (folder / LETTERBOX_FILE).write_bytes(with_spec(kernel, spec))
+    write_file(folder / LETTERBOX_FILE, with_spec(kernel, spec))
 
 
 def with_spec(kernel: bytes, spec: PreprocessSpec) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fovea_engines.backends.registry import CPU_BACKENDS, TENSORRT_BACKENDS
+from fovea_engines.installing import install, install_extra
 from fovea_server.commands.machine import Machine
 
 # What running a TensorRT engine takes beside TensorRT; and what is of no use without a GPU, as
@@ -39,8 +40,8 @@ def diagnose(machine: Machine) -> tuple[Finding, ...]:
 def _backends(machine: Machine) -> Iterator[Finding]:
     backends = [backend for backend in machine.backends if backend.name in CPU_BACKENDS]
     if all(backend.problem is not None for backend in backends):
-        names = " ".join(backend.name for backend in backends)
-        yield Finding(True, f"No engine can run, as no backend is installed: pip install {names}.")
+        command = install(*(backend.name for backend in backends))
+        yield Finding(True, f"No engine can run, as no backend is installed: {command}.")
         return
     for backend in backends:
         if backend.problem is not None:
@@ -93,13 +94,13 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             False,
             f"{machine.gpus[0].name} stays idle, as no TensorRT is installed: "
-            "pip install 'fovea-serve[tensorrt]'.",
+            f"{install_extra('tensorrt')}.",
         )
     elif machine.gpus and (missing := _TO_RUN - machine.gpu_packages.keys()):
         yield Finding(
             False,
             f"TensorRT engines do not run without {' and '.join(sorted(missing))}: "
-            "pip install 'fovea-serve[tensorrt]'.",
+            f"{install_extra('tensorrt')}.",
         )
     if not machine.gpus and (idle := _IDLE & machine.gpu_packages.keys()):
         yield Finding(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from enum import EnumMeta
 from pathlib import Path
 from types import UnionType
@@ -34,26 +34,30 @@ GROUPS = {
 METAVARS: dict[Any, str] = {bool: "true|false", int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
 
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every setting, where typer looks for them.
+def with_flags(
+    command: Callable[..., None],
+    settings: Collection[str] = tuple(Settings.model_fields),
+    hidden: Iterable[str] = (*WITHOUT_EFFECT, *REFUSED, *RENAMED),
+) -> Callable[..., None]:
+    """Give a command an option for each of the settings, where typer looks for them.
 
     The options collect text, None where a flag was not given; `Settings` alone judges it.
 
     Args:
         command: what takes the options as keyword arguments (`**given`).
+        settings: names of the settings.
+        hidden: names of flags that the help does not show.
     """
     titles = {first: title for title, first in GROUPS.items()}
-    settings, title = [], ""
+    options, title = [], ""
     for name, field in Settings.model_fields.items():
         title = titles.get(name, title)
-        settings.append(_setting(name, field, title))
+        if name in settings:
+            options.append(_setting(name, field, title))
     parameters = [
         *inspect.signature(command, eval_str=True).parameters.values(),
-        *settings,
-        *(
-            _parameter(name, str, typer.Option(flag(name), hidden=True))
-            for name in (*WITHOUT_EFFECT, *REFUSED, *RENAMED)
-        ),
+        *options,
+        *(_parameter(name, str, typer.Option(flag(name), hidden=True)) for name in hidden),
     ]
     parameters = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any, Never
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
+
+# Name of each command -> its module, its function there, and its class where it has its own.
+_COMMANDS: dict[str, tuple[str, ...]] = {
+    "serve": ("fovea_server.commands.serve", "serve", "ServeCommand"),
+    "build": ("fovea_engines.cli", "build"),
+    "inspect": ("fovea_engines.inspect_cli", "inspect"),
+    "predict": ("fovea_server.commands.predict", "predict"),
+    "eval": ("fovea_server.commands.eval", "evaluate"),
+    "sensitivity": ("fovea_engines.sensitivity_cli", "sensitivity"),
+    "diff": ("fovea_engines.layers.cli", "diff"),
+    "doctor": ("fovea_server.commands.doctor", "doctor"),
+    "health": ("fovea_server.commands.health", "health", "SwitchCommand"),
+    "demo": ("fovea_server.commands.demo", "demo"),
+}
 
 
 class Command(TyperCommand):
@@ -32,10 +47,26 @@ class Command(TyperCommand):
 
 
 class Program(TyperGroup):
-    """Ends every wrong command with one line on stderr.
+    """Imports a command when it is used, and ends a wrong one with one line on stderr.
 
+    A health check that runs every ten seconds cannot wait for the imports of all commands.
     Exit codes: 2 where what was typed is wrong or names what is not there, 1 where it failed.
     """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given | {"commands": dict.fromkeys(_COMMANDS)})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name; None where there is none."""
+        if cmd_name not in _COMMANDS:
+            return None
+        where, function, *own = _COMMANDS[cmd_name]
+        module = import_module(where)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(cmd_name, cls=getattr(module, own[0]) if own else Command)(
+            getattr(module, function)
+        )
+        return typer.main.get_command(alone)
 
     def main(self, *args: Any, **kwargs: Any) -> Never:
         """Run a command, and exit."""

@@ -29,12 +29,16 @@ SWITCHES = frozenset(
 )
 
 
-class ServeCommand(Command):
-    """Reads switches as Triton does, and tells which of its flags have no effect."""
+class SwitchCommand(Command):
+    """Reads switches as Triton does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As usual, but a switch may stand alone, or have its value after = or a space."""
         return super().parse_args(ctx, list(_with_values(args)))
+
+
+class ServeCommand(SwitchCommand):
+    """Lists the flags of Triton that have no effect."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """As usual, and the flags that only tune Triton."""

@@ -18,7 +18,9 @@ def warn_of_unknown_variables() -> None:
     """
     # Flags have second names; their settings do not, but people will try.
     meant = {
-        other[2:].replace("-", "_"): name for name, others in OTHER_NAMES.items() for other in others
+        other.removeprefix("--").replace("-", "_"): name
+        for name, others in OTHER_NAMES.items()
+        for other in others
     }
     meant |= {name: name for name in Settings.model_fields}
     for variable in unknown_variables():

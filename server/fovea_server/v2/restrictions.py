@@ -64,6 +64,10 @@ class Restrictions:
                 secrets[name] = key.strip(), value.strip()
         return cls(secrets)
 
+    def secret(self, api: str) -> tuple[str, str] | None:
+        """The key and the value that an API asks for; None where it is open."""
+        return self._secrets.get(api)
+
     def missing(self, api: str, header: Callable[[str], str | None]) -> str | None:
         """The key of the secret that a request lacks; None where it may pass.
 

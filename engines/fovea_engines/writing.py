@@ -1,0 +1,48 @@
+"""Writing files, so that a failure says which file it was and what a full disk lacks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file.
+
+    Raises:
+        OSError: as of `writing`.
+    """
+    with writing(path, len(content)):
+        path.write_bytes(content)
+
+
+@contextmanager
+def writing(path: Path, size: int) -> Iterator[None]:
+    """Let a failure of the block, which writes `size` bytes to a file, say what was wanted.
+
+    Raises:
+        OSError: of the same number, with the file's name; its text has the sizes where there is
+            not enough room.
+    """
+    try:
+        yield
+    except OSError as error:
+        number, reason = error.errno or errno.EIO, error.strerror or str(error)
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            # What the file has got already was free before.
+            written = path.stat().st_size if path.exists() else 0
+            free = shutil.disk_usage(path.parent).free + written
+            reason = {
+                errno.ENOSPC: f"the disk is full: {_megabytes(free)} were free",
+                errno.EDQUOT: "the disk quota is used up",
+                errno.EFBIG: "a file may not be that large here, see ulimit -f",
+            }[number] + f", {_megabytes(size)} are needed"
+        raise OSError(number, reason, os.fspath(path)) from error
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.2f} MB"

@@ -1,0 +1,189 @@
+"""`fovea health`: the health check of the images, run as they run it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.certificates import make_pair
+from tests.serving import free_ports
+
+FOVEA = (sys.executable, "-m", "fovea_server.cli")
+# Nothing of this may be imported by what runs every ten seconds.
+HEAVY = {"cv2", "fastapi", "grpc", "httpx", "numpy", "onnx", "openvino", "rich", "uvicorn"}
+
+
+def health(*flags: str, **environment: object) -> subprocess.CompletedProcess[str]:
+    settings = {f"FOVEA_{name.upper()}": str(value) for name, value in environment.items()}
+    done = subprocess.run(
+        [*FOVEA, "health", *flags],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert len((done.stdout + done.stderr).splitlines()) == 1 or "--json" in flags
+    return done
+
+
+@pytest.fixture
+def serve_with(tmp_path):
+    """Start servers that `fovea health` alone can reach."""
+    started = []
+
+    def start(repository: Path, *flags: str) -> None:
+        command = [*FOVEA, "serve", str(repository), "--allow-metrics=false", *flags]
+        with (tmp_path / "log").open("w") as log:
+            started.append(subprocess.Popen(command, stderr=log))
+        asked = [flag for flag in flags if not flag.startswith("--grpc-root-cert")]
+        until = time.monotonic() + 60
+        while health("--live", *asked).returncode:
+            assert started[-1].poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < until
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_it_reads_the_environment_as_the_server_does(demo_server):
+    for address in ("127.0.0.1", "0.0.0.0", "localhost"):
+        done = health(http_port=demo_server.port, http_address=address)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("The server at http://")
+        assert done.stdout.endswith(" is ready.\n")
+    # A flag wins, and the default ports of what is not asked are nobody's business.
+    assert health(f"--port={demo_server.port}", http_port=1).returncode == 0
+    assert health("--port=8001").returncode == health("--port=8002").returncode == 1
+
+
+def test_a_server_that_is_not_ready_says_why_and_is_live(serve, tmp_path):
+    server = serve(tmp_path, wait=False)
+    done = health(http_port=server.port)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is not ready: there is no model in" in done.stderr
+    assert health("--live", http_port=server.port).returncode == 0
+
+
+def test_no_server_at_all():
+    [port] = free_ports(1)
+    done = health("--live", http_port=port)
+    assert done.returncode == 1
+    told = f"The server at http://127.0.0.1:{port} is not live: it does not answer: Connection ref"
+    assert done.stderr.startswith(told)
+
+
+def test_json_for_programs(demo_server):
+    done = health("--json", http_port=demo_server.port)
+    assert json.loads(done.stdout) == {
+        "check": "ready",
+        "url": f"http://127.0.0.1:{demo_server.port}",
+        "healthy": True,
+        "reason": None,
+    }
+    [port] = free_ports(1)
+    document = json.loads(health("--json", "--live", http_port=port).stdout)
+    assert (document["check"], document["healthy"]) == ("live", False)
+    assert "Connection refused" in document["reason"]
+
+
+def test_a_server_that_hangs_is_not_waited_for():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = health("--timeout=0.2", http_port=listener.getsockname()[1])
+    assert done.returncode == 1
+    assert "it does not answer: timed out" in done.stderr
+
+
+def test_settings_that_cannot_be_asked():
+    for flags, told in (
+        (("--allow-http=false", "--allow-grpc=false"), "nothing to ask"),
+        (("--port=0",), "give --http-port"),
+        (("--port=none",), "--http-port: "),
+    ):
+        assert told in health(*flags).stderr
+
+
+def _once_ready(*flags: str) -> str:
+    until = time.monotonic() + 60
+    while (done := health(*flags)).returncode:
+        assert time.monotonic() < until, done.stderr
+    return done.stdout
+
+
+def test_https_and_the_secret(serve_with, demo_repository, tmp_path):
+    key, certificate = make_pair(tmp_path, "camera.example")
+    tls = [
+        f"--http-port={free_ports(1)[0]}",
+        "--allow-grpc=false",
+        f"--http-server-key={key}",
+        f"--http-server-cert={certificate}",
+    ]
+    secret = "--http-restricted-api=health:probe-key=secret"
+    serve_with(demo_repository, *tls, secret)
+    assert "https://" in health("--live", *tls, secret).stdout
+    refused = health(*tls)
+    assert refused.returncode == 1
+    assert "This API is restricted, expecting header 'probe-key'" in refused.stderr
+    unencrypted = health(tls[0], secret)
+    assert unencrypted.returncode == 1
+    assert "it does not answer" in unencrypted.stderr
+
+
+def test_without_http_it_asks_grpc(serve_with, demo_repository, tmp_path):
+    grpc_only = ["--allow-http=false", f"--grpc-port={free_ports(1)[0]}"]
+    secret = "--grpc-restricted-protocol=health:Probe-Key=secret"
+    serve_with(demo_repository, *grpc_only, secret)
+    told = _once_ready(*grpc_only, secret)
+    assert told.startswith("The server at grpc://127.0.0.1:")
+    assert "This protocol is restricted" in health(*grpc_only).stderr
+
+    empty = ["--allow-http=false", f"--grpc-port={free_ports(1)[0]}"]
+    serve_with(tmp_path, *empty)
+    done = health(*empty)
+    assert done.returncode == 1
+    assert "is not ready: its log says why" in done.stderr
+
+
+def test_grpc_over_tls_whatever_host_the_certificate_names(
+    serve_with, demo_server, demo_repository, tmp_path
+):
+    key, certificate = make_pair(tmp_path, "camera.example")
+    tls = [
+        "--allow-http=false",
+        f"--grpc-port={free_ports(1)[0]}",
+        "--grpc-use-ssl=true",
+        f"--grpc-server-key={key}",
+        f"--grpc-server-cert={certificate}",
+    ]
+    serve_with(demo_repository, *tls)
+    assert _once_ready(*tls)
+    # A server that asks clients for a certificate is shown its own.
+    mutual = [*tls, "--grpc-use-ssl-mutual=true", f"--grpc-root-cert={certificate}"]
+    mutual[1] = f"--grpc-port={free_ports(1)[0]}"
+    serve_with(demo_repository, *mutual)
+    assert _once_ready(*mutual[:-1])
+    plain = f"--grpc-port={demo_server.grpc_port}"
+    assert "it does not answer" in health(tls[0], plain, *tls[2:]).stderr
+
+
+def test_it_imports_nothing_heavy(demo_server):
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        *FOVEA[1:],
+        "health",
+        f"--port={demo_server.port}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "fovea_server.commands.probe" in imported
+    assert not HEAVY & imported
+    assert not [name for name in imported if name.startswith("fovea_engines")]
