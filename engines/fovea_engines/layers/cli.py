@@ -23,7 +23,9 @@ def diff(
     images: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Pictures to run, at most 4 of them.", show_default="drawn ones"
+            metavar="DIR",
+            help="Pictures to run, at most 4 of them.",
+            show_default="3 that ship with Fovea",
         ),
     ] = None,
     snr: Annotated[
