@@ -33,6 +33,7 @@ from fovea_engines.proof import (
 )
 from fovea_engines.report import FAILED_FOLDER, write_report
 from fovea_engines.repository import ModelRepository
+from fovea_engines.samples import SHIPPED
 from fovea_engines.tensorrt.engine_file import check_target
 from fovea_preprocess.errors import (
     BuildError,
@@ -160,7 +161,7 @@ def _prove(
 ) -> EngineCard:
     """The engine's card, with every figure that can be measured."""
     if plan.pictures is None and graphs.precision != "fp32":
-        progress.note("judged on drawn pictures, where little is found: --images takes yours")
+        progress.note(f"judged on the {SHIPPED}: --images takes your own")
     if prepared.head.family is None and plan.preprocess is None:
         progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
     with progress.phase("agreement"):

@@ -18,6 +18,7 @@ from fovea_engines.wording import (
     backend_text,
     calibration_text,
     checked_text,
+    images_text,
     preprocess_text,
 )
 
@@ -93,12 +94,11 @@ def _agreement(card: EngineCard, plan: BuildPlan) -> str:
         columns["for TensorRT"] = agreement_rows(card.tensorrt, card.precision)
     labels = dict.fromkeys(label for column in columns.values() for label in column)
     rows = [[k, *(column.get(k, NO_FIGURE) for column in columns.values())] for k in labels]
-    pictures = "pictures that Fovea drew: give --images for figures on your own"
-    if plan.pictures is not None:
-        pictures = f"pictures of {escape(str(plan.pictures))}"
+    own = "" if plan.pictures is not None else ": give --images for figures on your own"
     return (
         "## Agreement with the source model\n\n"
-        f"Measured without labels, on {pictures}.\n\n" + table(("", *columns), rows)
+        f"Measured without labels, on {escape(images_text(card.agreement))}{own}.\n\n"
+        + table(("", *columns), rows)
     )
 
 
@@ -149,12 +149,19 @@ def _sensitivity(card: EngineCard, ranking: Sequence[Sensitivity]) -> str:
 def _worst(worst: Sequence[WorstPicture], picture: str | None) -> str:
     if not worst:
         return ""
-    rows = [(one.name, f"{one.quality:.3f}") for one in worst]
-    text = (
-        "## Pictures that differ most\n\n"
-        "What loses most comes first; the quality is of each picture by itself.\n\n"
-        + table(("picture", "quality"), rows)
-    )
+    header, said = ["image", "lost"], "Sorted by what is lost: 1 less the quality of each image."
+    rows = [[one.name, f"{one.lost:.3f}"] for one in worst]
+    if worst[0].missed is not None:
+        header += ["missed", "extra", "quality"]
+        said = (
+            "Sorted by what is lost: half a detection for each that is missed or extra, and what "
+            "the boxes that both find lack in overlap."
+        )
+        rows = [
+            [*row, str(one.missed), str(one.extra), f"{one.quality:.3f}"]
+            for row, one in zip(rows, worst, strict=True)
+        ]
+    text = f"## Images that differ most\n\n{said}\n\n" + table(header, rows)
     if picture is None:
         return text
     return (

@@ -128,7 +128,7 @@ def build(
         typer.Option(
             metavar="DIR",
             help="Pictures to check the engine on, and those of --data.",
-            show_default="those of --calibration, or drawn ones",
+            show_default="those of --calibration, or 3 that ship with Fovea",
             exists=True,
             file_okay=False,
             rich_help_panel=CHECK_PANEL,
@@ -191,10 +191,10 @@ def build(
     """Build an ONNX model into a checked engine.
 
     The graph is simplified, brought to the precision, compiled, and run beside the source model.
-    In FP32 boxes must agree within 1 pixel and scores within 0.01. FP16 and INT8 must find what
-    the source finds, or with labels (--data) lose no more mAP than --max-drop; else nothing is
-    published, and what was served goes on being served. The engine becomes the next version of
-    the model, with its figures in card.md; building the same again does nothing.
+    In FP32 boxes must agree within 1 pixel, weighted by score, and scores within 0.01. FP16 and
+    INT8 must find what the source finds, or with labels (--data) lose no more mAP than --max-drop;
+    else nothing is published, and what was served goes on being served. The engine becomes the
+    next version of the model, with its figures in card.md; building the same again does nothing.
 
     Example: fovea build yolov8n.onnx --name people
 

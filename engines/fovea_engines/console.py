@@ -182,4 +182,4 @@ def _agreement(card: EngineCard) -> str:
         return "not checked"
     if card.precision != "fp32":
         return f"{found.quality:.3f}"
-    return f"{found.box_px:.1g} px" if found.detections else f"{found.output_error:.1g}"
+    return f"{found.box_px:.2g} px" if found.detections else f"{found.output_error:.2g}"

@@ -7,15 +7,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class WorstPicture:
-    """A picture on which an engine loses most of what its source finds.
+    """An image on which an engine loses most of what its source finds.
 
     Attributes:
         name: its file name.
-        quality: as in `Agreement`, of this picture alone.
+        quality: as in `Agreement`, of this image alone.
+        lost: half a detection for each that is missed or extra, and for each that both find what
+            its overlap falls short of 1; without detections 1 minus the quality.
+        missed: as in `Agreement`, of this image alone; None without a known head.
+        extra: likewise.
     """
 
     name: str
     quality: float
+    lost: float = 0.0
+    missed: int | None = None
+    extra: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,7 @@ class Agreement:
 
     Attributes:
         images: sample images compared.
+        images_from: their folder, or `SHIPPED`; None in cards of older builds.
         detections: detections of the source model that were compared, in FP32 those before
             suppression; 0 without a known head.
         missed: how many of the source's the engine does not find, after suppression.
@@ -32,14 +40,15 @@ class Agreement:
         score_drift: mean of the engine's score minus the source's; None likewise.
         quality: panoptic quality of the detections, 0 to 1: overlap and findings in one; where
             there are none, 1 minus the relative error of the outputs.
-        box_px: largest difference of a box corner, pixels of the model's input.
+        box_px: largest difference of a box corner, pixels of the model's input; in FP32 weighted
+            by score, see `IdentityCheck`.
         score: largest difference of a score.
         output_error: largest difference of a raw output, over that output's largest value; 1e30
             where one is no number or of another shape. An end-to-end head sorts its rows, so two
             of equal score that swapped count in full.
         same_top: share of pictures on which a classifier's first class is the same; None for
             other models.
-        worst: the pictures that cost the quality most, worst first; none when all agree fully.
+        worst: the images that cost the quality most, by `lost`; none when all agree fully.
     """
 
     images: int
@@ -53,6 +62,7 @@ class Agreement:
     score_drift: float | None = None
     quality: float = 1.0
     same_top: float | None = None
+    images_from: str | None = None
     worst: tuple[WorstPicture, ...] = ()
 
 

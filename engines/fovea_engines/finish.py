@@ -66,7 +66,7 @@ def check_finish(core: Engine, finished: Engine, images: Path | None = None) -> 
     Args:
         core: without them.
         finished: with them.
-        images: folder of pictures; None draws some.
+        images: folder of pictures; None takes those that ship with Fovea.
 
     Raises:
         Disagreement: boxes, or of models without boxes outputs, differ.

@@ -49,7 +49,7 @@ class BuildPlan:
         labels: class names by id; None takes the model's own.
         family: head family; None recognises it.
         images: folder of pictures for the agreement check; None takes those of the calibration,
-            or draws some.
+            or those that ship with Fovea.
         precision: "fp32", "fp16" or "int8"; a model that its exporter has quantised is INT8.
         calibration: folder of pictures that INT8 ranges are measured on, or the calibration.json
             of another version.
@@ -168,7 +168,7 @@ class BuildPlan:
 
     @property
     def pictures(self) -> Path | None:
-        """Folder of pictures that engines are compared on; None draws some."""
+        """Folder of images that engines are compared on; None: those that ship with Fovea."""
         if self.images is None and self.calibration is not None and self.calibration.is_dir():
             return self.calibration
         return self.images

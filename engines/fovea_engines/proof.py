@@ -23,7 +23,7 @@ from fovea_engines.ground_truth import GroundTruth
 from fovea_engines.heads.preprocess import default_preprocess
 from fovea_engines.options import PredictOptions
 from fovea_engines.plural import counted
-from fovea_engines.samples import sample_images
+from fovea_engines.samples import SHIPPED, sample_images
 from fovea_preprocess.spec import PreprocessSpec
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check_agreement(
     Args:
         engine: as it will be served.
         source: the ONNX file it was built from.
-        images: folder of pictures; None draws some.
+        images: folder of pictures; None takes those that ship with Fovea.
         most: pictures to take from the folder.
 
     Raises:
@@ -59,10 +59,16 @@ def check_agreement(
     samples = read_samples(source, _spec(card), outputs, images, most)
     pairs = answers(engine, samples)
     if card.precision != "fp32":
-        return measure(engine.head, pairs)
+        return replace(measure(engine.head, pairs), images_from=_folder(images))
     check = IdentityCheck(engine.head)
     found = measure(engine.head, check.each(pairs))
-    return replace(found, detections=check.detections, box_px=check.box_px, score=check.score)
+    return replace(
+        found,
+        images_from=_folder(images),
+        detections=check.detections,
+        box_px=check.box_px,
+        score=check.score,
+    )
 
 
 def check_detections(source: Engine, engine: Engine, images: Path | None = None) -> Agreement:
@@ -71,13 +77,14 @@ def check_detections(source: Engine, engine: Engine, images: Path | None = None)
     Args:
         source: in float32.
         engine: as it will be served.
-        images: folder of pictures; None draws some.
+        images: folder of pictures; None takes those that ship with Fovea.
     """
     options = PredictOptions(conf=CONF - MARGIN)
-    return measure_detections(
+    found = measure_detections(
         (name, source.detect(pixels, options), engine.detect(pixels, options))
         for name, pixels in sample_images(images, AGREEMENT_IMAGES)
     )
+    return replace(found, images_from=_folder(images))
 
 
 def check_accuracy(
@@ -131,7 +138,7 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
             "knows, or it was trained with another preprocessing"
         )
     least = MIN_QUALITY.get(card.precision, 0.0)
-    # A class more or less on drawn pictures, which FP16 may be judged on, says nothing.
+    # A class more or less on the three photographs that FP16 may be judged on says nothing.
     if card.precision == "int8" and found.same_top is not None and found.same_top < least:
         return (
             f"{what} puts the source model's first class first on {found.same_top:.0%} of the "
@@ -162,6 +169,10 @@ def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float)
         f"mAP50-95 falls from {before:.3f} to {after:.3f} in {what}, by {before - after:.3f} where "
         f"--max-drop allows {max_drop:g}"
     )
+
+
+def _folder(images: Path | None) -> str:
+    return SHIPPED if images is None else str(images)
 
 
 def _spec(card: EngineCard) -> PreprocessSpec:

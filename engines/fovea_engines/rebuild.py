@@ -31,7 +31,7 @@ from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidMod
 if TYPE_CHECKING:
     import onnx
 
-# Measured on drawn pictures and seven models: what a runtime rounds to float16 that another does
+# Measured on drawn images and seven models: what a runtime rounds to float16 that another does
 # not costs up to .02, and in INT8, where a step may go either way, .23. Another model of the same
 # shape is under .5.
 _LEAST: Mapping[Precision, float] = {"fp32": 0.98, "fp16": 0.9, "int8": 0.5}

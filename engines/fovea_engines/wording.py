@@ -8,6 +8,7 @@ from typing import get_args
 from fovea_engines.card import EngineCard, Precision
 from fovea_engines.figures import Accuracy, Agreement, Calibration
 from fovea_engines.plural import counted
+from fovea_engines.samples import SHIPPED
 from fovea_engines.tensorrt.options import target
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -44,11 +45,11 @@ def calibration_text(card: EngineCard) -> str | None:
 
 def agreement_text(found: Agreement, precision: Precision) -> str:
     """How an engine agrees with its source, in one line."""
-    images = counted(found.images, "image")
+    images = images_text(found)
     if precision == "fp32" and found.detections:
         return (
             f"{counted(found.detections, 'box')} before suppression, on {images}, within "
-            f"{found.box_px:.1g} px, their scores within {found.score:.1g}"
+            f"{found.box_px:.2g} px (weighted by score), their scores within {found.score:.2g}"
         )
     if _has_detections(found):
         return (
@@ -61,14 +62,22 @@ def agreement_text(found: Agreement, precision: Precision) -> str:
     return f"outputs within {found.output_error:.2g} on {images}{same_top}{quality}"
 
 
+def images_text(found: Agreement) -> str:
+    """The images that an engine was compared on."""
+    if found.images_from == SHIPPED:
+        return f"{found.images} {SHIPPED}"
+    of = "" if found.images_from is None else f" of {found.images_from}"
+    return f"{counted(found.images, 'image')}{of}"
+
+
 def agreement_rows(found: Agreement, precision: Precision) -> dict[str, str]:
     """How an engine agrees with its source, each figure by what it is."""
     rows = {"images": str(found.images)}
     if precision == "fp32" and found.detections:
         return rows | {
             "boxes compared, before suppression": str(found.detections),
-            "farthest corner of a box": f"{found.box_px:.1g} px",
-            "largest difference of a score": f"{found.score:.1g}",
+            "farthest corner of a box, weighted by score": f"{found.box_px:.2g} px",
+            "largest difference of a score": f"{found.score:.2g}",
         }
     if _has_detections(found):
         return rows | {

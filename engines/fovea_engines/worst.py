@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
 from fovea_engines.prepare import PreparedModel
-from fovea_engines.samples import Pixels, read_picture, sample_images
+from fovea_engines.samples import Pixels, sample_image
 
 # Longer side of each of the two pictures, pixels.
 _SIDE = 960
@@ -40,7 +38,7 @@ def worst_picture(
     not name are called as the labels of the build call them.
 
     Args:
-        plan: of the build; its pictures, or those drawn, hold `name`.
+        plan: of the build; its pictures, or those that ship with Fovea, hold `name`.
         prepared: its source.
         engine: as it will be served.
         name: of the picture.
@@ -50,7 +48,7 @@ def worst_picture(
     """
     if engine.head is None:
         return None
-    pixels = _pixels(plan.pictures, name)
+    pixels = sample_image(plan.pictures, name)
     options = PredictOptions(conf=CONF - MARGIN)
     with reference(plan, prepared, prepared.graph, "fp32") as source:
         want, have = source.detect(pixels, options), engine.detect(pixels, options)
@@ -70,12 +68,6 @@ def worst_picture(
         caption = f"{title}: {len(agreed) + len(odd)} found, {len(odd) or 'none'} {only}"
         panes.append(_captioned(canvas, caption))
     return np.hstack(panes)
-
-
-def _pixels(folder: Path | None, name: str) -> Pixels:
-    if folder is None:
-        return dict(sample_images(None))[name]
-    return read_picture(folder / name)
 
 
 def _take(detections: Detections, chosen: NDArray[np.intp]) -> Detections:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import cv2
 import pytest
+from tests.drawn import draw
 
 from fovea_engines.build import build
 from fovea_engines.card import EngineCard
 from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
-from fovea_engines.samples import draw, read_picture
+from fovea_engines.samples import read_picture
 from fovea_server.cli import main
 
 from .tiny import tiny_detector, tiny_network

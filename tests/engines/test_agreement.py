@@ -120,7 +120,8 @@ def test_figures_of_several_pictures():
     assert figures.box_px == 10
     assert figures.quality == pytest.approx((1 + 1 + 0.6) / (3 + 0.5))
     assert figures.same_top is None
-    assert figures.worst == (WorstPicture("2", 0), WorstPicture("1", 0.6))
+    # One missed detection is half of one, a pair of overlap .6 lacks .4 of one.
+    assert figures.worst == (WorstPicture("2", 0, 0.5, 1, 0), WorstPicture("1", 0.6, 0.4, 0, 0))
 
 
 def test_without_detections_the_outputs_decide():
@@ -168,6 +169,8 @@ def test_pictures_are_ranked_by_what_they_lose():
     )
     assert [one.name for one in figures.worst] == ["1", "0", "2"]
     assert [one.quality for one in figures.worst] == [0.6667, 0, 0.6]
+    assert [one.lost for one in figures.worst] == [1.5, 0.5, 0.4]
+    assert [(one.missed, one.extra) for one in figures.worst] == [(3, 0), (0, 1), (0, 0)]
 
 
 def test_a_classifiers_first_class():
@@ -182,6 +185,10 @@ def test_a_classifiers_first_class():
     )
     assert figures.same_top == pytest.approx(2 / 3)
     assert [one.name for one in figures.worst] == ["1", "0"]
+    assert [one.lost for one in figures.worst] == [
+        pytest.approx(1 - one.quality, abs=1e-4) for one in figures.worst
+    ]
+    assert {one.missed for one in figures.worst} == {None}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import psutil
 import pytest
+from tests.drawn import draw
 
 from fovea_engines.build import build
 from fovea_engines.calibration.calibrate import PERCENTILE, calibrate
@@ -22,7 +23,7 @@ from fovea_engines.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_engines.plan import BuildPlan
 from fovea_engines.prepare import prepare
 from fovea_engines.progress import Progress
-from fovea_engines.samples import draw, read_picture
+from fovea_engines.samples import read_picture
 from fovea_preprocess.errors import BuildError, InvalidImage, InvalidOption, NotFound
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec

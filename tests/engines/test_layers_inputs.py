@@ -31,7 +31,7 @@ def test_either_model_may_take_any_size(tmp_path):
         found = diff(one, other)
         assert found.agrees
         assert found.layers[0].a.shape == (1, 3, 64, 64)
-        assert found.images == ("drawn picture 1", "drawn picture 2", "drawn picture 3")
+        assert found.images == ("astronaut.jpg", "chelsea.jpg", "coffee.jpg")
 
 
 def test_a_fixed_batch_is_filled(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.drawn import draw
 
 from fovea_engines.card import EngineCard
 from fovea_engines.cuda.gpu import Gpu
@@ -13,7 +14,6 @@ from fovea_engines.cuda.letterbox import compile_letterbox
 from fovea_engines.digest import file_sha256
 from fovea_engines.engine import Engine
 from fovea_engines.installing import install_extra
-from fovea_engines.samples import draw
 from fovea_engines.tensorrt.engine_file import KEPT_FILE
 from fovea_engines.tensorrt.letterbox_file import LETTERBOX_FILE, open_letterbox, write_letterbox
 from fovea_preprocess.errors import InvalidModel

@@ -19,7 +19,7 @@ def test_one_is_no_plural(number, noun, says):
 
 
 def test_what_a_card_says_of_one(card):
-    one = replace(card.agreement, images=1, detections=1)
+    one = replace(card.agreement, images=1, images_from=None, detections=1)
     assert agreement_text(one, "fp32").startswith("1 box before suppression, on 1 image, within ")
     assert agreement_text(one, "int8").startswith("1 detection on 1 image: ")
     assert "on 1 image" in agreement_text(replace(one, detections=0), "fp32")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from tests.drawn import draw
 
 from fovea_engines.build import build
 from fovea_engines.calibration.ranges import RANGES_FILE
@@ -16,7 +17,6 @@ from fovea_engines.progress import Progress
 from fovea_engines.proof import MIN_QUALITY, objection
 from fovea_engines.report import FAILED_FOLDER
 from fovea_engines.repository import ModelRepository
-from fovea_engines.samples import draw
 from fovea_engines.sweep import BUDGET
 from fovea_preprocess.errors import Disagreement, InvalidOption, UnsupportedModel
 

@@ -81,6 +81,8 @@ def test_a_build_writes_its_report(built_repository, card):
     assert card.onnx_sha256[:12] in origin["source"]
     assert "letterboxed to 64x64" in origin["pictures are"]
     assert agreement["boxes compared, before suppression"] == str(card.agreement.detections)
+    assert "on 3 photographs that ship with Fovea: give --images for" in text
+    assert card.agreement.images_from == "photographs that ship with Fovea"
     assert headings(text) == ["What was built from what", "Agreement with the source model"]
     assert not (built_repository / "tiny" / "1" / "worst.jpg").exists()
 
@@ -88,7 +90,7 @@ def test_a_build_writes_its_report(built_repository, card):
 def test_every_figure_has_its_place(half, tmp_path):
     plan, engine = half
     names = (r"a|b", "<b>", "`c`")
-    worst = WorstPicture("drawn picture 2", 0.5)
+    worst = WorstPicture("chelsea.jpg", 0.5, 2.25, 3, 1)
     card = replace(
         engine.card,
         precision="int8",
@@ -128,7 +130,10 @@ def test_every_figure_has_its_place(half, tmp_path):
         ["`c`", "0.700", "0.600", "-0.100"],
     ]
     assert blocks[1:] == [["late", "+0.100", "float"], ["early", "-0.010", "INT8"]]
-    assert pictures[1:] == [["drawn picture 2", "0.500"]]
+    assert pictures == [
+        ["image", "lost", "missed", "extra", "quality"],
+        ["chelsea.jpg", "2.250", "3", "1", "0.500"],
+    ]
     assert "](worst.jpg)" in text
     assert (tmp_path / "worst.jpg").is_file()
     assert not (tmp_path / "card.json").exists()
@@ -144,11 +149,11 @@ def red(picture):
 
 def test_what_agrees_is_grey_and_what_differs_is_framed(half, tmp_path):
     plan, engine = half
-    same = worst_picture(plan, prepare(plan, Progress()), engine, "drawn picture 3")
+    same = worst_picture(plan, prepare(plan, Progress()), engine, "chelsea.jpg")
     assert red(same) == (0, 0)
     assert (same == same[..., :1]).all()
     other = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
-    left, right = red(worst_picture(other, prepare(other, Progress()), engine, "drawn picture 3"))
+    left, right = red(worst_picture(other, prepare(other, Progress()), engine, "chelsea.jpg"))
     assert min(left, right) > 500
 
 
@@ -162,15 +167,11 @@ def test_classes_without_a_name_are_called_as_the_labels_call_them(half, tmp_pat
     (tmp_path / "labels.json").write_text(json.dumps(document))
     plan = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
     prepared = prepare(plan, Progress())
-    named = worst_picture(plan, prepared, engine, "drawn picture 3")
+    named = worst_picture(plan, prepared, engine, "chelsea.jpg")
     engine.labels = None
-    assert (
-        named != worst_picture(plan, prepare(plan, Progress()), engine, "drawn picture 3")
-    ).any()
+    assert (named != worst_picture(plan, prepare(plan, Progress()), engine, "chelsea.jpg")).any()
     plan = replace(plan, images=None, data=tmp_path if data == "classes.txt" else tmp_path / data)
-    assert (
-        named == worst_picture(plan, prepare(plan, Progress()), engine, "drawn picture 3")
-    ).all()
+    assert (named == worst_picture(plan, prepare(plan, Progress()), engine, "chelsea.jpg")).all()
 
 
 @pytest.mark.parametrize("size", [(3000, 40), (1, 1), (40, 3000)])
@@ -221,7 +222,16 @@ def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
     assert "**REFUSED**: INT8 agrees" in text
     agreement = dict(tables(text)[1])
     assert agreement["missed by the engine"] == str(found.missed)
-    assert tables(text)[-1][1][0] == found.worst[0].name
+    header, *rows = tables(text)[-1]
+    assert header == ["image", "lost", "missed", "extra", "quality"]
+    assert rows[0][0] == found.worst[0].name
+    lost = [float(row[1]) for row in rows]
+    assert len(lost) > 1
+    assert lost == sorted(lost, reverse=True)
+    for (_, _, missed, extra, _), one in zip(rows, found.worst, strict=True):
+        assert (int(missed), int(extra)) == (one.missed, one.extra)
+    said = next(line for line in text.splitlines() if line.startswith("Measured without"))
+    assert said.replace("\\", "") == f"Measured without labels, on 4 images of {pictures}."
     # Its shape tells that it is the right one.
     picture = cv2.imread(str(pictures / found.worst[0].name))
     height, width = cv2.imread(str(failed / "worst.jpg")).shape[:2]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.drawn import draw
 
 from fovea_engines.cuda.gpu import Gpu
 from fovea_engines.engine import Engine
-from fovea_engines.samples import draw
 from fovea_engines.tensorrt.engine_file import KEPT_FILE
 from fovea_engines.tensorrt.kernel_cache import CACHE_FILE
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, OutOfMemory

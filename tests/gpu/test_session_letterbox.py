@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from tests.drawn import draw
 from tests.engines.tiny import tiny_detector
 
 from fovea_engines.build import build
 from fovea_engines.engine import Engine
 from fovea_engines.plan import BuildPlan
-from fovea_engines.samples import draw
 
 SIZES = [(64, 80), (480, 640), (1300, 2200), (37, 400)]
 

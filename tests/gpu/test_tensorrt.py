@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from tests.drawn import draw
 from tests.engines.tiny import tiny_detector
 
 from fovea_engines.build import build
@@ -16,7 +17,6 @@ from fovea_engines.engine import Engine
 from fovea_engines.plan import BuildPlan
 from fovea_engines.proof import check_detections
 from fovea_engines.rebuild import rebuild
-from fovea_engines.samples import draw
 from fovea_engines.tensorrt.mismatch import mismatch
 from fovea_preprocess.errors import BackendUnavailable
 

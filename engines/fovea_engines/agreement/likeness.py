@@ -20,10 +20,10 @@ _NOISE = 0.001
 
 
 def likeness(one: Engine, other: Engine) -> float:
-    """Compare what two engines make of drawn pictures.
+    """Compare what two engines make of the photographs that ship with Fovea.
 
-    Not as `measure` does, which asks what a detector finds: on drawn pictures that may be nothing,
-    and any two engines would agree.
+    Not as `measure` does, which asks what a detector finds: on these photographs that may be
+    nothing, and any two engines would agree.
 
     Args:
         one: that is right.

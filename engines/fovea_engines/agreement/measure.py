@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,9 +65,9 @@ def _agreement(figures: list[_Figures]) -> Agreement:
         output_error=max(one.output_error for one in figures),
         same_top=_same_top(figures),
         worst=tuple(
-            WorstPicture(one.name, round(one.quality, 4))
+            one.worst
             for one in sorted(figures, key=lambda one: -one.lost)[:_WORST]
-            if round(one.quality, 4) < 1
+            if one.worst.quality < 1
         ),
     )
 
@@ -96,6 +96,13 @@ class _Figures:
     def lost(self) -> float:
         """What it takes from the quality of all pictures together."""
         return 1 - self.quality if self.matching is None else self.matching.lost
+
+    @property
+    def worst(self) -> WorstPicture:
+        found = WorstPicture(self.name, round(self.quality, 4), round(self.lost, 4))
+        if self.matching is None:
+            return found
+        return replace(found, missed=self.matching.missed, extra=self.matching.extra)
 
 
 _Found = tuple[Matching | None, int, NDArray[np.float32], float]

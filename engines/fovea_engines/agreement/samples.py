@@ -39,7 +39,7 @@ def read_rows(spec: PreprocessSpec, images: Path | None, most: int) -> Iterator[
 
     Args:
         spec: how they are preprocessed.
-        images: a folder; None draws some.
+        images: a folder; None takes those that ship with Fovea.
         most: pictures to take from the folder.
 
     Raises:
@@ -65,7 +65,7 @@ def read_samples(
         source: the ONNX file as it was exported.
         spec: how pictures are preprocessed.
         outputs: names of what is compared.
-        images: a folder; None draws some.
+        images: a folder; None takes those that ship with Fovea.
         most: pictures to take from the folder.
 
     Raises:

@@ -29,7 +29,7 @@ def diff(
         typer.Option(
             metavar="DIR",
             help="Pictures to run, at most 4 of them.",
-            show_default="drawn ones",
+            show_default="3 that ship with Fovea",
             exists=True,
             file_okay=False,
         ),

@@ -78,7 +78,8 @@ def diff(
     Args:
         path_a: the one that is right: an .onnx file, or the folder of an engine.
         path_b: the one that is judged, likewise.
-        images: folder of pictures, of which at most 4 are taken; None draws some.
+        images: folder of pictures, of which at most 4 are taken; None takes
+            those that ship with Fovea.
         threshold_db: SNR under which a tensor diverges, decibel; None goes by their precisions.
         progress: is told each phase, and counts the tensors that are compared.
 

@@ -51,7 +51,8 @@ def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
     Args:
         a: its card, or else its head's family, says how pictures are prepared.
         b: the other model.
-        images: folder of pictures, of which at most 4 are taken; None draws some.
+        images: folder of pictures, of which at most 4 are taken; None takes those that ship
+            with Fovea.
 
     Raises:
         InvalidOption: the folder has no picture, or the models do not take the same inputs.

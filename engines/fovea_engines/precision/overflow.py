@@ -27,7 +27,7 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
     Args:
         model: with float16 tensors.
         spec: how pictures are preprocessed.
-        images: a folder; None draws some.
+        images: a folder; None takes those that ship with Fovea.
 
     Raises:
         Disagreement: one is not finite; the message names the first.
