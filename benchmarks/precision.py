@@ -17,10 +17,12 @@ import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from backends import Case, images_per_second
 from rich.console import Console
 from rich.table import Table
+from tables import ratio
 
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import CPU_BACKENDS
@@ -86,6 +88,7 @@ def compare(found: Mapping[str, list[float]]) -> dict[str, object]:
     }
     return {
         "images_per_s": {name: round(statistics.median(r), 1) for name, r in found.items()},
+        "rates": {name: [round(rate, 1) for rate in r] for name, r in found.items()},
         "ratio_to_best_fp32": {name: statistics.median(r) for name, r in ratios.items()},
         "ratios": ratios,
     }
@@ -114,7 +117,7 @@ def report(model: Path, rounds: int, seconds: float) -> dict[str, object]:
     }
 
 
-def table(models: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
+def table(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """The figures for people."""
     shown = Table("model", "engine", "images/s", "to the best FP32", "alone", "mAP50-95")
     for model, figures in models.items():
@@ -124,8 +127,8 @@ def table(models: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
                 model,
                 name,
                 f"{rate:.1f}",
-                f"{figures['ratio_to_best_fp32'][name]:.2f}",
-                f"{figures['alone']['ratio_to_best_fp32'][name]:.2f}",
+                ratio(figures["ratios"][name]),
+                ratio(figures["alone"]["ratios"][name]),
                 f"{accuracy:.3f}",
             )
         judged = figures["map50_95"]["int8 for TensorRT"]

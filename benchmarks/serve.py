@@ -215,6 +215,7 @@ def measure(
                     key: round(statistics.median(asdict(load)[key] for load in loads[n]), 3)
                     for key in asdict(loads[n][0])
                 },
+                "rates": [round(load.rate, 2) for load in loads[n]],
                 "ratio": round(statistics.median(ratios[n]), 3),
                 "ratios": [round(r, 3) for r in ratios[n]],
             }

@@ -35,15 +35,13 @@ import httpx
 import orjson
 import psutil
 from http_load import Burst, http_load
+from tables import ratio
 
 from fovea_engines.device import processor_name
 
 HERE = Path(__file__).parent
 CLIENTS = Path(sys.prefix) / "clients"
 PERF_ANALYZER = CLIENTS / "bin" / "perf_analyzer"
-# Clients -> HTTP requests/s of a Triton 2.51 with a Python backend, its worst and its best run, and
-# of the bare answer beside it; on another machine (serving.md).
-TRITON = {1: (2160, 2760, 4990), 8: (4080, 4820, 11360), 32: (4200, 6360, 8700)}
 
 
 @dataclass(frozen=True)
@@ -194,17 +192,13 @@ def summary(bursts: dict[str, dict[int, list[Served]]]) -> list[dict[str, object
             for name in asdict(measured_bursts[0]):
                 median = statistics.median(getattr(burst, name) for burst in measured_bursts)
                 row[name] = round(median, 3)
+            row["rates"] = [round(burst.rate, 1) for burst in measured_bursts]
             if kind == "HTTP":
                 bare = [burst.rate for burst in bursts["bare"][clients]]
                 pairs = zip(bare[::2], bare[1::2], strict=True)
                 limits = [statistics.mean(pair) for pair in pairs]
-                ratios = [b.rate / limit for b, limit in zip(measured_bursts, limits, strict=True)]
-                row["ratio_to_bare"] = round(statistics.median(ratios), 3)
-                row["ratios"] = [round(ratio, 3) for ratio in ratios]
-                if clients in TRITON:
-                    worst, best, beside = TRITON[clients]
-                    row["triton_elsewhere"] = [worst, best]
-                    row["triton_elsewhere_to_bare"] = round(best / beside, 3)
+                both = zip(measured_bursts, limits, strict=True)
+                row["ratios"] = [round(burst.rate / limit, 3) for burst, limit in both]
             rows.append(row)
     return rows
 
@@ -244,13 +238,7 @@ def show(report: dict[str, Any]) -> None:
         )
     for row in report["rows"]:
         if "ratios" in row:
-            spread = f"{min(row['ratios']):.2f}-{max(row['ratios']):.2f}"
-            line = f"HTTP, {row['clients']} clients: {row['ratio_to_bare']:.2f} ({spread}) of bare"
-            if "triton_elsewhere" in row:
-                worst, best = row["triton_elsewhere"]
-                line += f"; Triton 2.51 with a Python backend, another machine: {worst:,}-{best:,}"
-                line += f" requests/s, {row['triton_elsewhere_to_bare']:.2f} of bare there"
-            print(line)
+            print(f"HTTP, {row['clients']} clients: {ratio(row['ratios'])} of bare")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detections import Detections
+from fovea_engines.tags import FONT, Tag, place
 
 MediaType = Literal["image/jpeg", "image/png"]
 Colour = tuple[int, int, int]
 
-FONT = cv2.FONT_HERSHEY_SIMPLEX
 JPEG_QUALITY = 92
 
 
@@ -35,19 +35,24 @@ def draw(
     """
     canvas = np.ascontiguousarray(pixels).copy()
     height, width = canvas.shape[:2]
-    corners = np.clip(detections.boxes.round(), 0, [width - 1, height - 1] * 2).astype(int)
+    corners = np.clip(detections.boxes.round(), 0, [width - 1, height - 1] * 2).astype(np.int64)
     line = max(1, round((height + width) * 0.0016))
-    # The best last, so that nothing covers it; labels over all boxes, so that no line strikes one.
-    worst_first = range(len(detections) - 1, -1, -1)
-    for i in worst_first:
-        x1, y1, x2, y2 = map(int, corners[i])
-        fill = colour(int(detections.class_ids[i]))
-        cv2.rectangle(canvas, (x1, y1), (x2, y2), fill, line, cv2.LINE_AA)
-    for i in worst_first:
-        class_id = int(detections.class_ids[i])
-        name = labels[class_id] if labels and class_id < len(labels) else str(class_id)
-        corner = int(corners[i, 0]) - line // 2, int(corners[i, 1])
-        _tag(canvas, corner, f"{name} {detections.scores[i]:.2f}", colour(class_id))
+    class_ids = detections.class_ids.tolist()
+    # The best last, so that nothing covers it; tags over all boxes, so that no line strikes one.
+    for (x1, y1, x2, y2), class_id in zip(corners[::-1].tolist(), class_ids[::-1], strict=True):
+        cv2.rectangle(canvas, (x1, y1), (x2, y2), colour(class_id), line, cv2.LINE_AA)
+    names = [labels[i] if labels and i < len(labels) else str(i) for i in class_ids]
+    reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
+    edges = np.clip(corners + reach, 0, [width, height] * 2)
+    tags = place(
+        [(x1, y1, x2, y2) for x1, y1, x2, y2 in edges.tolist()],
+        names,
+        detections.scores.tolist(),
+        (width, height),
+    )
+    for tag, class_id in zip(tags, class_ids, strict=True):
+        if tag is not None:
+            _draw_tag(canvas, tag, colour(class_id))
     return canvas
 
 
@@ -80,18 +85,8 @@ def ink(background: Colour) -> Colour:
     return (0, 0, 0) if luminance > 0.179 else (255, 255, 255)
 
 
-def _tag(canvas: NDArray[np.uint8], corner: tuple[int, int], text: str, fill: Colour) -> None:
-    """A label on a box's top-left corner: above it, or inside the box where there is no room."""
-    height, width = canvas.shape[:2]
-    scale = max(0.4, (height + width) * 0.00036)
-    weight = max(1, round(scale * 1.8))
-    (text_width, text_height), baseline = cv2.getTextSize(text, FONT, scale, weight)
-    margin = max(2, text_height // 4)
-    tag_width, tag_height = text_width + 2 * margin, text_height + baseline + margin
-
-    left = max(0, min(corner[0], width - tag_width))
-    top = corner[1] - tag_height if corner[1] >= tag_height else corner[1]
-    top = max(0, min(top, height - tag_height))
-    cv2.rectangle(canvas, (left, top), (left + tag_width, top + tag_height), fill, cv2.FILLED)
-    origin = (left + margin, top + margin // 2 + text_height + baseline // 4)
+def _draw_tag(canvas: NDArray[np.uint8], tag: Tag, fill: Colour) -> None:
+    text, scale, weight, width, height, (x, y) = tag.lettering
+    canvas[tag.top : tag.top + height, tag.left : tag.left + width] = fill
+    origin = tag.left + x, tag.top + y
     cv2.putText(canvas, text, origin, FONT, scale, ink(fill), weight, cv2.LINE_AA)

@@ -11,12 +11,13 @@ from fovea_engines.agreement.matching import match
 from fovea_engines.agreement.measure import CONF, MARGIN
 from fovea_engines.assemble import reference
 from fovea_engines.detections import Detections
-from fovea_engines.draw import FONT, draw
+from fovea_engines.draw import draw
 from fovea_engines.engine import Engine
 from fovea_engines.options import PredictOptions
 from fovea_engines.plan import BuildPlan
 from fovea_engines.prepare import PreparedModel
 from fovea_engines.samples import Pixels, sample_image
+from fovea_engines.tags import FONT
 
 # Longer side of each of the two pictures, pixels.
 _SIDE = 960

@@ -1,0 +1,127 @@
+"""Print the README's tables from the newest figures in benchmarks/results.
+
+    python benchmarks/tables.py
+
+One rule holds for all of them. A rate is the median of its rounds. A ratio is taken inside each
+round, where both sides are measured in turn: x, its median, and the lowest and highest in brackets.
+Accuracy has no leading zero. `tests/architecture/test_readme_tables.py` compares.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+# Clients -> HTTP requests/s of a Triton 2.51 with a Python backend, its worst and its best run, and
+# of the bare answer beside it; on another machine. Only these were recorded.
+TRITON = {1: (2160, 2760, 4990), 8: (4080, 4820, 11360), 32: (4200, 6360, 8700)}
+
+
+def newest(kind: str) -> dict[str, Any]:
+    """Figures of the last run of one benchmark; file names begin with its date."""
+    return json.loads(max(RESULTS.glob(f"*-{kind}.json")).read_text())
+
+
+def rate(row: dict[str, Any], digits: int = 0) -> str:
+    """Median of the rounds, and the lowest and highest where they are recorded."""
+    return spread(row.get("rates", [row["rate"]]), f",.{digits}f")
+
+
+def ratio(rounds: Sequence[float]) -> str:
+    """Median of the ratios of the rounds, with the lowest and highest."""
+    return f"x{spread(rounds, '.2f')}"
+
+
+def spread(values: Sequence[float], how: str) -> str:
+    """Median, and the lowest and highest in brackets where they differ."""
+    middle, low, high = (
+        format(value, how) for value in (statistics.median(values), min(values), max(values))
+    )
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def between(values: Sequence[float], how: str) -> str:
+    """From the lowest to the highest."""
+    low, high = format(min(values), how), format(max(values), how)
+    return low if low == high else f"{low}-{high}"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (head, *rows))
+    return "\n".join([first, "|---" * len(head) + "|", *others])
+
+
+def precision() -> str:
+    """Gain and loss of INT8."""
+    accuracies = {
+        "fp32": "mAP50-95 FP32",
+        "fp16": "mAP FP16",
+        "int8": "mAP INT8",
+        "int8 for TensorRT": "mAP INT8 for TensorRT",
+    }
+    rows = []
+    for model, found in newest("precision")["models"].items():
+        rates = found.get("rates", {n: [rate] for n, rate in found["images_per_s"].items()})
+        fp32 = [rounds for name, rounds in rates.items() if name.startswith("fp32")]
+        accuracy = [f"{found['map50_95'][name]:.3f}".lstrip("0") for name in accuracies]
+        fastest = max(fp32, key=statistics.median)
+        rows.append([model, spread(fastest, ".1f"), ratio(found["ratios"]["int8"]), *accuracy])
+    head = ["model", "fastest FP32, images/s", "INT8 to the fastest FP32"]
+    return markdown([*head, *accuracies.values()], rows)
+
+
+def serve() -> str:
+    """Images over HTTP."""
+    return markdown(
+        ["clients", "images/s", "ratio to the bare loop", "p50", "p99"],
+        (
+            [clients, rate(row, 1), ratio(row["ratios"])]
+            + [f"{row[name]:.0f} ms" for name in ("p50_ms", "p99_ms")]
+            for clients, row in newest("serve-yolov8n")["http"].items()
+        ),
+    )
+
+
+def triton() -> str:
+    """Tensors over HTTP and gRPC."""
+    loads: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in newest("triton-simple")["rows"]:
+        loads.setdefault(row["load"], {})[row["clients"]] = row
+
+    def measured(title: str, load: str) -> list[str]:
+        rows = [loads[load][clients] for clients in TRITON]
+        return [title, *map(rate, rows), between([row["generator_cpu"] for row in rows], ".1f")]
+
+    return markdown(
+        ["", *(f"{n} client{'s' * (n > 1)}" for n in TRITON), "generator, cores"],
+        [
+            measured("requests/s: HTTP, binary tensors", "HTTP"),
+            measured("requests/s: the same, from perf_analyzer", "perf_analyzer http"),
+            measured("requests/s: gRPC, from perf_analyzer", "perf_analyzer grpc"),
+            measured(
+                "requests/s: bare ASGI answer that parses and adds, no checks or model", "bare"
+            ),
+            ["ratio: HTTP to bare"] + [ratio(loads["HTTP"][n]["ratios"]) for n in TRITON] + [""],
+            ["requests/s: a Triton 2.51 with a Python backend, HTTP, other machine"]
+            + [between(runs, ",") for *runs, _ in TRITON.values()]
+            + [""],
+            ["requests/s: bare, on that machine"]
+            + [f"{bare:,}" for *_, bare in TRITON.values()]
+            + [""],
+            ["ratio: that Triton to bare, worst and best run"]
+            + [
+                f"x{between([run / bare for run in runs], '.2f')}"
+                for *runs, bare in TRITON.values()
+            ]
+            + [""],
+        ],
+    )
+
+
+if __name__ == "__main__":
+    print(precision(), triton(), serve(), sep="\n\n")

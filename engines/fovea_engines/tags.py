@@ -1,0 +1,122 @@
+"""Where the tags of boxes go in an image, so that they cover neither each other nor faces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+FONT = cv2.FONT_HERSHEY_SIMPLEX
+
+# Smaller letters cannot be read.
+_SMALLEST_SCALE = 0.3
+# A head as large as this many tags is not hidden by one: a bus may have a person's on its roof.
+_LARGE_HEAD = 32
+
+Box = tuple[int, int, int, int]
+"""Corners x1 y1 x2 y2 in pixels; x2 and y2 are the first beyond."""
+
+
+class Lettering(NamedTuple):
+    """One line of text in one size, and the tag around it.
+
+    Attributes:
+        text: what it says.
+        scale: of OpenCV's font.
+        weight: thickness of the strokes, pixels.
+        width: of the tag, pixels.
+        height: of the tag, pixels.
+        origin: left end of the base line, seen from the tag's top left corner.
+    """
+
+    text: str
+    scale: float
+    weight: int
+    width: int
+    height: int
+    origin: tuple[int, int]
+
+
+# Measuring a text takes about as long as drawing it, and few texts are met again and again.
+@lru_cache(maxsize=4096)
+def letter(text: str, scale: float) -> Lettering:
+    """Measure a text."""
+    weight = max(1, round(scale * 1.8))
+    (width, height), baseline = cv2.getTextSize(text, FONT, scale, weight)
+    margin = max(2, height // 4)
+    return Lettering(
+        text,
+        scale,
+        weight,
+        width + 2 * margin,
+        height + baseline + margin,
+        (margin, margin // 2 + height + baseline // 4),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A lettering, and the top left corner of its tag in the image."""
+
+    lettering: Lettering
+    left: int
+    top: int
+
+
+def place(
+    boxes: Sequence[Box], names: Sequence[str], scores: Sequence[float], size: tuple[int, int]
+) -> list[Tag | None]:
+    """Give every box the best tag that there is still room for.
+
+    The first box chooses first. A tag lies inside the image, covers no other tag, and leaves the
+    head of every box free, which is its upper third. Where name and score do not fit they shrink,
+    then the score is dropped, then the tag.
+
+    Args:
+        boxes: best first, inside the image.
+        names: of their classes.
+        scores: 0 to 1.
+        size: width and height of the image.
+
+    Returns:
+        A tag for each box; None where there is no room.
+    """
+    width, height = size
+    scale = max(0.4, (width + height) * 0.00036)
+    small = max(_SMALLEST_SCALE, scale * 0.75)
+    full = [f"{name} {score:.2f}" for name, score in zip(names, scores, strict=True)]
+    taken = np.zeros((height, width), np.uint8)
+    for (x1, y1, x2, y2), text in zip(boxes, full, strict=True):
+        tag, chin = letter(text, scale), y1 + math.ceil((y2 - y1) / 3)
+        if (x2 - x1) * (chin - y1) < _LARGE_HEAD * tag.width * tag.height:
+            taken[y1:chin, x1:x2] = 1
+    return [
+        _claim(taken, box, ((text, scale), (text, small), (name, small)))
+        for box, text, name in zip(boxes, full, names, strict=True)
+    ]
+
+
+def _claim(taken: NDArray[np.uint8], box: Box, choices: Sequence[tuple[str, float]]) -> Tag | None:
+    """Take the best free place for the tag of a box, in the first of some texts and scales."""
+    for text, scale in choices:
+        lettering = letter(text, scale)
+        for left, top in _spots(box, lettering, taken.shape[1]):
+            spot = taken[max(top, 0) : top + lettering.height, left : left + lettering.width]
+            if spot.shape == (lettering.height, lettering.width) and not cv2.hasNonZero(spot):
+                spot[:] = 1
+                return Tag(lettering, left, top)
+    return None
+
+
+def _spots(box: Box, tag: Lettering, image_width: int) -> Iterator[tuple[int, int]]:
+    """Top left corners for a tag at the edges of a box, best first; some may leave the image."""
+    x1, y1, x2, y2 = box
+    for top in (y1 - tag.height, y1, y2, y2 - tag.height):
+        for left in (x1, x2 - tag.width):
+            yield max(0, min(left, image_width - tag.width)), top
