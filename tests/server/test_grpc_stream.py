@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from fovea_server.grpc.call import Call
 from fovea_server.grpc.infer_stream import InferStream, Outcome
 from fovea_server.intake import Intake
+from fovea_server.traffic.traffic import Traffic
 
 MB = 1 << 20
 
@@ -17,12 +19,21 @@ class Unread:
     def invocation_metadata(self) -> tuple[()]:
         return ()
 
+    def set_trailing_metadata(self, metadata: object) -> None:
+        pass
+
     async def write(self, data: bytes) -> None:
         await asyncio.Event().wait()
 
 
 async def echo(data: bytes) -> Outcome:
-    return Outcome("", data)
+    return Outcome("", data, "")
+
+
+async def streamed(most: int, intake: Intake, requests: AsyncIterator[bytes], client: Unread):
+    traffic = Traffic((), log_access=False)
+    call = Call("/inference.GRPCInferenceService/ModelStreamInfer", client, traffic)
+    await InferStream(echo, most, intake, traffic).run(requests, client, call)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +51,7 @@ def test_no_more_is_read_than_there_is_room_for(size: int, most: int, taken: int
             yield bytes(size)
 
     async def run() -> None:
-        running = asyncio.create_task(InferStream(echo, most, intake).run(requests(), Unread()))
+        running = asyncio.create_task(streamed(most, intake, requests(), Unread()))
         for _ in range(1000):
             await asyncio.sleep(0)
         running.cancel()
@@ -64,5 +75,5 @@ def test_what_is_read_makes_room():
         for _ in range(5):
             yield bytes(40 * MB)
 
-    asyncio.run(InferStream(echo, 2, Intake(1000 * MB)).run(requests(), Read()))
+    asyncio.run(streamed(2, Intake(1000 * MB), requests(), Read()))
     assert len(written) == 5

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Container
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.logs import SERVER_LOG
 from fovea_server.metrics.durations import Durations
 from fovea_server.traffic.access_log import AccessLog
 from fovea_server.traffic.refusals import Refusals
-
-if TYPE_CHECKING:
-    from fovea_server.models.registry import Registry
 
 
 class Traffic:
@@ -21,7 +18,7 @@ class Traffic:
     It belongs to the event loop.
 
     Args:
-        registry: knows the names of models; other names never become labels.
+        models: names that become labels; a client's other names count as "".
         log_access: log every request.
 
     Attributes:
@@ -29,10 +26,10 @@ class Traffic:
         access_log: of every request; None where that is switched off.
     """
 
-    def __init__(self, registry: Registry, *, log_access: bool) -> None:
-        self._registry = registry
+    def __init__(self, models: Container[str], *, log_access: bool) -> None:
+        self._models = models
         self._refusals = Refusals()
-        self.durations = Durations(registry)
+        self.durations = Durations(models)
         self.access_log = AccessLog(SERVER_LOG) if log_access else None
 
     def inferred(
@@ -48,7 +45,7 @@ class Traffic:
         """
         self.durations.observe(model, status, time.monotonic() - began)
         if error is not None:
-            self._refusals.add(model if model in self._registry else "", error)
+            self._refusals.add(model if model in self._models else "", error)
 
     async def close(self) -> None:
         """Write what is still to be logged."""

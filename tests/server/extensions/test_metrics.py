@@ -1,13 +1,17 @@
 """The metrics on their port: Triton's families, and Fovea's own, as Prometheus reads them."""
 
 import asyncio
+import platform
+import resource
 import shutil
 import socket
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -153,6 +157,30 @@ def test_the_machine_is_told(repository):
             total = of(values, "nv_cpu_memory_total_bytes")
             assert 0 < of(values, "nv_cpu_memory_used_bytes") < total
             assert of(values, "nv_pinned_memory_pool_used_bytes") == 0
+
+    asyncio.run(run())
+
+
+def test_the_process_and_the_build_are_told(repository):
+    async def run() -> None:
+        async with serving(repository) as (_, address):
+            text, values = await scrape(address)
+            here = psutil.Process()
+            rss = of(values, "process_resident_memory_bytes")
+            assert rss == pytest.approx(here.memory_info().rss, rel=0.5)
+            assert of(values, "process_virtual_memory_bytes") >= rss
+            assert of(values, "process_max_fds") == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            with ExitStack() as files:
+                before = of(values, "process_open_fds")
+                for _ in range(20):
+                    files.enter_context(Path("/dev/null").open())
+                _, values = await scrape(address)
+                assert before + 15 <= of(values, "process_open_fds") <= before + 25
+            assert of(values, "process_start_time_seconds") == pytest.approx(here.create_time())
+            assert 0 < of(values, "process_cpu_seconds") <= sum(here.cpu_times()[:2])
+            assert "# TYPE process_cpu_seconds_total counter" in text
+            build = {"version": version("fovea-serve"), "python": platform.python_version()}
+            assert of(values, "fovea_build_info", **build) == 1
 
     asyncio.run(run())
 
