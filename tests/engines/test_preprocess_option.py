@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
 
 def test_the_command_refuses_it_before_it_builds(fovea, file, tiny_model):
     code, out, err = fovea("build", tiny_model, "--preprocess", file({"pad": 999}))
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "pad must be a whole number from 0 to 255" in err
 
 

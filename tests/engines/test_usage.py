@@ -19,7 +19,7 @@ import pytest
         (("build", "tiny.onnx", "--precison", "fp16"), "--precision"),
         (("build",), "Missing argument 'MODEL.onnx'"),
         (("inspect", "absent.onnx"), "no file or folder absent.onnx"),
-        (("inspect", "tiny.onnx", "--repository", "."), "--repository has no effect"),
+        (("inspect", "tiny.onnx", "--repository", "r"), "--repository has no effect"),
         (("inspect", "."), "has no model"),
         (("bild",), "No such command 'bild'. Did you mean 'build'"),
         ((), "give one of these commands"),

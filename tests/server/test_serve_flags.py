@@ -77,6 +77,59 @@ def test_an_unset_flag_leaves_the_environment_in_charge(monkeypatch):
     assert parse("--http-port=9001").http_port == 9001
 
 
+@pytest.mark.parametrize("name", ["load_model", "http_restricted_api", "trace_config"])
+def test_a_flag_that_may_be_repeated_has_one_value_in_the_environment(name, monkeypatch):
+    monkeypatch.setenv("FOVEA_MODEL_CONTROL_MODE", "explicit")
+    monkeypatch.setenv(f"FOVEA_{name.upper()}", "a, b")
+    assert getattr(parse(), name) == ("a, b",)
+
+
+def test_the_repository_of_the_variable_is_that_of_every_command(monkeypatch, tmp_path):
+    monkeypatch.setenv("FOVEA_MODEL_REPOSITORY", str(tmp_path / "a b"))
+    assert parse().model_repository == (tmp_path / "a b",)
+    for over in (["models"], ["--repository=models"]):
+        assert parse(*over).model_repository == (Path("models"),)
+    for name in typer.main.get_command(app).commands:
+        if name not in ("serve", "sensitivity", "doctor", "demo"):
+            told = CliRunner().invoke(app, [name, "--help"]).stdout
+            assert "env var: FOVEA_MODEL_REPOSITORY" in " ".join(told.split()), name
+
+
+@pytest.mark.parametrize(
+    ("flags", "needed"),
+    [
+        (["--url-timeout-s=1"], "--allow-url"),
+        (["--url-allow-private"], "--allow-url"),
+        (["--grpc-server-cert=c.pem"], "--grpc-use-ssl"),
+        (["--grpc-use-ssl", "--grpc-root-cert=c.pem"], "--grpc-use-ssl-mutual"),
+    ],
+)
+def test_a_flag_that_would_be_missed_needs_its_switch(flags, needed, monkeypatch):
+    result = CliRunner().invoke(app, ["serve", *flags])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --")
+    assert f"has no effect without {needed}: " in result.stderr
+    monkeypatch.setenv(f"FOVEA_{needed[2:].upper().replace('-', '_')}", "true")
+    assert parse(*flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "needed"),
+    [
+        (["--metrics-port=9002", "--allow-metrics=0"], "--allow-metrics"),
+        (["--grpc-keepalive-time=9", "--allow-grpc=0"], "--allow-grpc"),
+        (["--http-port=9", "--allow-http=0"], "--allow-http"),
+        (["--repository-poll-secs=3"], "--model-control-mode=poll"),
+    ],
+)
+def test_what_tritons_command_lines_often_say_in_vain_is_told(flags, needed, capsys):
+    assert parse(*flags)
+    told = capsys.readouterr().err
+    assert told == f"{flags[0].split('=')[0]}: it has no effect here without {needed}\n"
+    assert parse("--http-address=::1", "--allow-http=0")
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
 def test_what_only_tunes_triton_is_taken_and_said_to_be_idle(name, capsys):
     assert parse(flag(name), "1") == Settings()
@@ -163,7 +216,9 @@ def test_ports_that_may_be_alike(args):
 def test_a_wrong_flag_is_named(args, told):
     result = CliRunner().invoke(app, ["serve", *args])
     assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
     assert told in result.stderr
+    assert "Value error" not in result.stderr
 
 
 def test_help_shows_every_setting_under_the_title_of_its_group():
