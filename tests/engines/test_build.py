@@ -264,6 +264,23 @@ def test_a_full_disk_leaves_the_repository_as_it_was(built_repository, tmp_path)
     assert sorted(p for p in repository.rglob("*")) == before
 
 
+def test_outputs_of_integers_may_all_be_zero(tmp_path):
+    nodes = [
+        helper.make_node("Mul", ["images", "zero"], ["none"]),
+        helper.make_node("Cast", ["none"], ["out"], to=onnx.TensorProto.INT32),
+    ]
+    shape = [1, 3, 32, 32]
+    model = save(
+        tmp_path / "m.onnx", nodes, [("images", shape)], [("out", shape)],
+        [constant("zero", np.float32(0))],
+    )  # fmt: skip
+    zeros = onnx.load(model)
+    zeros.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    onnx.save(zeros, model)
+    card = build(BuildPlan(model, "m", tmp_path / "r"))
+    assert card.agreement.output_error == 0
+
+
 @pytest.mark.parametrize("name", ["yolox_nano", "yolov8n", "yolov10n", "mobilenetv2"])
 def test_real_models_agree(shared, tmp_path, name):
     card = build(BuildPlan(shared / "models" / f"{name}.onnx", name, tmp_path))
