@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from google.protobuf import text_format
+from onnx import helper
 
 from fovea_engines.agreement.identity import IdentityCheck, compare_detections
 from fovea_engines.agreement.samples import Sample
@@ -109,8 +110,6 @@ def test_a_static_batch_cannot_be_batched(tmp_path):
 
 
 def test_a_batch_that_is_only_dynamic_in_name_is_found_out(tmp_path):
-    from onnx import helper
-
     # The mean over the batch: right for one row, wrong for two.
     nodes = [
         helper.make_node("ReduceMean", ["images", "axis"], ["mean"], keepdims=1),
@@ -128,8 +127,6 @@ def test_a_batch_that_is_only_dynamic_in_name_is_found_out(tmp_path):
 
 
 def test_an_unknown_head_is_built_and_says_so(tmp_path):
-    from onnx import helper
-
     shape = ["n", 3, 32, 32]
     relu = helper.make_node("Relu", ["images"], ["out"])
     model = save(tmp_path / "m.onnx", [relu], [("images", shape)], [("out", shape)])
