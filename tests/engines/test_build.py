@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from google.protobuf import text_format
+from onnx import helper
 
 from fovea_engines.agreement.identity import IdentityCheck, compare_detections
 from fovea_engines.agreement.samples import Sample
@@ -109,8 +110,6 @@ def test_a_static_batch_cannot_be_batched(tmp_path):
 
 
 def test_a_batch_that_is_only_dynamic_in_name_is_found_out(tmp_path):
-    from onnx import helper
-
     # The mean over the batch: right for one row, wrong for two.
     nodes = [
         helper.make_node("ReduceMean", ["images", "axis"], ["mean"], keepdims=1),
@@ -128,8 +127,6 @@ def test_a_batch_that_is_only_dynamic_in_name_is_found_out(tmp_path):
 
 
 def test_an_unknown_head_is_built_and_says_so(tmp_path):
-    from onnx import helper
-
     shape = ["n", 3, 32, 32]
     relu = helper.make_node("Relu", ["images"], ["out"])
     model = save(tmp_path / "m.onnx", [relu], [("images", shape)], [("out", shape)])
@@ -262,6 +259,23 @@ def test_a_full_disk_leaves_the_repository_as_it_was(built_repository, tmp_path)
     )
     assert "nothing was published" in run.stdout
     assert sorted(p for p in repository.rglob("*")) == before
+
+
+def test_outputs_of_integers_may_all_be_zero(tmp_path):
+    nodes = [
+        helper.make_node("Mul", ["images", "zero"], ["none"]),
+        helper.make_node("Cast", ["none"], ["out"], to=onnx.TensorProto.INT32),
+    ]
+    shape = [1, 3, 32, 32]
+    model = save(
+        tmp_path / "m.onnx", nodes, [("images", shape)], [("out", shape)],
+        [constant("zero", np.float32(0))],
+    )  # fmt: skip
+    zeros = onnx.load(model)
+    zeros.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    onnx.save(zeros, model)
+    card = build(BuildPlan(model, "m", tmp_path / "r"))
+    assert card.agreement.output_error == 0
 
 
 @pytest.mark.parametrize("name", ["yolox_nano", "yolov8n", "yolov10n", "mobilenetv2"])

@@ -202,11 +202,11 @@ def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
     for file in sorted((shared / "data" / "coco64" / "val").glob("*.jpg"))[:4]:
         (pictures / file.name).symlink_to(file)
     plan = BuildPlan(
-        shared / "models" / "yolov5n.onnx", "yolov5n", tmp_path / "good", precision="int8",
+        shared / "models" / "yolov8n.onnx", "yolov8n", tmp_path / "good", precision="int8",
         calibration=pictures, images=pictures, keep_float=(),
     )  # fmt: skip
     build(plan)
-    ranges = Ranges.read(tmp_path / "good" / "yolov5n" / "1" / RANGES_FILE)
+    ranges = Ranges.read(tmp_path / "good" / "yolov8n" / "1" / RANGES_FILE)
     # The model's own input stays as it is: it would be refused at once.
     small = {
         name: (low, high) if name == "images" else (low / 20, high / 20)
@@ -216,7 +216,7 @@ def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
     plan = replace(plan, repository=tmp_path / "r", calibration=tmp_path / "small.json")
     with pytest.raises(Disagreement, match=r"INT8 agrees 0\..*failed-build has the report"):
         build(plan)
-    failed = tmp_path / "r" / "yolov5n" / FAILED_FOLDER
+    failed = tmp_path / "r" / "yolov8n" / FAILED_FOLDER
     found = EngineCard.read(failed / "card.json").agreement
     text = (failed / "card.md").read_text()
     assert "**REFUSED**: INT8 agrees" in text
@@ -236,4 +236,4 @@ def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
     picture = cv2.imread(str(pictures / found.worst[0].name))
     height, width = cv2.imread(str(failed / "worst.jpg")).shape[:2]
     assert (height > width / 2) == (picture.shape[0] > picture.shape[1])
-    assert ModelRepository(tmp_path / "r").versions("yolov5n") == ()
+    assert ModelRepository(tmp_path / "r").versions("yolov8n") == ()

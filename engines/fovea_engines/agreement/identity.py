@@ -166,6 +166,6 @@ def _output_error(name: str, want: Outputs, have: Outputs) -> float:
                 f"on {name} an output is not finite where the other model's is: try another "
                 "--backend"
             )
-        largest = np.abs(expected[np.isfinite(expected)]).max(initial=1e-6)
-        errors.append(float(off.max(initial=0)) / float(largest))
+        largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
+        errors.append(float(off.max(initial=0)) / max(largest, 1e-6))
     return max(errors)

@@ -153,7 +153,7 @@ def _same_top(figures: list[_Figures]) -> float | None:
 
 def _is_classifier(outputs: Outputs) -> bool:
     shapes = [array.shape for array in outputs.values()]
-    return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] > 1
+    return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] == 1 < shapes[0][1]
 
 
 def _top(outputs: Outputs) -> int:
@@ -164,7 +164,8 @@ def _top(outputs: Outputs) -> int:
 def _closeness(figures: Sequence[_Figures]) -> float:
     """1 minus the relative error of the output that is furthest off on all pictures together."""
     outputs = figures[0].energies
-    return 1 - max(_relative_error([one.energies[name] for one in figures]) for name in outputs)
+    errors = (_relative_error([one.energies[name] for one in figures]) for name in outputs)
+    return 1 - max(errors, default=0.0)
 
 
 def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
