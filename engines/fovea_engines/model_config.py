@@ -63,7 +63,13 @@ def read_config(path: Path) -> Any:
         try:
             # Editors of Windows put a byte order mark first.
             text_format.Parse(path.read_text(encoding="utf-8-sig"), config)
-        except (text_format.ParseError, UnicodeDecodeError) as error:
+        except text_format.ParseError as error:
+            reason = str(error).partition(" : ")[2].rstrip(".") or error
+            raise InvalidModel(
+                f"{path} is not a model configuration: line {error.GetLine()}, "
+                f"column {error.GetColumn()}: {reason}"
+            ) from error
+        except UnicodeDecodeError as error:
             raise InvalidModel(f"{path} is not a model configuration: {error}") from error
     return config
 

@@ -42,7 +42,12 @@ def test_a_model_that_travels_in_the_request(port, recordings):
     [
         ({"config": 1}, 500, "attempt to access JSON non-string as string"),
         ({"file:1/model.onnx": "a"}, 400, "'file:1/model.onnx' is not base64"),
-        ({"config": "{"}, 500, "failed to load 'simple', failed to poll from model repository"),
+        (
+            {"config": "{"},
+            500,
+            "failed to load 'simple', failed to poll from model repository: Invalid config "
+            "override: unexpected end of data: line 1 column 2 (char 1)",
+        ),
         ({"other": "x"}, 500, "unexpected error on creating Triton parameter"),
     ],
 )

@@ -7,8 +7,8 @@ import pytest
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving, wait_until
 
 from fovea_preprocess.errors import InvalidRequest, LoadFailed, ModelNotReady, NotFound, Unavailable
+from fovea_server.models.index import IndexEntry
 from fovea_server.models.model import State
-from fovea_server.models.registry import IndexEntry
 
 EXPLICIT = {"model_control_mode": "explicit"}
 NOT_THERE = "failed to load 'plus', failed to poll from model repository"
@@ -35,7 +35,7 @@ def test_only_what_is_named_is_loaded_at_start(repository):
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
-def test_in_other_modes_requests_load_nothing(repository, mode):
+def test_in_other_modes_requests_load_nothing(repository, mode, caplog):
     with serving(repository, model_control_mode=mode) as registry:
         for ask in (registry.load, registry.unload):
             with pytest.raises(Unavailable) as refusal:
@@ -43,6 +43,8 @@ def test_in_other_modes_requests_load_nothing(repository, mode):
             assert str(refusal.value) == (
                 "explicit model load / unload is not allowed if polling is enabled"
             )
+            assert "only with --model-control-mode=explicit" in caplog.records[-1].message
+            assert caplog.records[-1].message.endswith(f", and it is {mode}")
 
 
 def test_a_model_is_loaded_and_unloaded(repository):
@@ -108,7 +110,9 @@ def test_a_configuration_that_cannot_be_leaves_the_model_as_it_was(repository, c
         model = registry.find("plus")
         with pytest.raises(LoadFailed) as refusal:
             registry.load("plus", config=config)
-        assert str(refusal.value) == NOT_THERE
+        told = str(refusal.value)
+        assert told.startswith(f"{NOT_THERE}: ")
+        assert len(told) > len(NOT_THERE) + 20
         assert registry.find("plus") is model
         assert registry.ready
 

@@ -4,8 +4,9 @@ import pytest
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving
 
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
+from fovea_server.models.index import IndexEntry
 from fovea_server.models.model import State
-from fovea_server.models.registry import IndexEntry, Registry
+from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 
 
@@ -59,7 +60,7 @@ def test_a_policy_that_names_nothing_is_told(tmp_path):
         assert registry.reason == f"plus: {fault}"
         with pytest.raises(ModelNotReady, match=fault):
             registry.get("plus")
-        assert registry.index() == [IndexEntry("plus")]
+        assert registry.index() == [IndexEntry("plus", None, "UNAVAILABLE", fault)]
 
 
 def test_one_model_that_is_broken_does_not_keep_others_from_being_served(tmp_path):
@@ -74,7 +75,9 @@ def test_one_model_that_is_broken_does_not_keep_others_from_being_served(tmp_pat
         assert "is not a model configuration" in registry.reason
         assert registry.get("bytes").state is State.UNAVAILABLE
         entries = {entry.name: entry for entry in registry.index()}
-        assert entries["text"] == IndexEntry("text")
+        assert (entries["text"].version, entries["text"].state) == (None, "UNAVAILABLE")
+        assert entries["text"].reason is not None
+        assert "config.pbtxt is not a model configuration: line 1, column" in entries["text"].reason
         assert (entries["bytes"].version, entries["bytes"].state) == ("1", "UNAVAILABLE")
         assert "is not an ONNX model" in (entries["bytes"].reason or "")
         assert [entry.name for entry in registry.index(ready=True)] == ["good"]

@@ -4,7 +4,8 @@ import pytest
 from tests.server.registries import adder, answer, wait_until
 
 from fovea_preprocess.errors import LoadFailed, NotFound
-from fovea_server.models.registry import IndexEntry, Registry
+from fovea_server.models.index import IndexEntry
+from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 
 
@@ -41,7 +42,10 @@ def test_a_name_in_two_of_them_is_not_served(serve, tmp_path, caplog):
         "one: failed to poll model 'one': not unique across all model repositories: "
         f"{tmp_path / 'a' / 'one'} and {tmp_path / 'b' / 'one'}: "
     )
-    assert registry.index() == [IndexEntry("one"), IndexEntry("two", "1", "READY")]
+    fault = registry.reason.removeprefix("one: ")
+    one, two = registry.index()
+    assert one == IndexEntry("one", None, "UNAVAILABLE", fault)
+    assert two == IndexEntry("two", "1", "READY")
     assert "1 models ready, 1 failed: one (see above)" in caplog.text
 
 

@@ -57,7 +57,7 @@ def demo(
 
     def ask() -> None:
         if _wait_until_ready(f"http://{host}:{port}"):
-            _show(f"http://{host}:{port}", folder)
+            _show(f"http://{host}:{port}", folder, serving=not once)
         if once:
             server.should_exit = True
 
@@ -79,7 +79,7 @@ def _wait_until_ready(url: str) -> bool:
     return False
 
 
-def _show(url: str, folder: Path) -> None:
+def _show(url: str, folder: Path, *, serving: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -99,6 +99,8 @@ def _show(url: str, folder: Path) -> None:
     console = Console()
     console.print(table)
     console.print(f"annotated picture  {annotated}")
+    if not serving:
+        return
     console.print(f"API documentation  {url}/docs")
     console.print(
         f"try it             curl --data-binary @{scene} {url}/v1/models/{MODEL}/predict",

@@ -58,7 +58,7 @@ class Loader:
         """What the repositories have of a model now.
 
         Raises:
-            InvalidModel: they have none of that name, or one that cannot be used.
+            NotFound, InvalidModel: they have none of that name, or one that cannot be used.
         """
         try:
             return Source.read(self._repositories.folder(name), name, self._settings)
@@ -112,14 +112,12 @@ class Loader:
             try:
                 source = self.read(name)
             except FoveaError as error:
-                slot.tried = None
-                self._note(slot, error)
+                self.refuse(name, error)
                 continue
             with slot.lock:
                 plans.append(_Plan(slot, source, slot.begin(source, self._make)))
         begun()
-        workers = self._settings.model_load_thread_count
-        with ThreadPoolExecutor(workers, thread_name_prefix="load") as pool:
+        with ThreadPoolExecutor(self._settings.model_load_thread_count, "load") as pool:
             for _ in pool.map(self._load_plain, plans):
                 pass
         for plan in plans:
@@ -138,7 +136,7 @@ class Loader:
     def _load_plain(self, plan: _Plan) -> None:
         slot = plan.slot
         if plan.replacement is None:
-            self._note(slot, InvalidModel(slot.fault))
+            self.refuse(slot.name, InvalidModel(slot.fault), plan.source)
         elif not plan.source.config.composing:
             with slot.lock:
                 if not self.closing.is_set():
@@ -153,12 +151,14 @@ class Loader:
         try:
             self.load(slot.name, source, wanted=False)
         except FoveaError as error:
-            self._note(slot, error)
+            self.refuse(slot.name, error, source)
 
-    def _note(self, slot: Slot, error: FoveaError) -> None:
-        """Keep and log why a model is not loaded."""
-        log.error("model %s failed to load: %s", slot.name, error)
+    def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:
+        """Keep and log why a model is not loaded from a source; None where there is none."""
+        log.error("model %s failed to load: %s", name, error)
+        slot = self.slots.setdefault(name, Slot(name))
         with slot.lock:
+            slot.tried = source
             slot.abandon(str(error))
 
     def _load_composing(self, name: str, source: Source, above: tuple[str, ...]) -> None:

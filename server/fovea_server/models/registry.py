@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from fovea_preprocess.errors import (
     FoveaError,
@@ -19,6 +18,7 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
+from fovea_server.models.index import IndexEntry, make_index
 from fovea_server.models.loader import Loader
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.overrides import check_engine_files, model_of_files
@@ -30,16 +30,6 @@ from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import ModelControlMode, Settings
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """A version of a model in the repository's index; None for what is not known of it."""
-
-    name: str
-    version: str | None = None
-    state: str | None = None
-    reason: str | None = None
 
 
 class Registry:
@@ -175,24 +165,13 @@ class Registry:
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
         """Every model of the repository, or every version that can answer, by name."""
-        names = set(self._slots)
-        if not ready:
-            names.update(self._repositories.folders())
-        return [entry for name in sorted(names) for entry in self.entries(name, ready)]
+        names = () if ready else self._repositories.folders()
+        return make_index(dict(self._slots), names, ready=ready)
 
-    def entries(self, name: str, ready: bool = False) -> Iterator[IndexEntry]:
-        """What `index` has of one model."""
+    def entries(self, name: str) -> list[IndexEntry]:
+        """The part of `index` about one model."""
         slot = self._slots.get(name)
-        versions = dict(sorted(slot.versions.items())) if slot is not None else {}
-        for version, model in versions.items():
-            state = model.state
-            if state is State.READY or not ready:
-                reason = model.failure or model.reason if state is State.UNAVAILABLE else None
-                if state is State.READY and slot is not None and slot.fault:
-                    reason = f"the last reload failed: {slot.fault}"
-                yield IndexEntry(name, str(version), state.value, reason)
-        if not versions and not ready:
-            yield IndexEntry(name)
+        return make_index({} if slot is None else {name: slot}, (name,), ready=False)
 
     @property
     def ready(self) -> bool:
@@ -240,16 +219,20 @@ class Registry:
             LoadFailed: there is no such model, or what is said of it cannot be used.
             InvalidRequest: the model cannot be served; what was served is served still.
         """
-        self._check_mode()
+        self._check_mode(f"load model {name!r}")
         check_name(name)
         with ExitStack() as stack:
             try:
                 source = self._source(stack, name, config, files or {})
             except (FoveaError, OSError) as error:
-                log.error("model %s cannot be loaded: %s", name, error)
-                raise LoadFailed(
-                    f"failed to load '{name}', failed to poll from model repository"
-                ) from error
+                told = f"failed to load '{name}', failed to poll from model repository"
+                if isinstance(error, NotFound) or config is not None:
+                    log.error("model %s cannot be loaded: %s", name, error)
+                else:
+                    self._loader.refuse(name, error)
+                # Triton says no more; but clients look for its text alone, and people for why.
+                reason = "" if isinstance(error, NotFound) else f": {error}"
+                raise LoadFailed(told + reason) from error
             try:
                 self._loader.load(name, source)
             except InvalidModel as error:
@@ -279,12 +262,19 @@ class Registry:
         Raises:
             Unavailable: not in this mode; or the server is stopping.
         """
-        self._check_mode()
+        self._check_mode(f"unload model {name!r}")
         self._startup.discard(name)
         self._loader.unload(name, dependents=dependents)
 
-    def _check_mode(self) -> None:
+    def _check_mode(self, asked: str) -> None:
         if self._mode is not ModelControlMode.EXPLICIT:
+            # The answer is Triton's, whatever the mode is: clients look for that text.
+            log.warning(
+                "a request to %s was refused: only with --model-control-mode=explicit do requests "
+                "load and unload models, and it is %s",
+                asked,
+                self._mode.value,
+            )
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
         if self._loader.closing.is_set():
             raise ShuttingDown("the server is stopping")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from fovea_engines.repository import ModelRepository
-from fovea_preprocess.errors import InvalidModel, InvalidRequest
+from fovea_preprocess.errors import InvalidRequest, NotFound
 from fovea_server.models.config import ModelConfig
 from fovea_server.settings import Settings
 
@@ -47,10 +47,11 @@ class Source:
             config: JSON that takes the place of config.pbtxt.
 
         Raises:
-            InvalidModel: the folder is not there, or its configuration cannot be used.
+            NotFound: the folder is not there.
+            InvalidModel: its configuration cannot be used.
         """
         if not folder.is_dir():
-            raise InvalidModel(f"there is no folder {folder}: put the model there")
+            raise NotFound(f"there is no folder {folder}: put the model there")
         return cls(
             folder,
             ModelConfig.parse(config, name)

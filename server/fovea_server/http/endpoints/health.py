@@ -5,7 +5,7 @@ Triton answers with a status and no body; KServe's clients look into the body, s
 
 from __future__ import annotations
 
-from fovea_preprocess.errors import NotFound
+from fovea_preprocess.errors import ModelNotReady, NotFound
 from fovea_server.http.endpoints.names import name_of, version_of
 from fovea_server.http.messages import Answer, Request, json_answer
 from fovea_server.models.model import State
@@ -29,7 +29,7 @@ async def model_ready(service: Service, request: Request) -> Answer:
     """Whether a model is ready; its newest version unless the path names one."""
     try:
         model = service.plane.registry.get(name_of(request, "model"), version_of(request))
-    except NotFound as error:
+    except (NotFound, ModelNotReady) as error:
         reason = str(error)
     else:
         if model.state is State.READY:
