@@ -92,9 +92,11 @@ def place(
     small = max(_SMALLEST_SCALE, scale * 0.75)
     full = [f"{name} {score:.2f}" for name, score in zip(names, scores, strict=True)]
     taken = np.zeros((height, width), np.uint8)
-    for (x1, y1, x2, y2), text in zip(boxes, full, strict=True):
-        tag, chin = letter(text, scale), y1 + math.ceil((y2 - y1) / 3)
-        if (x2 - x1) * (chin - y1) < _LARGE_HEAD * tag.width * tag.height:
+    tags = [letter(text, scale) for text in full]
+    large = _LARGE_HEAD * max((tag.width * tag.height for tag in tags), default=0)
+    for x1, y1, x2, y2 in boxes:
+        chin = y1 + math.ceil((y2 - y1) / 3)
+        if (x2 - x1) * (chin - y1) < large:
             taken[y1:chin, x1:x2] = 1
     return [
         _claim(taken, box, ((text, scale), (text, small), (name, small)))
