@@ -1,6 +1,7 @@
 """The three stages over a session that letterboxes on its device: on the stand-ins for a GPU."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
