@@ -10,10 +10,10 @@ import pytest
 
 def program(*names: str, package: str) -> str:
     """The path of the first of these programs that is there; without one the test skips."""
-    for name in names:
-        if found := shutil.which(name):
-            return found
-    skip_for_want_of(package, f"there is no {names[0]}")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        skip_for_want_of(package, f"there is no {names[0]}")
+    return found
 
 
 def skip_for_want_of(package: str, problem: str) -> NoReturn:
