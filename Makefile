@@ -1,17 +1,20 @@
 # `make run` and `make test` each set up all they need, in a virtual environment of their own.
 # PYTHON may name another interpreter: make test PYTHON=python3.12
+# ONCE=1 lets `make run` stop after the first answer.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PORT   ?= 8000
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint clean
+.PHONY: help run test lint test-images test-bare clean
 
 help:
 	@echo "make run    build the demo engine, serve it, send it a picture, go on serving"
 	@echo "make test   run every check: ruff, mypy, import-linter, pytest"
 	@echo "make lint   the checks without pytest"
+	@echo "make test-images  build the container images, and run them and 'make run' in containers"
+	@echo "make test-bare    'make run' and 'make test' in a container with nothing else in it"
 	@echo "make clean  remove the virtual environment and caches"
 
 $(VENV)/base: pyproject.toml constraints.txt
@@ -45,7 +48,7 @@ $(VENV)/clients: $(VENV)/dev
 	    || rm -rf $@
 
 run: $(VENV)/base
-	$(BIN)/fovea demo --port $(PORT)
+	$(BIN)/fovea demo --port $(PORT) $(if $(ONCE),--once)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -55,6 +58,17 @@ lint: $(VENV)/dev
 
 test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients
 	$(BIN)/python -m pytest
+
+# These two need Linux, root, and Debian's podman, runc and debootstrap; they skip without.
+$(VENV)/compose: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "podman-compose==1.6.0"
+	touch $@
+
+test-images: $(VENV)/compose
+	$(BIN)/python -m pytest tests/images --deselect tests/images/test_bare_machine.py::test_make_test
+
+test-bare: $(VENV)/compose
+	$(BIN)/python -m pytest tests/images/test_bare_machine.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

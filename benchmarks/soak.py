@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import shutil
@@ -155,7 +156,7 @@ def soak(models: Path, requests: int) -> dict[str, object]:
             load = MixedLoad(http_port, grpc_port, http_requests(picture, DEMO_MODEL), adder)
             for _ in range(PARTS):
                 with shared_region(http_port):
-                    uvloop.run(load.run(requests // PARTS))
+                    uvloop.run(load.run(math.ceil(requests / PARTS)))
                 time.sleep(0.5)  # for the server to notice that everybody has left
                 footprints.append(Footprint.of(server))
         code = process.returncode

@@ -1,8 +1,13 @@
 # syntax=docker/dockerfile:1
 # Fovea on a CPU. Build from the repository root: docker build -f docker/cpu.Dockerfile .
 
-FROM python:3.11-slim AS builder
+FROM python:3.13-slim-trixie AS builder
+# docker/slim.sh strips libraries.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends binutils \
+    && rm --recursive --force /var/lib/apt/lists/*
 WORKDIR /src
+COPY docker/slim.sh ./
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY preprocess ./preprocess
 COPY engines ./engines
@@ -10,12 +15,14 @@ COPY server ./server
 COPY client ./client
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip wheel --no-deps --wheel-dir /src/wheels .
-# A virtual environment moves to the next stage as one folder, without pip's caches or headers.
-RUN python -m venv /opt/fovea
+# A virtual environment moves to the next stage as one folder, without pip, its caches or headers.
+RUN python -m venv --without-pip /opt/fovea
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/fovea/bin/python -m pip install --constraint /src/constraints.txt /src/wheels/*.whl
+    python -m pip --python /opt/fovea/bin/python install \
+    --constraint /src/constraints.txt /src/wheels/*.whl
+RUN /src/slim.sh /opt/fovea
 
-FROM python:3.11-slim
+FROM python:3.13-slim-trixie
 # A fixed, numeric user: Kubernetes' runAsNonRoot needs the number, volumes need it to stay.
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fovea \
     && install --directory --owner=10001 --group=10001 /repository

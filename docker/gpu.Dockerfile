@@ -4,23 +4,31 @@
 # constraints.txt, onto the image that the CPU's is built on: NVIDIA's TensorRT image would bring a
 # whole toolkit with compilers, and a Python and versions of its own choice.
 
-# pycuda comes as source alone, and is compiled against the headers of CUDA. Ubuntu 24.04 has the
-# Python of the other stages.
-FROM nvidia/cuda:13.0.1-devel-ubuntu24.04 AS pycuda
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends python3-dev python3-venv \
-    && rm --recursive --force /var/lib/apt/lists/*
+# pycuda comes as source alone. The image with compilers compiles it, against NVIDIA's headers.
+FROM python:3.13-trixie AS pycuda
 WORKDIR /src
 COPY constraints.txt ./
-RUN python3 -m venv /opt/build
-# Without cuRAND, which nothing here uses, the wheel needs the driver alone.
-RUN echo 'CUDA_ENABLE_CURAND = False' > ~/.aksetup-defaults.py
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/build/bin/python -m pip wheel --no-deps --constraint /src/constraints.txt \
+    python -m pip install --no-deps --constraint /src/constraints.txt --target /opt/cuda \
+    nvidia-cuda-crt nvidia-cuda-profiler-api nvidia-cuda-runtime
+# The driver's library is the host's. To link with it, an empty library of its name is enough.
+RUN gcc -shared -x c /dev/null -Wl,-soname,libcuda.so.1 -o /opt/cuda/libcuda.so
+# Without cuRAND, which nothing here uses, the wheel needs the driver alone.
+RUN printf '%s\n' \
+    'CUDA_INC_DIR = ["/opt/cuda/nvidia/cu13/include"]' \
+    'CUDADRV_LIB_DIR = ["/opt/cuda"]' \
+    'CUDA_ENABLE_CURAND = False' > ~/.aksetup-defaults.py
+RUN --mount=type=cache,target=/root/.cache/pip \
+    LDFLAGS=-Wl,--no-as-needed python -m pip wheel --no-deps --constraint /src/constraints.txt \
     --wheel-dir /src/wheels pycuda
 
-FROM python:3.12-slim-trixie AS builder
+FROM python:3.13-slim-trixie AS builder
+# docker/slim.sh strips libraries.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends binutils \
+    && rm --recursive --force /var/lib/apt/lists/*
 WORKDIR /src
+COPY docker/slim.sh ./
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY preprocess ./preprocess
 COPY engines ./engines
@@ -29,15 +37,17 @@ COPY client ./client
 COPY --from=pycuda /src/wheels ./wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip wheel --no-deps --wheel-dir /src/wheels .
-# A virtual environment moves to the next stage as one folder, without pip's caches or headers.
-RUN python -m venv /opt/fovea
-# What is downloaded as tensorrt's libraries fetches them from NVIDIA as it is installed.
+# A virtual environment moves to the next stage as one folder, without pip, its caches or headers.
+RUN python -m venv --without-pip /opt/fovea
+# tensorrt, or rtx for TensorRT for RTX. What is downloaded as tensorrt's libraries fetches them from
+# NVIDIA as it is installed.
+ARG TENSORRT=tensorrt
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/fovea/bin/python -m pip install --constraint /src/constraints.txt \
-    --find-links /src/wheels \
-    "$(echo /src/wheels/fovea_serve-*.whl)[tensorrt]"
+    python -m pip --python /opt/fovea/bin/python install --constraint /src/constraints.txt \
+    "$(echo /src/wheels/fovea_serve-*.whl)[$TENSORRT]" /src/wheels/pycuda-*.whl
+RUN /src/slim.sh /opt/fovea
 
-FROM python:3.12-slim-trixie
+FROM python:3.13-slim-trixie
 # A fixed, numeric user: Kubernetes' runAsNonRoot needs the number, volumes need it to stay.
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fovea \
     && install --directory --owner=10001 --group=10001 /repository

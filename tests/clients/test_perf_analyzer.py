@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.system import skip_for_want_of
 
 CLIENTS = Path(sys.prefix) / "clients"
 PROGRAM = CLIENTS / "bin" / "perf_analyzer"
@@ -24,7 +25,7 @@ def program() -> list[str]:
     except OSError as error:
         pytest.skip(f"perf_analyzer does not run on this machine: {error}")
     if started.returncode == 127:
-        pytest.skip(f"perf_analyzer lacks a library (libb64-0d): {started.stderr.strip()}")
+        skip_for_want_of("libb64-0d", f"perf_analyzer lacks a library ({started.stderr.strip()})")
     return command
 
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 import typer
 from tests.serving import free_ports
+from tests.system import program
 
 from fovea_server.cli import app
 from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT, flag
@@ -74,6 +75,7 @@ def wait_until_ready(port: int) -> None:
 
 def test_every_block_of_the_readme_runs(workplace):
     folder, ports = workplace
+    program("curl", package="curl")
     servers = []
     try:
         for kind, block in blocks("README.md"):

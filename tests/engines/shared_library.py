@@ -1,17 +1,14 @@
 """Shared libraries that tests compile from a few lines of C."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.system import program
 
 
 def compile_library(path: Path, source: str, *options: str) -> Path:
     """Compile C++ into a shared library at `path`; the test is skipped without a compiler."""
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("there is no C++ compiler")
+    compiler = program("g++", "c++", package="g++")
     command = [compiler, "-x", "c++", "-shared", "-fPIC", *options, "-o", str(path), "-"]
     made = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr

@@ -1,6 +1,7 @@
 """The three stages over a session that letterboxes on its device: on the stand-ins for a GPU."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -46,16 +47,16 @@ def scenes() -> list[bytes]:
 def device():
     with fake_gpu(kind=HostDevice) as device:
         yield device
-        assert device.closed
 
 
 @pytest.fixture
-def engine(folder, tmp_path, device) -> Engine:
+def engine(folder, tmp_path, device) -> Iterator[Engine]:
     with Engine.open(folder) as cpu:
         spec = cpu.card.preprocess
-        made = engine_of(folder / "model.onnx", device, rows=4)
         image = host_image(spec, tmp_path)
-        return Engine(cpu.card, open_pictures(made, image, spec, max_batch=4))
+        made = engine_of(folder / "model.onnx", device, rows=4)
+        yield Engine(cpu.card, open_pictures(made, image, spec, max_batch=4))
+    assert device.closed
 
 
 @pytest.fixture

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Removes what neither serving nor building needs from a virtual environment: slim.sh FOLDER
+# Each line names what it removes; tests/images build, serve and evaluate with what is left.
+set -eu
+cd "$1"/lib/python3*/site-packages
+# OpenVINO runs on the CPU here, and reads ONNX and its own format.
+rm -f openvino/libs/libopenvino_intel_gpu_plugin.so openvino/libs/libopenvino_intel_npu_plugin.so \
+    openvino/libs/cache.json
+for framework in tensorflow tensorflow_lite pytorch paddle gguf jax; do
+    rm -f openvino/libs/libopenvino_"${framework}"_frontend.so*
+done
+# ONNX Runtime for programs in C; the Python module has its own copy inside.
+rm -f onnxruntime/capi/libonnxruntime.so*
+rm -rf onnxruntime/transformers onnxruntime/tools onnxruntime/quantization
+# Tests, headers and sources of compiled modules.
+rm -rf onnx/backend/test openvino/include
+find . -type d -name tests -prune -exec rm -rf {} +
+find . -type f \( -name '*.h' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.pyi' \) -delete
+# Debug information, which fills nine tenths of these files.
+strip --strip-unneeded uvloop/*.so ml_dtypes/*.so rapidjson*.so

@@ -1,0 +1,46 @@
+"""`make run` and `make test` on a Debian with what the README asks for, and nothing else."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.conftest import SHARED
+from tests.serving import free_ports
+
+from .bases import mounts
+from .conftest import ROOT
+from .podman import Podman
+
+
+@pytest.fixture
+def make(bare: Podman, tmp_path: Path) -> Callable[..., str]:
+    """Run a target of the Makefile on a copy of the tree; what it prints."""
+    tree = tmp_path / "tree"
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.check_output(listed, cwd=ROOT).split(b"\0")
+    for name in map(os.fsdecode, filter(None, names)):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    # Real models and images, where this machine has them.
+    shared = [f"-v={SHARED}:/fovea/shared:ro"] if SHARED.is_dir() else []
+    volumes = [f"-v={tree}:/fovea/tree", *shared, *mounts(bare.folder)]
+    options = ("--rm", "--network=host", "--shm-size=1g", "--workdir=/fovea/tree", *volumes)
+    return lambda *arguments: bare("run", *options, "localhost/bare", "make", *arguments)
+
+
+@pytest.mark.timeout(900)
+def test_make_run(make: Callable[..., str]) -> None:
+    [port] = free_ports(1)
+    shown = make("run", "ONCE=1", f"PORT={port}")
+    assert "scene-1.jpg" in shown, shown
+
+
+@pytest.mark.timeout(7200)
+def test_make_test(make: Callable[..., str], figures: list[str]) -> None:
+    shown = make("test")
+    assert "For a full run: apt-get install" in shown
+    figures.append(f"make test on a bare machine: {shown.splitlines()[-1].strip('= ')}")
