@@ -60,7 +60,18 @@ def test_classes_have_the_models_names_with_either_labels(
         have = measured(MODEL, *data, "--url", detector_server.url, "--version", 1)
         figures = [have["per_class"].get(name, 0.0) for name in expected["per_class"]]
         assert figures == pytest.approx(list(expected["per_class"].values()), abs=0.001)
-        assert (have["version"], have["backend"], have["precision"]) == ("1", None, None)
+        assert have["version"] == "1"
+        for key in ("backend", "precision"):
+            assert have[key] == expected[key] is not None
+
+
+def test_a_server_that_keeps_its_configuration_secret_is_measured(
+    serve, detector_repository, few
+):
+    server = serve(detector_repository, "--http-restricted-api=model-config:key=secret")
+    have = measured(MODEL, "--data", few, "--url", server.url)
+    assert (have["version"], have["backend"], have["precision"]) == ("1", None, None)
+    assert have["per_class"]["person"] > 0.2
 
 
 def test_classes_meet_by_name(detector_server, few):

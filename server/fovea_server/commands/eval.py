@@ -27,7 +27,7 @@ class Report:
     Attributes:
         model: its name.
         version: the version that was measured.
-        backend: the runtime; None through a server, which does not tell.
+        backend: the runtime; None where a server does not tell.
         precision: of its arithmetic; likewise.
         accuracy: the figures.
     """
@@ -133,8 +133,9 @@ def _through(url: str, model: str, version: int | None, data: Path, images: Path
     with RemoteDetector(url, model, version) as detector:
         dataset = read_dataset(data, images)
         found = detect_all(detector, dataset, ConsoleProgress())
+        backend, precision = detector.engine()
     accuracy = mean_ap(dataset.for_model(detector.labels_for(dataset)), found)
-    return Report(model, detector.version or "", None, None, accuracy)
+    return Report(model, detector.version or "", backend, precision, accuracy)
 
 
 def _show(report: Report) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
+import httpx
 import numpy as np
 
 from fovea_client import ServerError
@@ -36,6 +39,7 @@ class RemoteDetector(RemotePredictor):
             "max_det": EVALUATION.max_det,
         }
         super().__init__(url, model, options, retries=_RETRIES)
+        self._url = url
         self.version: str | None = None
         self.labels: dict[int, str] = {}
 
@@ -69,6 +73,21 @@ class RemoteDetector(RemotePredictor):
             scores=np.array([d.score for d in found], np.float32),
             class_ids=np.array([d.class_id for d in found], np.int32),
         )
+
+    def engine(self) -> tuple[str | None, str | None]:
+        """Backend and precision of the version that answered; None for what is not told."""
+        path = f"/v2/models/{quote(self._model, safe='')}/versions/{self.version}/config"
+        try:
+            with httpx.Client(base_url=self._url) as http:
+                answer = http.get(path)
+        except httpx.TransportError:
+            return None, None
+        # Any other status: the configuration is kept from those who do not know a secret.
+        if answer.status_code != httpx.codes.OK:
+            return None, None
+        config = answer.json()
+        precision = config["parameters"].get("precision", {}).get("string_value")
+        return config["backend"] or None, precision
 
     def labels_for(self, dataset: Dataset) -> list[str | None] | None:
         """What is known of the model's labels, once the pictures of a set were answered.

@@ -53,6 +53,9 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> An
         if engine.card.metadata and "metadata" not in message.parameters:
             # Ultralytics' client reads names, stride and task from here, as a Python literal.
             message.parameters["metadata"].string_value = repr(engine.card.metadata)
+        # Of an engine without a card it is not known.
+        if engine.card.created is not None and "precision" not in message.parameters:
+            message.parameters["precision"].string_value = engine.card.precision
     _add_instances(message, engine.card.backend)
     add_defaults(message)
     check_config(message, message.name)
