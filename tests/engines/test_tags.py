@@ -116,7 +116,7 @@ def test_the_better_box_keeps_its_tag_and_the_other_moves_to_the_bottom():
     box = (100, 100, 160, 260)
     best, other = place([box, box], ["tie", "tie"], [0.9, 0.5], (640, 480))
     assert best.top + best.lettering.height == 100
-    assert other.lettering == LARGE
+    assert other.lettering == best.lettering._replace(text="tie 0.50")
     assert other.top == 260
 
 
@@ -132,7 +132,7 @@ def test_a_box_without_a_tag_keeps_its_colour():
         np.array([[2, 5, 9, 30]], np.float32), np.array([0.5], np.float32), np.array([3], np.int32)
     )
     shown = draw(pixels, found, ["", "", "", "a rather long name"])
-    assert tuple(shown[20, 2]) == colour(3)
+    assert np.abs(shown[20, 2].astype(int) - colour(3)).max() < 30
     assert (shown[7:28, 4:8] == 90).all()
 
 
