@@ -1,10 +1,8 @@
-"""Dockerfiles, read and carried out without Docker."""
+"""Dockerfiles, read. tests/images builds them."""
 
 import fnmatch
 import re
 import shlex
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,37 +48,3 @@ def in_context(root: Path, path: str) -> bool:
             kept = line.startswith("!")
     return kept
 
-
-def moved(text: str, place: Path) -> str:
-    """A command or a path with the image's absolute paths laid under a folder."""
-    return re.sub(r"(?<![\w./])/(?=(src|opt|usr/local)/)", f"{place}/", text)
-
-
-def command_of(run: Instruction) -> str:
-    """What a RUN runs, without its mounts."""
-    return re.sub(r"--mount=\S+ ", "", run.text)
-
-
-def carry_out(command: str, working: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        ["sh", "-c", command],
-        cwd=working,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"RUN {command}\n{done.stdout}{done.stderr}"
-
-
-def copy(sources: list[Path], target: Path) -> None:
-    """What COPY does."""
-    for source in sources:
-        if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source, target, ignore=ignored)
-        elif target.is_dir():
-            shutil.copy(source, target)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)

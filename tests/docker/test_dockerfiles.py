@@ -46,7 +46,8 @@ def test_the_final_stage_builds_nothing(dockerfile: list[Instruction]) -> None:
     commands = " ".join(i.text for i in all_of(dockerfile, "RUN") if i.stage == last)
     assert last > 0
     assert not re.search(r"\b(apt|apt-get|apk|pip|gcc|make|curl|wget)\b", commands)
-    assert re.fullmatch(r"python:3\.\d+-slim(-\w+)?", all_of(dockerfile, "FROM")[-1].text)
+    # Python's minor version and Debian's release: neither changes under a build.
+    assert re.fullmatch(r"python:3\.\d+-slim-[a-z]+", all_of(dockerfile, "FROM")[-1].text)
 
 
 def test_the_environment_moves_between_equal_pythons(dockerfile: list[Instruction]) -> None:

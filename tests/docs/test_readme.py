@@ -130,6 +130,15 @@ def test_make_targets_exist():
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 
 
+def test_the_packages_for_a_full_run_are_listed():
+    named = set()
+    for file in ROOT.glob("tests/**/*.py"):
+        named |= set(re.findall(r'\bprogram\([^)]*package="([\w.+-]+)"', file.read_text()))
+        named |= set(re.findall(r'\bskip_for_want_of\("([\w.+-]+)"', file.read_text()))
+    [listed] = re.findall(r"`apt-get install ([^`]+)` for a full run", README)
+    assert listed.split() == sorted(named)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):

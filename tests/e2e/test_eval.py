@@ -100,7 +100,7 @@ def test_labels_of_other_things_are_a_sentence(detector_server, few):
     code, _, err = fovea_eval(
         MODEL, "--data", few / "val.json", "--images", few / "images", "--url", detector_server.url
     )
-    assert code == 1
+    assert code == 2
     assert "and the model has not, only " in err
 
 
