@@ -8,6 +8,7 @@ from zipfile import ZipFile
 import fovea_engines
 
 FOLDER = Path(fovea_engines.__file__).parent / "photographs"
+ROOT = Path(__file__).parents[2]
 FILES = sorted(file.name for file in FOLDER.glob("*.jpg"))
 
 
@@ -25,10 +26,10 @@ def test_each_is_small_and_its_licence_is_told():
         assert (FOLDER / file).stat().st_size <= 60_000
 
 
-def test_the_wheel_has_them(root, tmp_path):
+def test_the_wheel_has_them(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
-        cwd=root, check=True, capture_output=True,
+        cwd=ROOT, check=True, capture_output=True,
     )  # fmt: skip
     [wheel] = tmp_path.glob("*.whl")
     names = ZipFile(wheel).namelist()
