@@ -158,7 +158,7 @@ def test_nothing_is_missing_that_builds_and_evaluations_need(
     options = ("run", "--rm", "--read-only", "--tmpfs=/tmp", *volumes, image)
     data = ("--data", "/labels/labels.json", "--images", "/demo")
     build = ("build", "/demo/digits.onnx", "--repository", "/repository", "--precision", "int8")
-    bare(*options, *build, "--calibration", "/demo", *data, "--max-drop", "1", "--min-quality", "0")
+    bare(*options, *build, "--calibration", "/demo", *data, "--max-drop", "1")
     bare(*options, "diff", "/demo/digits.onnx", "/demo/digits.onnx", "--json")
 
 
