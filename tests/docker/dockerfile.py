@@ -47,4 +47,3 @@ def in_context(root: Path, path: str) -> bool:
         if line and not line.startswith("#") and any(fnmatch.fnmatch(p, rule) for p in parts):
             kept = line.startswith("!")
     return kept
-

@@ -1,8 +1,8 @@
 """Images, built for real. Run by `make test-images` and `make test-bare`, not by `make test`."""
 
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,23 +47,28 @@ def bare() -> Iterator[Podman]:
         yield run
 
 
+# Image -> options of its build. TensorRT's libraries are on NVIDIA's own index.
+OPTIONS = {"cpu": (), "gpu": ("--build-arg=TENSORRT=rtx",)}
+
+
 @pytest.fixture(scope="session")
-def build_image(bare: Podman) -> Callable[..., str]:
-    """Build docker/NAME.Dockerfile over stand-ins of its bases; the image's name."""
+def images(request: pytest.FixtureRequest, bare: Podman) -> Iterator[dict[str, Future[str]]]:
+    """The images that have tests in this run; one is built while another is already tried."""
+    files = {item.path.name for item in request.session.items}
+    wanted = [name for name in OPTIONS if f"test_{name}_image.py" in files]
+    slim, *others = sorted({base for name in wanted for base in bases(name)}, key=is_full)
+    make_stand_in(bare, slim, SLIM)
+    for base in others:
+        make_stand_in(bare, base, WITH_COMPILERS.format(slim=slim))
 
-    @cache
-    def base(name: str) -> None:
-        slim = bases("cpu")[-1]
-        if name != slim:
-            base(slim)
-        make_stand_in(bare, name, SLIM if name == slim else WITH_COMPILERS.format(slim=slim))
-
-    def build(name: str, *options: str) -> str:
-        for start in bases(name):
-            base(start)
-        tag = f"fovea-serve:{name}"
-        file = f"--file={ROOT}/docker/{name}.Dockerfile"
-        bare(*BUILD, *mounts(bare.folder), *options, file, "-t", tag, ROOT)
+    def build(name: str) -> str:
+        file, tag = f"--file={ROOT}/docker/{name}.Dockerfile", f"fovea-serve:{name}"
+        bare(*BUILD, *mounts(bare.folder), *OPTIONS[name], file, "-t", tag, ROOT)
         return tag
 
-    return build
+    with ThreadPoolExecutor() as pool:
+        yield {name: pool.submit(build, name) for name in wanted}
+
+
+def is_full(base: str) -> bool:
+    return "-slim-" not in base

@@ -41,7 +41,10 @@ class Podman:
         storage = f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/storage"\n'
         (folder / "storage.conf").write_text(f'{storage}runroot = "{folder}/run"\n')
         (folder / "containers.conf").write_text(SETTINGS.format(folder=folder))
+        (folder / "tmp").mkdir()
         self.environment = os.environ | {
+            # What builds cache, pip's downloads among it, is kept for this run alone.
+            "TMPDIR": str(folder / "tmp"),
             "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
             "CONTAINERS_CONF": str(folder / "containers.conf"),
         }

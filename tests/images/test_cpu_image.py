@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,8 +107,8 @@ def commands() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def image(build_image: Callable[..., str]) -> str:
-    return build_image("cpu")
+def image(images: dict[str, Future[str]]) -> str:
+    return images["cpu"].result()
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def test_nothing_is_missing_that_builds_and_evaluations_need(
     options = ("run", "--rm", "--read-only", "--tmpfs=/tmp", *volumes, image)
     data = ("--data", "/labels/labels.json", "--images", "/demo")
     build = ("build", "/demo/digits.onnx", "--repository", "/repository", "--precision", "int8")
-    bare(*options, *build, "--calibration", "/demo", *data, "--max-drop", "1", "--min-quality", "0")
+    bare(*options, *build, "--calibration", "/demo", *data, "--max-drop", "1")
     bare(*options, "diff", "/demo/digits.onnx", "/demo/digits.onnx", "--json")
 
 
@@ -215,3 +216,17 @@ def test_sigterm_under_load_loses_nothing_and_the_volume_is_served_again(
     figures.append(f"CPU image: ready {service.start():.1f} s after the second `up`")
     models = httpx.post(f"{service.url}/v2/repository/index").json()
     assert [(model["name"], model["state"]) for model in models] == [(place.model, "READY")]
+
+
+def test_a_repository_that_may_not_be_written_is_served(service: Service, image: str) -> None:
+    [port] = free_ports(1)
+    options = ("--detach", "--read-only", "--tmpfs=/tmp", f"--publish={port}:8000")
+    run = service.podman("run", *options, "-v", "fovea_repository:/repository:ro", image)
+    until = time.monotonic() + 120
+    while service.podman.ask("healthcheck", "run", run).returncode:
+        assert time.monotonic() < until, service.podman("logs", run)
+    asked = f"http://127.0.0.1:{port}/v2/models/{service.place.model}/ready"
+    while httpx.get(asked).status_code != 200:
+        assert time.monotonic() < until, service.podman("logs", run)
+        time.sleep(0.05)
+    service.podman("rm", "--force", "--time", "0", run)

@@ -4,7 +4,7 @@ Not shown here: TensorRT itself, whose libraries come from NVIDIA's own index; t
 toolkit; anything that runs on a GPU.
 """
 
-from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
@@ -15,8 +15,8 @@ DEMO = ROOT / "server/fovea_server/demo"
 
 
 @pytest.fixture(scope="module")
-def image(build_image: Callable[..., str]) -> str:
-    return build_image("gpu", "--build-arg=TENSORRT=rtx")
+def image(images: dict[str, Future[str]]) -> str:
+    return images["gpu"].result()
 
 
 @pytest.mark.timeout(1800)
