@@ -27,9 +27,9 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
-from fovea_engines.backends.base import Session
 from fovea_engines.backends.registry import CPU_BACKENDS, available_backends, open_session
 from fovea_engines.device import processor_name
+from fovea_engines.session import Session
 
 MODEL = Path(__file__).resolve().parents[2] / "shared" / "models" / "yolov8n.onnx"
 BATCHES = (1, 4, 8)

@@ -26,12 +26,12 @@ from tables import ratio
 
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import CPU_BACKENDS
-from fovea_engines.build import build
-from fovea_engines.card import EngineCard
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
 from fovea_engines.progress import ConsoleProgress
+from fovea_engines.repository.card import EngineCard
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 COCO = SHARED / "data" / "coco64"

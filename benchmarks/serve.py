@@ -33,10 +33,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
-from fovea_engines.options import PredictOptions
-from fovea_engines.repository import ModelRepository
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.image import decode_image
 
 MODEL = "bench"
@@ -122,7 +122,15 @@ def start_server(repository: Path, image: bytes) -> tuple[subprocess.Popen[bytes
         port = probe.getsockname()[1]
     started = time.perf_counter()
     server = subprocess.Popen(
-        [sys.executable, "-m", "fovea_server.cli", "serve", str(repository), "--port", str(port)]
+        [
+            sys.executable,
+            "-m",
+            "fovea_server.commands.cli",
+            "serve",
+            str(repository),
+            "--port",
+            str(port),
+        ]
     )
     head = f"POST /v1/models/{MODEL}/predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
     request = head.encode() + f"Content-Length: {len(image)}\r\n\r\n".encode() + image
@@ -156,7 +164,7 @@ def main() -> None:
             [
                 sys.executable,
                 "-m",
-                "fovea_server.cli",
+                "fovea_server.commands.cli",
                 "build",
                 str(arguments.model),
                 "--name",

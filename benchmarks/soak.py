@@ -36,9 +36,9 @@ import uvloop
 from soak_load import MixedLoad
 from soak_requests import REGION, REGION_BYTES, http_requests
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.device import processor_name
-from fovea_engines.plan import BuildPlan
 
 DEMO = Path(__file__).parents[1] / "server" / "fovea_server" / "demo"
 DEMO_MODEL = "digits"
@@ -107,7 +107,7 @@ def serving(models: Path, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes
     flags = [f"{name}={port}" for name, port in zip(names, ports, strict=True)]
     flags += ["--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true"]
     flags += ["--cache-config=local,size=1048576", "--log-level=warning"]
-    command = [sys.executable, "-m", "fovea_server.cli", "serve", str(repository), *flags]
+    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", str(repository), *flags]
     server = subprocess.Popen(command)
     try:
         _wait_until_ready(ports[0])

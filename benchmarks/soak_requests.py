@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 from tritonclient.grpc import service_pb2
 
-from fovea_engines.backends.base import Array
+from fovea_engines.session import Array
 
 REGION, REGION_BYTES = f"fovea_soak_{os.getpid()}", 1 << 20
 RELOADED = "simple_nobatch"

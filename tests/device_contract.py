@@ -1,4 +1,4 @@
-"""What `fovea_engines.cuda.base` promises, asked of a GPU and of the stand-in for one."""
+"""What `fovea_engines.backends.cuda.base` promises, asked of a GPU and of the stand-in for one."""
 
 import threading
 

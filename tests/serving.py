@@ -61,7 +61,7 @@ def start_server(
     port, grpc_port, metrics_port = free_ports(3)
     log = folder / f"serve-{port}.log"
     ports = {"--http-port": port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
-    command = [sys.executable, "-m", "fovea_server.cli", "serve", str(repository)]
+    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", str(repository)]
     with log.open("w") as stream:
         process = subprocess.Popen(
             [*command, *(f"{flag}={number}" for flag, number in ports.items()), *flags],

@@ -1,1 +1,1 @@
-"""From ONNX to engines, from engines to arrays, from arrays to detections."""
+"""ONNX to engines, engines to arrays, arrays to detections."""

@@ -8,17 +8,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.base import Array, PictureSession, Session
 from fovea_engines.backends.registry import TENSORRT_BACKENDS, open_session
-from fovea_engines.card import CARD_FILE, EngineCard
-from fovea_engines.class_names import resolve_classes
-from fovea_engines.closing import Closing
-from fovea_engines.detections import Detections
-from fovea_engines.digest import file_sha256
-from fovea_engines.heads.recognise import open_head, recognise
-from fovea_engines.options import PredictOptions
-from fovea_engines.plain import PlainChoice, open_plain
-from fovea_engines.tensorrt.mismatch import mismatch
+from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.detect.class_names import resolve_classes
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.recognise import open_head, recognise
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.digest import file_sha256
+from fovea_engines.session import Array, Closing, PictureSession, Session
+from fovea_engines.triton_engine import PlainChoice, open_plain
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import Preprocessor
@@ -147,7 +146,7 @@ def _open(card: EngineCard, path: Path, threads: int | None) -> Session:
     if card.backend not in TENSORRT_BACKENDS:
         return open_session(card.backend, path, max_batch=card.max_batch, threads=threads)
     # Here, because it brings the builder, and engines of other backends need none.
-    from fovea_engines.tensorrt.engine_file import open_engine
+    from fovea_engines.backends.tensorrt.engine_file import open_engine
 
     plugins = () if card.builder is None else card.builder.plugins
     return open_engine(card.backend, path, max_batch=card.max_batch, plugins=plugins)

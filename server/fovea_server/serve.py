@@ -17,14 +17,14 @@ from typing import Any, Protocol
 import uvicorn
 
 from fovea_preprocess.errors import FoveaError
-from fovea_server.app import create_app
-from fovea_server.http.front import Front
+from fovea_server.dataplane.service import Service
+from fovea_server.http.connection.protocol import ServerProtocol
+from fovea_server.http.v1.app import create_app
+from fovea_server.http.v2.front import Front
 from fovea_server.intake import Intake
-from fovea_server.protocol import ServerProtocol
 from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
 from fovea_server.traffic.asgi import WithTraffic
-from fovea_server.v2.service import Service
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from fovea_engines.repository import DEFAULT_REPOSITORY
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_server.log_lines import LogFormat
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")

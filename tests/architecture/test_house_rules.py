@@ -50,7 +50,7 @@ def test_serving_does_not_load_what_only_a_build_needs():
     import sys
 
     code = (
-        "import sys, fovea_server.app, fovea_server.serve;"
+        "import sys, fovea_server.http.v1.app, fovea_server.serve;"
         "print([m for m in ('onnx', 'onnxslim', 'onnxruntime', 'openvino', 'grpc')"
         " if m in sys.modules])"
     )

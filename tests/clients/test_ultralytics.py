@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tests.serving import RunningServer, start_server
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.options import PredictOptions
-from fovea_engines.plan import BuildPlan
 from fovea_preprocess.image import decode_image
 
 CLIENT = Path(sys.prefix) / "clients" / "ultralytics" / "utils" / "triton.py"

@@ -9,8 +9,8 @@ from tests.certificates import make_pair
 from tests.contract.wire import Door
 from tests.serving import RunningServer, start_server
 
-from fovea_engines.build import build
-from fovea_engines.plan import BuildPlan
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 

@@ -9,8 +9,8 @@ import pytest
 from ruamel.yaml import YAML
 from tests.serving import start_server
 
-from fovea_engines.build import build
-from fovea_engines.plan import BuildPlan
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_server.settings import Settings
 
 from .dockerfile import Instruction, all_of, read_dockerfile

@@ -16,7 +16,7 @@ import typer
 from tests.serving import free_ports
 from tests.system import program
 
-from fovea_server.cli import app
+from fovea_server.commands.cli import app
 from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT, flag
 from fovea_server.settings import Settings
 

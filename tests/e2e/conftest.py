@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.serving import RunningServer, start_server
 
-from fovea_engines.build import build
-from fovea_engines.plan import BuildPlan
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 DETECTORS = ("yolov8n", "yolov5n", "yolov10n", "yolox_nano")

@@ -13,8 +13,8 @@ from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
 from fovea_client import Client, ServerError
-from fovea_engines.build import build
-from fovea_engines.plan import BuildPlan
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 
 # Digits under other names: two share one, one has a comma, two differ in case alone.
 LABELS = ("zero", "one", "one", "three, odd", "Four", "four", "six", "seven", "eight", "nine")
@@ -101,7 +101,7 @@ def test_names_on_the_command_line(server, repository, tmp_path, scene, where):
     source = {"--url": server.url, "--repository": str(repository)}[where]
 
     def fovea_predict(classes: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "fovea_server.cli", "predict", "digits"]
+        command = [sys.executable, "-m", "fovea_server.commands.cli", "predict", "digits"]
         arguments = [str(tmp_path / "scene.jpg"), where, source, "--classes", classes]
         return subprocess.run([*command, *arguments], capture_output=True, text=True)
 

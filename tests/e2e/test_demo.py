@@ -11,7 +11,7 @@ SERVING = "Serving; Ctrl-C stops it."
 
 
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "fovea_server.cli", "demo", "--folder", str(folder)]
+    command = [sys.executable, "-m", "fovea_server.commands.cli", "demo", "--folder", str(folder)]
     port = f"--port={free_ports(1)[0]}"
     return subprocess.Popen([*command, port, *flags], stdout=subprocess.PIPE, text=True)
 

@@ -83,5 +83,5 @@ def test_map_through_the_server_is_that_in_process(
 
 
 def fovea_eval(*arguments) -> dict:
-    words = [sys.executable, "-m", "fovea_server.cli", "eval", *map(str, arguments)]
+    words = [sys.executable, "-m", "fovea_server.commands.cli", "eval", *map(str, arguments)]
     return json.loads(subprocess.check_output(words, stderr=subprocess.DEVNULL))

@@ -39,7 +39,14 @@ def yolo_line(annotation, width, height) -> str:
 
 
 def fovea_eval(*arguments) -> tuple[int, str, str]:
-    words = [sys.executable, "-m", "fovea_server.cli", "eval", *map(str, arguments), "--json"]
+    words = [
+        sys.executable,
+        "-m",
+        "fovea_server.commands.cli",
+        "eval",
+        *map(str, arguments),
+        "--json",
+    ]
     done = subprocess.run(words, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 

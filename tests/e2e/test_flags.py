@@ -12,7 +12,7 @@ PORTS = ("--http-port", "--grpc-port", "--metrics-port")
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fovea_server.cli", "serve", *args]
+    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.certificates import make_pair
 from tests.serving import free_ports
 
-FOVEA = (sys.executable, "-m", "fovea_server.cli")
+FOVEA = (sys.executable, "-m", "fovea_server.commands.cli")
 # Nothing of this may be imported by what runs every ten seconds.
 HEAVY = {"cv2", "fastapi", "grpc", "httpx", "numpy", "onnx", "openvino", "rich", "uvicorn"}
 

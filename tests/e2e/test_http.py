@@ -10,7 +10,7 @@ from PIL import Image
 
 from fovea_client import Client
 from fovea_preprocess.image import decode_image
-from fovea_server.schemas import Error, PredictAnswer
+from fovea_server.http.v1.schemas import Error, PredictAnswer
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import http.client
 import httpx
 import pytest
 
-from fovea_server.schemas import ErrorAnswer
+from fovea_server.http.v1.schemas import ErrorAnswer
 
 GETS = [
     "/",

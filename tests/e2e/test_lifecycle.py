@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from fovea_engines.build import build
-from fovea_engines.plan import BuildPlan
-from fovea_server.schemas import PredictAnswer
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_server.http.v1.schemas import PredictAnswer
 
 
 def test_a_body_over_the_limit_is_refused_while_reading(demo_repository, serve):
@@ -159,7 +159,7 @@ def test_an_empty_repository_is_not_ready_and_says_so(tmp_path, serve):
 
 def test_what_cannot_be_served_ends_at_once_with_a_sentence(demo_server, demo_repository, tmp_path):
     def serve(*arguments) -> str:
-        command = [sys.executable, "-m", "fovea_server.cli", "serve", *map(str, arguments)]
+        command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
         assert done.returncode == 1
         assert "Traceback" not in done.stderr

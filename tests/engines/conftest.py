@@ -7,13 +7,13 @@ import cv2
 import pytest
 from tests.drawn import draw
 
-from fovea_engines.build import build
-from fovea_engines.card import EngineCard
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.options import PredictOptions
-from fovea_engines.plan import BuildPlan
-from fovea_engines.samples import read_picture
-from fovea_server.cli import main
+from fovea_engines.evaluate.samples import read_picture
+from fovea_engines.repository.card import EngineCard
+from fovea_server.commands.cli import main
 
 from .tiny import tiny_detector, tiny_network
 

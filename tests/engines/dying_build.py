@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-import fovea_engines.cli
+import fovea_engines.commands.build
 from fovea_engines.progress import ConsoleProgress
-from fovea_server.cli import main
+from fovea_server.commands.cli import main
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def _watch(event: str, arguments: tuple[object, ...]) -> None:
             _reach(path.name)
 
 
-fovea_engines.cli.ConsoleProgress = _Dying
+fovea_engines.commands.build.ConsoleProgress = _Dying
 sys.argv[1:3] = []
 sys.addaudithook(_watch)
 main()

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from fovea_engines.cuda.letterbox import LetterboxKernel, definitions, source
-from fovea_engines.tensorrt.letterbox_file import LETTERBOX_FILE, with_spec
-from fovea_engines.tensorrt.picture_session import TensorRTPictureSession
+from fovea_engines.backends.cuda.letterbox import LetterboxKernel, definitions, source
+from fovea_engines.backends.tensorrt.letterbox_file import LETTERBOX_FILE, with_spec
+from fovea_engines.backends.tensorrt.picture_session import TensorRTPictureSession
 from fovea_preprocess.spec import PreprocessSpec
 
 from . import fake_tensorrt

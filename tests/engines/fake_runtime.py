@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.cuda.gpu import Gpu
-from fovea_engines.tensorrt.compat import RTX, Runtime, load_runtime
+from fovea_engines.backends.tensorrt.compat import RTX, Runtime, load_runtime
+from fovea_engines.device import Gpu
 
 from . import fake_tensorrt
 from .fake_device import FakeDevice
@@ -110,9 +110,10 @@ def fake_gpu_machine(gpu: Gpu = HERE) -> Iterator[FakeGpuMachine]:
     """In the end every device is closed, and nothing was against the rules."""
     machine = FakeGpuMachine()
     with gpu_is_here(gpu) as patch:
-        patch.setattr("fovea_engines.cuda.driver.open_device", machine.open_device)
+        patch.setattr("fovea_engines.backends.cuda.driver.open_device", machine.open_device)
         patch.setattr(
-            "fovea_engines.tensorrt.engine_file.load_runtime", lambda backend: machine.runtime
+            "fovea_engines.backends.tensorrt.engine_file.load_runtime",
+            lambda backend: machine.runtime,
         )
         yield machine
     for device in machine.devices:

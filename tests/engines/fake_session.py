@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from fovea_engines.tensorrt.session import TensorRTSession
+from fovea_engines.backends.tensorrt.session import TensorRTSession
 
 from . import fake_tensorrt
 from .fake_device import FakeDevice

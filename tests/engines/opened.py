@@ -5,10 +5,10 @@ from importlib import import_module
 import numpy as np
 
 from fovea_engines.backends.registry import open_session
-from fovea_engines.detections import Detections
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.recognise import open_head
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.tensors import graph_inputs
-from fovea_engines.heads.recognise import open_head
-from fovea_engines.options import PredictOptions
 from fovea_preprocess.preprocessor import Preprocessor
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from fovea_engines.calibration.ranges import Ranges
+from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.graph.wiring import rebuild
 
 

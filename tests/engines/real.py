@@ -7,14 +7,14 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from fovea_engines.calibration.calibrate import calibrate
-from fovea_engines.calibration.pictures import Pictures
-from fovea_engines.calibration.ranges import Origin, Ranges
-from fovea_engines.heads.preprocess import PRESETS
-from fovea_engines.plan import BuildPlan
-from fovea_engines.prepare import PreparedModel, prepare
+from fovea_engines.build.calibration.calibrate import calibrate
+from fovea_engines.build.calibration.pictures import Pictures
+from fovea_engines.build.calibration.ranges import Origin, Ranges
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import PreparedModel, prepare
+from fovea_engines.detect.heads.preprocess import PRESETS
+from fovea_engines.evaluate.samples import picture_files, read_picture
 from fovea_engines.progress import Progress
-from fovea_engines.samples import picture_files, read_picture
 from fovea_preprocess.preprocessor import Preprocessor
 
 DETECTORS = ("yolov5n", "yolov8n", "yolov10n", "yolox_nano", "yolov8n-pose", "yolov8n-seg-320")

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import onnx
 import pytest
 
-from fovea_engines.tensorrt.builder import Plan, build_plan
-from fovea_engines.tensorrt.capabilities import parse_capabilities
-from fovea_engines.tensorrt.compat import RTX, load_runtime
-from fovea_engines.tensorrt.options import BuilderOptions
-from fovea_engines.tensorrt.profiles import Profile
+from fovea_engines.backends.tensorrt.builder import Plan, build_plan
+from fovea_engines.backends.tensorrt.capabilities import parse_capabilities
+from fovea_engines.backends.tensorrt.compat import RTX, load_runtime
+from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_preprocess.errors import BuildError
 
 trt = pytest.importorskip(

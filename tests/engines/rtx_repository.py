@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.build import build
-from fovea_engines.plan import BuildPlan
-from fovea_engines.tensorrt.options import BuilderOptions
-from fovea_engines.tensorrt.profiles import Profile
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.repository.options import BuilderOptions, Profile
 
 from .rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
 

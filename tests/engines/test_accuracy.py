@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from fovea_engines.accuracy.dataset import Dataset, read_dataset
-from fovea_engines.accuracy.evaluate import detect_all, in_process
-from fovea_engines.accuracy.labelled_image import LabelledImage
-from fovea_engines.accuracy.mean_ap import mean_ap
-from fovea_engines.detections import Detections
+from fovea_engines.detect.detections import Detections
 from fovea_engines.engine import Engine
-from fovea_engines.figures import Accuracy
+from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.evaluate.accuracy.evaluate import detect_all, in_process
+from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
+from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
 from fovea_engines.progress import Progress
+from fovea_engines.repository.figures import Accuracy
 
 SQUARE = (100.0, 100.0, 200.0, 200.0)
 OTHER = (300.0, 100.0, 400.0, 200.0)

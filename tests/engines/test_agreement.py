@@ -6,13 +6,13 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from fovea_engines.agreement.matching import iou, match
-from fovea_engines.agreement.measure import CONF, MARGIN, NO_NUMBER, measure
-from fovea_engines.agreement.samples import Sample
-from fovea_engines.detections import Detections
-from fovea_engines.figures import Accuracy, WorstPicture
-from fovea_engines.heads.yolov10 import YoloV10
-from fovea_engines.proof import MIN_QUALITY, objection
+from fovea_engines.build.gate import MIN_QUALITY, objection
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.yolov10 import YoloV10
+from fovea_engines.evaluate.agreement.matching import iou, match
+from fovea_engines.evaluate.agreement.measure import CONF, MARGIN, NO_NUMBER, measure
+from fovea_engines.evaluate.agreement.samples import Sample
+from fovea_engines.repository.figures import Accuracy, WorstPicture
 
 HEAD = YoloV10("out")
 SQUARE = (10, 10, 50, 50)

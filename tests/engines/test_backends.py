@@ -16,13 +16,13 @@ import onnxruntime as ort
 import pytest
 
 from fovea_engines.backends import cores, openvino
-from fovea_engines.backends.base import TensorSpec
 from fovea_engines.backends.registry import (
     CPU_BACKENDS,
     DEFAULT_CPU_BACKEND,
     available_backends,
     open_session,
 )
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 
 BACKENDS = sorted(CPU_BACKENDS)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fovea_engines.precision.blocks import blocks, select
-from fovea_engines.precision.qdq import quantisable
+from fovea_engines.build.precision.blocks import blocks, select
+from fovea_engines.build.precision.qdq import quantisable
 from fovea_preprocess.errors import InvalidOption
 
 from .real import prepared

@@ -10,12 +10,12 @@ import pytest
 from google.protobuf import text_format
 from onnx import helper
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
 from fovea_engines.progress import Progress
-from fovea_engines.repository import ModelRepository
-from fovea_engines.triton_messages import model_config_messages
+from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_preprocess.errors import (
     BackendUnavailable,
     Disagreement,
@@ -158,8 +158,8 @@ def test_a_full_disk_leaves_the_repository_as_it_was(built_repository, tmp_path)
     model = tiny_detector(tmp_path / "m.onnx", seed=2)
     code = (
         "import resource, sys, pathlib\n"
-        "from fovea_engines.build import build\n"
-        "from fovea_engines.plan import BuildPlan\n"
+        "from fovea_engines.build.build import build\n"
+        "from fovea_engines.build.plan import BuildPlan\n"
         "from fovea_preprocess.errors import BuildError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "try:\n"

@@ -14,16 +14,16 @@ import psutil
 import pytest
 from tests.drawn import draw
 
-from fovea_engines.build import build
-from fovea_engines.calibration.calibrate import PERCENTILE, calibrate
-from fovea_engines.calibration.find import find_ranges
-from fovea_engines.calibration.histogram import Histogram
-from fovea_engines.calibration.pictures import MAX_PICTURES, Pictures
-from fovea_engines.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
-from fovea_engines.plan import BuildPlan
-from fovea_engines.prepare import prepare
+from fovea_engines.build.build import build
+from fovea_engines.build.calibration.calibrate import PERCENTILE, calibrate
+from fovea_engines.build.calibration.find import find_ranges
+from fovea_engines.build.calibration.histogram import Histogram
+from fovea_engines.build.calibration.pictures import MAX_PICTURES, Pictures
+from fovea_engines.build.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import prepare
+from fovea_engines.evaluate.samples import read_picture
 from fovea_engines.progress import Progress
-from fovea_engines.samples import read_picture
 from fovea_preprocess.errors import BuildError, InvalidImage, InvalidOption, NotFound
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from fovea_engines.card import EngineCard
+from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 

@@ -4,7 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
-from fovea_engines.figures import Accuracy, Calibration
+from fovea_engines.repository.figures import Accuracy, Calibration
 
 from .tiny import tiny_detector
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fovea_engines.accuracy.dataset import Dataset, read_dataset
-from fovea_engines.accuracy.evaluate import evaluate
-from fovea_engines.detections import Detections
+from fovea_engines.detect.detections import Detections
+from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.evaluate.accuracy.evaluate import evaluate
 from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption
 
 LABELS = ("cat", "dog", "bus")

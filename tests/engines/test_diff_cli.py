@@ -6,7 +6,7 @@ import sys
 import onnx
 import pytest
 
-from fovea_server.cli import main
+from fovea_server.commands.cli import main
 
 from .sabotage import scale_weight, scramble
 from .tiny import tiny_detector

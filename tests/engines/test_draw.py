@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from fovea_engines.detections import Detections
-from fovea_engines.draw import colour, draw, encode, ink
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.draw import colour, draw, encode, ink
 
 GREY = 90
 

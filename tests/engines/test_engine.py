@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
 
 from .tiny import tiny_detector

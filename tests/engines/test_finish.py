@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from tests.drawn import draw
 
-from fovea_engines import finish
-from fovea_engines.build import build
+from fovea_engines.build import fuse as finish
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
-from fovea_engines.samples import picture_files, read_picture
+from fovea_engines.evaluate.samples import picture_files, read_picture
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 BACKENDS = pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.repository import ModelRepository
+from fovea_engines.repository.repository import ModelRepository
 
 PAGE = 4096
 

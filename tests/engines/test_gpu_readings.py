@@ -5,9 +5,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fovea_engines.cuda import readings
-from fovea_engines.cuda.gpu import gpu_here
-from fovea_engines.cuda.readings import GpuReading, read_gpus
+from fovea_engines.backends.cuda import readings
+from fovea_engines.backends.cuda.readings import GpuReading, read_gpus
+from fovea_engines.device import gpu_here
 
 
 class FakeNvml(ModuleType):

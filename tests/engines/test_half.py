@@ -5,14 +5,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.precision.overflow import check_overflow
+from fovea_engines.build.precision.qdq import quantise
+from fovea_engines.detect.heads.recognise import open_head
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.graph.rounding import rounded
 from fovea_engines.graph.wiring import Wiring
-from fovea_engines.heads.recognise import open_head
-from fovea_engines.options import PredictOptions
-from fovea_engines.precision.encoding import Encoding
-from fovea_engines.precision.half import to_half
-from fovea_engines.precision.overflow import check_overflow
-from fovea_engines.precision.qdq import quantise
-from fovea_engines.precision.rounding import rounded
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -7,9 +7,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from fovea_engines.backends.base import TensorSpec
-from fovea_engines.heads import FAMILIES, default_preprocess
-from fovea_engines.options import PredictOptions
+from fovea_engines.detect.heads import FAMILIES, default_preprocess
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import TensorSpec
 
 from . import reference
 

@@ -7,14 +7,14 @@ import onnx
 import pytest
 from onnx import helper
 
-from fovea_engines.agreement.identity import IdentityCheck, compare_detections
-from fovea_engines.agreement.samples import Sample
-from fovea_engines.build import build
-from fovea_engines.detections import Detections
+from fovea_engines.build.build import build
+from fovea_engines.build.gate import check_agreement
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.engine import Engine
-from fovea_engines.heads.yolov10 import YoloV10
-from fovea_engines.plan import BuildPlan
-from fovea_engines.proof import check_agreement
+from fovea_engines.evaluate.agreement.identity import IdentityCheck, compare_detections
+from fovea_engines.evaluate.agreement.samples import Sample
 from fovea_preprocess.errors import Disagreement
 
 from .sabotage import scale_weight

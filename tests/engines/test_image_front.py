@@ -6,14 +6,14 @@ import numpy as np
 import onnx
 import pytest
 
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.precision.qdq import quantise
+from fovea_engines.detect.heads.preprocess import PRESETS
+from fovea_engines.detect.heads.recognise import Recognition
+from fovea_engines.evaluate.samples import picture_files, read_picture
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
-from fovea_engines.heads.preprocess import PRESETS
-from fovea_engines.heads.recognise import Recognition
-from fovea_engines.precision.encoding import Encoding
-from fovea_engines.precision.half import to_half
-from fovea_engines.precision.qdq import quantise
-from fovea_engines.samples import picture_files, read_picture
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 

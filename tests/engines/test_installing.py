@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from fovea_engines import installing
+from fovea_engines.backends import installing
+from fovea_engines.backends.installing import install
 from fovea_engines.backends.registry import DISTRIBUTIONS, install_backend
-from fovea_engines.installing import install
 
 ROOT = Path(__file__).resolve().parents[2]
 PIP = (sys.executable, "-m", "pip")
-ADVICE = "from fovea_engines.installing import install_extra; print(install_extra('tensorrt'))"
+ADVICE = (
+    "from fovea_engines.backends.installing import install_extra; print(install_extra('tensorrt'))"
+)
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import onnx
 import pytest
 from tests.drawn import draw
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
-from fovea_engines.repository import ModelRepository
+from fovea_engines.repository.repository import ModelRepository
 
 from .sabotage import plant_outlier
 

@@ -9,10 +9,10 @@ import pytest
 from onnx import helper
 
 from fovea_engines.backends.openvino import engine_from_onnx
-from fovea_engines.layers.describe import title, verdict
-from fovea_engines.layers.diff import diff
-from fovea_engines.layers.figures import Tally
-from fovea_engines.layers.openvino_network import OpenVinoNetwork
+from fovea_engines.diff.describe import title, verdict
+from fovea_engines.diff.diff import diff
+from fovea_engines.diff.figures import Tally
+from fovea_engines.diff.openvino_network import OpenVinoNetwork
 from fovea_preprocess.errors import UnsupportedModel
 
 from .counting import Counting

@@ -5,10 +5,10 @@ import shutil
 import onnx
 import pytest
 
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.diff.diff import diff
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
-from fovea_engines.layers.diff import diff
-from fovea_engines.precision.half import to_half
 
 from .sabotage import scale_weight, scramble, swap_activation
 

@@ -5,9 +5,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fovea_engines.layers.describe import to_json, verdict
-from fovea_engines.layers.diff import diff
-from fovea_engines.precision.half import to_half
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.diff.describe import to_json, verdict
+from fovea_engines.diff.diff import diff
 
 from .tiny import constant, save
 

@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fovea_engines.layers.describe import verdict
-from fovea_engines.layers.diff import diff
+from fovea_engines.diff.describe import verdict
+from fovea_engines.diff.diff import diff
 from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
 
 from .tiny import constant, save, tiny_detector

@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 from tests.drawn import draw
 
-from fovea_engines.card import EngineCard
-from fovea_engines.cuda.gpu import Gpu
-from fovea_engines.cuda.letterbox import compile_letterbox
-from fovea_engines.digest import file_sha256
+from fovea_engines.backends.cuda.letterbox import compile_letterbox
+from fovea_engines.backends.installing import install_extra
+from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
+from fovea_engines.backends.tensorrt.letterbox_file import (
+    LETTERBOX_FILE,
+    open_letterbox,
+    write_letterbox,
+)
+from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
-from fovea_engines.installing import install_extra
-from fovea_engines.tensorrt.engine_file import KEPT_FILE
-from fovea_engines.tensorrt.letterbox_file import LETTERBOX_FILE, open_letterbox, write_letterbox
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.digest import file_sha256
 from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -65,7 +69,7 @@ def test_a_build_writes_it_for_every_gpu(built):
 def test_an_engine_with_it_letterboxes_on_the_gpu(machine, folder, monkeypatch, built_repository):
     device = HostDevice()
     machine.devices.append(device)
-    monkeypatch.setattr("fovea_engines.cuda.driver.open_device", lambda: device)
+    monkeypatch.setattr("fovea_engines.backends.cuda.driver.open_device", lambda: device)
     write_host_letterbox(folder, EngineCard.read(folder / "card.json").preprocess)
     seal(folder)
     pixels = draw(90, 160, 0)
@@ -99,7 +103,7 @@ def test_without_a_compiler_the_build_says_so(tmp_path, monkeypatch):
     def missing(name):
         raise ImportError("No module named 'cuda'")
 
-    monkeypatch.setattr("fovea_engines.cuda.nvrtc.import_module", missing)
+    monkeypatch.setattr("fovea_engines.backends.cuda.nvrtc.import_module", missing)
     progress = Counting()
     write_letterbox(tmp_path, SPEC, progress)
     assert list(tmp_path.iterdir()) == []

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from tests.letterbox_cases import SPECS, differences, letterboxed, noise, placed, real_pictures
 
-from fovea_engines.cuda.letterbox import (
+from fovea_engines.backends.cuda.letterbox import (
     LetterboxKernel,
     compile_letterbox,
     definitions,
     packed_size,
     source,
 )
-from fovea_engines.cuda.nvrtc import compile_cuda
+from fovea_engines.backends.cuda.nvrtc import compile_cuda
 from fovea_preprocess.errors import BackendUnavailable, BuildError
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fovea_engines import nms
-from fovea_engines.nms import detections
-from fovea_engines.options import PredictOptions
+from fovea_engines.detect import nms
+from fovea_engines.detect.nms import detections
+from fovea_engines.detect.options import PredictOptions
 
 from . import reference
 

@@ -6,18 +6,18 @@ import numpy as np
 import onnx
 import pytest
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.precision.qdq import quantise
+from fovea_engines.detect.heads.recognise import open_head, recognise
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate.samples import picture_files, read_picture
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.nms_tail import add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
-from fovea_engines.heads.recognise import open_head, recognise
-from fovea_engines.options import PredictOptions
-from fovea_engines.plan import BuildPlan
-from fovea_engines.precision.encoding import Encoding
-from fovea_engines.precision.half import to_half
-from fovea_engines.precision.qdq import quantise
-from fovea_engines.samples import picture_files, read_picture
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.letterbox import fit
 

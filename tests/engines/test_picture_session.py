@@ -8,14 +8,14 @@ import onnx
 import pytest
 from tests.letterbox_cases import SPECS, differences
 
-from fovea_engines.backends.base import PictureSession
-from fovea_engines.build import build
-from fovea_engines.cuda.letterbox import PICTURE
+from fovea_engines.backends.cuda.letterbox import PICTURE
+from fovea_engines.backends.tensorrt.picture_session import TensorRTPictureSession
+from fovea_engines.backends.tensorrt.pictures import most_picture_bytes, staging_bytes
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
-from fovea_engines.samples import read_picture
-from fovea_engines.tensorrt.picture_session import TensorRTPictureSession
-from fovea_engines.tensorrt.pictures import most_picture_bytes, staging_bytes
+from fovea_engines.evaluate.samples import read_picture
+from fovea_engines.session import PictureSession
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, OutOfMemory
 from fovea_preprocess.placed import Placer
 from fovea_preprocess.preprocessor import Preprocessor

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fovea_engines.figures import Calibration
 from fovea_engines.plural import counted
-from fovea_engines.wording import agreement_text, calibration_text
+from fovea_engines.repository.figures import Calibration
+from fovea_engines.repository.wording import agreement_text, calibration_text
 
 
 @pytest.mark.parametrize(

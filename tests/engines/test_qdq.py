@@ -7,13 +7,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fovea_engines.calibration.ranges import Origin, Ranges
+from fovea_engines.build.calibration.ranges import Origin, Ranges
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.qdq import quantisable, quantise
+from fovea_engines.build.precision.validator import validate
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.wiring import Wiring, is_depthwise
-from fovea_engines.precision.encoding import Encoding
-from fovea_engines.precision.qdq import quantisable, quantise
-from fovea_engines.precision.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 from .real import DETECTORS, OTHERS, bus, error, prepared, ranges, run

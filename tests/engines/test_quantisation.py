@@ -7,17 +7,17 @@ import onnx
 import pytest
 from tests.drawn import draw
 
-from fovea_engines.build import build
-from fovea_engines.calibration.ranges import RANGES_FILE
-from fovea_engines.card import EngineCard
+from fovea_engines.build.build import build
+from fovea_engines.build.calibration.ranges import RANGES_FILE
+from fovea_engines.build.gate import MIN_QUALITY, objection
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.report import FAILED_FOLDER
+from fovea_engines.build.search import BUDGET
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
-from fovea_engines.precision.half import to_half
 from fovea_engines.progress import Progress
-from fovea_engines.proof import MIN_QUALITY, objection
-from fovea_engines.report import FAILED_FOLDER
-from fovea_engines.repository import ModelRepository
-from fovea_engines.sweep import BUDGET
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import Disagreement, InvalidOption, UnsupportedModel
 
 from .sabotage import plant_outlier

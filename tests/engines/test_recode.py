@@ -7,17 +7,17 @@ import onnx
 import pytest
 from onnx import helper
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.precision.qdq import quantisable, quantise
+from fovea_engines.build.precision.recode import quantised_share, recode
+from fovea_engines.build.precision.validator import validate
 from fovea_engines.engine import Engine
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
-from fovea_engines.plan import BuildPlan
-from fovea_engines.precision.encoding import Encoding
-from fovea_engines.precision.half import to_half
-from fovea_engines.precision.qdq import quantisable, quantise
-from fovea_engines.precision.recode import quantised_share, recode
-from fovea_engines.precision.rounding import rounded
-from fovea_engines.precision.validator import validate
+from fovea_engines.graph.rounding import rounded
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import UnsupportedModel
 

@@ -3,14 +3,14 @@
 import onnxruntime
 import pytest
 
-from fovea_engines.backends.base import TensorSpec
-from fovea_engines.heads import (
+from fovea_engines.detect.heads import (
     FAMILIES,
     default_preprocess,
     labels_from_metadata,
     open_head,
     recognise,
 )
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 COCO = {"names": str({i: f"class {i}" for i in range(80)}), "stride": "32"}

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from rich.markdown import Markdown
 
-from fovea_engines.agreement.sensitivity import Sensitivity
-from fovea_engines.build import build
-from fovea_engines.calibration.ranges import RANGES_FILE, Ranges
-from fovea_engines.card import EngineCard
+from fovea_engines.build.build import build
+from fovea_engines.build.calibration.ranges import RANGES_FILE, Ranges
+from fovea_engines.build.markdown import table
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import prepare
+from fovea_engines.build.report import FAILED_FOLDER, write_report
+from fovea_engines.build.worst import worst_picture
 from fovea_engines.engine import Engine
-from fovea_engines.figures import Accuracy, Calibration, WorstPicture
-from fovea_engines.markdown import table
-from fovea_engines.plan import BuildPlan
-from fovea_engines.prepare import prepare
+from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.progress import Progress
-from fovea_engines.report import FAILED_FOLDER, write_report
-from fovea_engines.repository import ModelRepository
-from fovea_engines.worst import worst_picture
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.figures import Accuracy, Calibration, WorstPicture
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import Disagreement
 
 from .tiny import tiny_detector

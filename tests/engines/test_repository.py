@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.build import build
-from fovea_engines.card import EngineCard
-from fovea_engines.plan import BuildPlan
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import Progress
-from fovea_engines.repository import ModelRepository
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 
@@ -101,7 +101,7 @@ def test_a_killed_build_is_not_seen_and_is_cleaned_up(repository):
     publish(repository, "a")
     code = (
         "import os, signal, sys, pathlib\n"
-        "from fovea_engines.repository import ModelRepository\n"
+        "from fovea_engines.repository.repository import ModelRepository\n"
         "with ModelRepository(pathlib.Path(sys.argv[1])).publish('a') as folder:\n"
         "    (folder / 'model.onnx').write_text('half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

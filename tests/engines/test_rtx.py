@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import helper
 
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.precision.qdq import quantisable, quantise
+from fovea_engines.build.precision.recode import recode
 from fovea_engines.graph.normalise import normalise
-from fovea_engines.precision.encoding import Encoding
-from fovea_engines.precision.half import to_half
-from fovea_engines.precision.qdq import quantisable, quantise
-from fovea_engines.precision.recode import recode
 
 from .faults import FAULTS, SHAPE, convolution
 from .qat import quantised_in_training

@@ -12,18 +12,18 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from fovea_engines.build import build
-from fovea_engines.calibration.find import find_ranges
-from fovea_engines.calibration.ranges import RANGES_FILE
-from fovea_engines.card import EngineCard
+from fovea_engines.build.build import build
+from fovea_engines.build.calibration.find import find_ranges
+from fovea_engines.build.calibration.ranges import RANGES_FILE
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import prepare
+from fovea_engines.build.report import FAILED_FOLDER
+from fovea_engines.detect.heads.preprocess import PRESETS, read_preprocess
 from fovea_engines.engine import Engine
-from fovea_engines.heads.preprocess import PRESETS, read_preprocess
-from fovea_engines.plan import BuildPlan
-from fovea_engines.prepare import prepare
+from fovea_engines.evaluate.samples import read_picture
 from fovea_engines.progress import Progress
-from fovea_engines.report import FAILED_FOLDER
-from fovea_engines.repository import ModelRepository
-from fovea_engines.samples import read_picture
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption
 
 

@@ -5,7 +5,7 @@ import json
 import onnx
 import pytest
 
-from fovea_engines.agreement.sensitivity import Sensitivity, keep_until, rank
+from fovea_engines.evaluate.agreement.sensitivity import Sensitivity, keep_until, rank
 from fovea_engines.progress import Progress
 
 from .sabotage import plant_outlier

@@ -6,9 +6,9 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from fovea_engines.detections import Detections
-from fovea_engines.draw import colour, draw
-from fovea_engines.tags import letter, place
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.draw import colour, draw
+from fovea_engines.detect.tags import letter, place
 
 
 def rectangle(tag):

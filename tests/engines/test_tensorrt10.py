@@ -5,9 +5,9 @@ import struct
 import numpy as np
 import pytest
 
-from fovea_engines.calibration.ranges import Origin, Ranges
-from fovea_engines.calibration.tensorrt10 import cache_bytes, read_cache
-from fovea_engines.precision.encoding import Encoding, Steps
+from fovea_engines.build.calibration.ranges import Origin, Ranges
+from fovea_engines.build.calibration.tensorrt10 import cache_bytes, read_cache
+from fovea_engines.build.precision.encoding import Encoding, Steps
 from fovea_preprocess.errors import InvalidOption
 
 VERSION = "10.16.1.11"

@@ -6,15 +6,15 @@ import re
 import onnx
 import pytest
 
+from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import open_session
-from fovea_engines.card import EngineCard
-from fovea_engines.cuda.gpu import Gpu
+from fovea_engines.backends.tensorrt.engine_file import ENGINE_FILE, KEPT_FILE
+from fovea_engines.backends.tensorrt.foreign import read_plan_file
+from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
+from fovea_engines.backends.tensorrt.letterbox_file import LETTERBOX_FILE
+from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
-from fovea_engines.installing import install_extra
-from fovea_engines.tensorrt.engine_file import ENGINE_FILE, KEPT_FILE
-from fovea_engines.tensorrt.foreign import read_plan_file
-from fovea_engines.tensorrt.layers import LAYERS_FILE
-from fovea_engines.tensorrt.letterbox_file import LETTERBOX_FILE
+from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import BackendUnavailable
 
 pytest.importorskip(
@@ -137,7 +137,7 @@ def test_where_it_runs_the_figures_are_its_own(
 ):
     off = 0.1
     monkeypatch.setattr(
-        "fovea_engines.assemble.open_session",
+        "fovea_engines.build.assemble.open_session",
         lambda backend, path, **_: (
             FakeGpuSession(path, off)
             if backend == "tensorrt-rtx"
@@ -160,7 +160,7 @@ def test_a_plan_that_does_not_run_where_it_should_is_no_engine(
     fovea, tiny_model, tmp_path, monkeypatch
 ):
     gpu = Gpu("NVIDIA L4", "89")
-    monkeypatch.setattr("fovea_engines.assemble.gpu_here", lambda: gpu)
+    monkeypatch.setattr("fovea_engines.build.assemble.gpu_here", lambda: gpu)
     code, _, err = fovea("build", tiny_model, "--name", "t", *RTX)
     assert code == 1
     assert "does not run on the NVIDIA L4" in err

@@ -9,13 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fovea_engines.backends.base import TensorSpec
-from fovea_engines.installing import install_extra
+from fovea_engines.backends.installing import install_extra
+from fovea_engines.backends.tensorrt.builder import build_plan
+from fovea_engines.backends.tensorrt.compat import RTX, TENSORRT, load_runtime
 from fovea_engines.progress import Progress
-from fovea_engines.tensorrt.builder import build_plan
-from fovea_engines.tensorrt.compat import RTX, TENSORRT, load_runtime
-from fovea_engines.tensorrt.options import BuilderOptions
-from fovea_engines.tensorrt.profiles import Profile
+from fovea_engines.repository.options import BuilderOptions, Profile
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import (
     BackendUnavailable,
     InvalidModel,

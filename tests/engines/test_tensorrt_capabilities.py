@@ -2,13 +2,13 @@
 
 import pytest
 
-from fovea_engines.cuda.gpu import Gpu
-from fovea_engines.tensorrt import capabilities
-from fovea_engines.tensorrt.builder import build_plan
-from fovea_engines.tensorrt.capabilities import check_capabilities, parse_capabilities
-from fovea_engines.tensorrt.compat import RTX, TENSORRT, Runtime, load_runtime
-from fovea_engines.tensorrt.log import Log
-from fovea_engines.tensorrt.options import BuilderOptions
+from fovea_engines.backends.tensorrt import capabilities
+from fovea_engines.backends.tensorrt.builder import build_plan
+from fovea_engines.backends.tensorrt.capabilities import check_capabilities, parse_capabilities
+from fovea_engines.backends.tensorrt.compat import RTX, TENSORRT, Runtime, load_runtime
+from fovea_engines.backends.tensorrt.log import Log
+from fovea_engines.device import Gpu
+from fovea_engines.repository.options import BuilderOptions
 from fovea_preprocess.errors import InvalidOption
 
 from .rtx import trt

@@ -7,8 +7,8 @@ import tracemalloc
 import onnx
 import pytest
 
-from fovea_engines.heads.metadata import image_size, labels_from_metadata, largest_stride
-from fovea_engines.tensorrt.foreign import read_plan_file
+from fovea_engines.backends.tensorrt.foreign import read_plan_file
+from fovea_engines.detect.heads.metadata import image_size, labels_from_metadata, largest_stride
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 from .rtx import compile_graph, trt

@@ -8,17 +8,16 @@ import onnx
 import pytest
 from rich.console import Console
 
-from fovea_engines.backends.base import TensorSpec
-from fovea_engines.precision.encoding import Encoding
-from fovea_engines.precision.half import to_half
-from fovea_engines.precision.qdq import quantise
-from fovea_engines.tensorrt.builder import build_plan
-from fovea_engines.tensorrt.compat import RTX, load_runtime
-from fovea_engines.tensorrt.engine_layers import engine_layers, inspected_layers
-from fovea_engines.tensorrt.layer_table import layer_table, layers_summary
-from fovea_engines.tensorrt.layers import PlanLayer, PlanLayers
-from fovea_engines.tensorrt.options import BuilderOptions
-from fovea_engines.tensorrt.profiles import Profile
+from fovea_engines.backends.tensorrt.builder import build_plan
+from fovea_engines.backends.tensorrt.compat import RTX, load_runtime
+from fovea_engines.backends.tensorrt.engine_layers import engine_layers, inspected_layers
+from fovea_engines.backends.tensorrt.layers import PlanLayer, PlanLayers
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.precision.qdq import quantise
+from fovea_engines.commands.layer_table import layer_table, layers_summary
+from fovea_engines.repository.options import BuilderOptions, Profile
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 from .real import prepared, ranges

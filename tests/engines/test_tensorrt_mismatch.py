@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.card import EngineCard
-from fovea_engines.cuda.gpu import Gpu, gpu_here
+from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.device import Gpu, gpu_here
 from fovea_engines.engine import Engine
-from fovea_engines.tensorrt.mismatch import mismatch
+from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import BackendUnavailable
 
 from .fake_runtime import gpu_is_here
@@ -86,7 +86,7 @@ def test_the_gpus_that_an_engine_was_built_for(rtx, gpu, fits):
 def test_rtx_compiles_for_every_gpu_of_a_capability(tensorrt):
     rtx = replace(tensorrt, backend="tensorrt-rtx", backend_version="")
     with gpu_is_here(L40S), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fovea_engines.tensorrt.mismatch._installed", lambda backend: "")
+        patch.setattr("fovea_engines.backends.tensorrt.mismatch._installed", lambda backend: "")
         assert mismatch(rtx) is None
         assert mismatch(replace(rtx, gpu=A100)) is not None
 
@@ -119,7 +119,7 @@ def test_it_is_told_before_anything_is_loaded(folder, tmp_path):
         "try:\n    Engine.open(pathlib.Path(sys.argv[1]))\n"
         "except Exception as error:\n    print(error.code)\n"
         "print([name for name in sys.modules if 'tensorrt_rtx_bindings' in name or "
-        "name in ('onnx', 'pycuda', 'fovea_engines.tensorrt.builder')])"
+        "name in ('onnx', 'pycuda', 'fovea_engines.backends.tensorrt.builder')])"
     )
     run = subprocess.run(
         [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True
@@ -131,7 +131,7 @@ def test_it_is_told_before_anything_is_loaded(folder, tmp_path):
 def test_the_driver_says_which_gpu_is_here(tmp_path, failure, found):
     compile_library(tmp_path / "libcuda.so.1", STAND_IN_FOR_THE_DRIVER % failure)
     run = subprocess.run(
-        [sys.executable, "-c", "from fovea_engines.cuda.gpu import *; print(gpu_here())"],
+        [sys.executable, "-c", "from fovea_engines.device import *; print(gpu_here())"],
         env={"LD_LIBRARY_PATH": str(tmp_path)},
         capture_output=True,
         text=True,

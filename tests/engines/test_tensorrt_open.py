@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.drawn import draw
 
-from fovea_engines.cuda.gpu import Gpu
+from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
+from fovea_engines.backends.tensorrt.kernel_cache import CACHE_FILE
+from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
-from fovea_engines.tensorrt.engine_file import KEPT_FILE
-from fovea_engines.tensorrt.kernel_cache import CACHE_FILE
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, OutOfMemory
 
 from .fake_device import FakeDevice
@@ -59,7 +59,7 @@ def test_kernels_are_kept_beside_the_plan(machine, folder):
 
 def test_kernels_are_kept_once_every_batch_size_has_run(machine, folder, monkeypatch):
     ran = []
-    keep = "fovea_engines.tensorrt.engine_file.keep_kernels"
+    keep = "fovea_engines.backends.tensorrt.engine_file.keep_kernels"
     monkeypatch.setattr(keep, lambda *_: ran.extend(run[1] for run in machine.engines[0].runs))
     Engine.open(folder).close()
     assert set(ran) == {1, 2, 4}
@@ -80,7 +80,7 @@ def test_a_plan_that_is_refused_gives_everything_back(machine, folder):
 
 def test_a_gpu_without_the_memory(machine, folder, monkeypatch):
     small = FakeDevice(total=1000)
-    monkeypatch.setattr("fovea_engines.cuda.driver.open_device", lambda: small)
+    monkeypatch.setattr("fovea_engines.backends.cuda.driver.open_device", lambda: small)
     machine.devices.append(small)
     with pytest.raises(OutOfMemory):
         Engine.open(folder)

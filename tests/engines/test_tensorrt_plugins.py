@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.digest import file_sha256
-from fovea_engines.tensorrt.plugins import Plugin
+from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 from .rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
@@ -41,8 +41,9 @@ MARK = '#include <stdlib.h>\n__attribute__((constructor)) static void l() { syst
 LOAD = """
 import json, sys
 from pathlib import Path
-from fovea_engines.tensorrt.compat import load_runtime
-from fovea_engines.tensorrt.plugins import Plugin, load_plugins
+from fovea_engines.backends.tensorrt.compat import load_runtime
+from fovea_engines.backends.tensorrt.plugins import load_plugins
+from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import FoveaError
 runtime, said = load_runtime("tensorrt-rtx"), []
 for path, sha256 in json.loads(sys.argv[1]):

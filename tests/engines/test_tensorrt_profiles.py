@@ -2,7 +2,7 @@
 
 import pytest
 
-from fovea_engines.tensorrt.profiles import Profile
+from fovea_engines.repository.options import Profile
 from fovea_preprocess.errors import InvalidOption
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from tests.drawn import draw
 
-from fovea_engines.agreement.likeness import likeness
-from fovea_engines.build import build
-from fovea_engines.card import EngineCard
-from fovea_engines.digest import file_sha256
+from fovea_engines.backends.tensorrt.kernel_cache import CACHE_FILE
+from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.rebuild import rebuild
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
+from fovea_engines.evaluate.agreement.likeness import likeness
 from fovea_engines.progress import Progress
-from fovea_engines.rebuild import rebuild
-from fovea_engines.repository import ModelRepository
-from fovea_engines.tensorrt.kernel_cache import CACHE_FILE
-from fovea_engines.tensorrt.mismatch import mismatch
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import (
     BackendUnavailable,
     BuildError,
@@ -194,7 +194,7 @@ def test_it_can_be_stopped(folder):
     check_alone(folder)
 
 
-@pytest.mark.parametrize("step", ["tempfile.mkdtemp", "fovea_engines.repository.swap"])
+@pytest.mark.parametrize("step", ["tempfile.mkdtemp", "fovea_engines.repository.repository.swap"])
 def test_a_repository_that_cannot_be_written(folder, monkeypatch, step):
     """Root, who runs tests, may write whatever is not mounted read-only: the call itself fails."""
 
@@ -212,13 +212,13 @@ def test_a_repository_that_cannot_be_written(folder, monkeypatch, step):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fovea_engines import repository
+from fovea_engines.repository import repository
 def swap(*folders, done=repository.swap):
     if sys.argv[2] == "after":
         done(*folders)
     os.kill(os.getpid(), signal.SIGKILL)
 repository.swap = swap
-from fovea_engines.rebuild import rebuild
+from fovea_engines.build.rebuild import rebuild
 rebuild(Path(sys.argv[1]))
 """
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from fovea_engines.build import build
+from fovea_engines.backends.tensorrt.buckets import Bucket, choose_buckets
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
-from fovea_engines.samples import read_picture
-from fovea_engines.tensorrt.buckets import Bucket, choose_buckets
-from fovea_engines.tensorrt.profiles import Profile
+from fovea_engines.evaluate.samples import read_picture
+from fovea_engines.repository.options import Profile
 from fovea_preprocess.errors import InferenceFailed, UnsupportedModel
 
 from .fake_device import fake_gpu

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from fovea_engines.tensorrt.session import TensorRTSession
+from fovea_engines.backends.tensorrt.session import TensorRTSession
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, OutOfMemory
 
 from . import fake_tensorrt

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from fovea_engines.precision.validator import validate
+from fovea_engines.build.precision.validator import validate
 from fovea_preprocess.errors import UnsupportedModel
 
 from .faults import FAULTS, convolution

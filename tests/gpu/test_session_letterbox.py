@@ -7,9 +7,9 @@ import pytest
 from tests.drawn import draw
 from tests.engines.tiny import tiny_detector
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
 
 SIZES = [(64, 80), (480, 640), (1300, 2200), (37, 400)]
 

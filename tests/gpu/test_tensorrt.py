@@ -10,14 +10,14 @@ import pytest
 from tests.drawn import draw
 from tests.engines.tiny import tiny_detector
 
-from fovea_engines.build import build
-from fovea_engines.card import CARD_FILE, EngineCard
-from fovea_engines.cuda.gpu import gpu_here
+from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.build.build import build
+from fovea_engines.build.gate import check_detections
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.rebuild import rebuild
+from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
-from fovea_engines.plan import BuildPlan
-from fovea_engines.proof import check_detections
-from fovea_engines.rebuild import rebuild
-from fovea_engines.tensorrt.mismatch import mismatch
+from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_preprocess.errors import BackendUnavailable
 
 # TensorRT tries kernels out, for minutes.

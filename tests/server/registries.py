@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from fovea_server.models.model import ServedModel
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
-from fovea_server.v2.messages import InferRequest, InputTensor
+from fovea_server.tensors.messages import InferRequest, InputTensor
 
 ADDER_CONFIG = """
 max_batch_size: 8

@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from fovea_engines.backends.base import TensorSpec
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import ShuttingDown
-from fovea_server.pictures.batcher import Batcher
+from fovea_server.images.batcher import Batcher
 
 INPUTS = [TensorSpec("x", "float32", (-1, 3))]
 

@@ -7,10 +7,10 @@ import pytest
 from google.protobuf import text_format
 from tests.server.registries import ADDER_CONFIG, adder, serving
 
-from fovea_engines.build import build
-from fovea_engines.plan import BuildPlan
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_server.dataplane.config_json import config_json
 from fovea_server.models.model import ServedModel
-from fovea_server.v2.config_json import config_json
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo" / "digits.onnx"
 # The recordings are of a Python backend.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fovea_server
-from fovea_server.cli import main
+from fovea_server.commands.cli import main
 
 DEMO = Path(fovea_server.__file__).parent / "demo"
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from fovea_preprocess.errors import FetchRefused
-from fovea_server.fetch import Fetcher, _is_public
+from fovea_server.http.v1.fetch import Fetcher, _is_public
 
 PICTURE = b"picture" * 100
 

@@ -6,15 +6,15 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest, NotFound
+from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
+from fovea_server.extensions.regions import Regions
+from fovea_server.extensions.shared_memory import SharedMemory
 from fovea_server.grpc.infer_message import parse_infer
 from fovea_server.grpc.infer_request import read_request
 from fovea_server.grpc.infer_response import response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.versions import version_of
-from fovea_server.v2.byte_strings import encode
-from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
-from fovea_server.v2.messages import InferResponse, OutputTensor
-from fovea_server.v2.regions import Regions
-from fovea_server.v2.shared_memory import SharedMemory
+from fovea_server.tensors.byte_strings import encode
+from fovea_server.tensors.messages import InferResponse, OutputTensor
 
 NO_REGIONS = Regions(SharedMemory(False), CudaSharedMemory(False))
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.build import build
-from fovea_engines.plan import BuildPlan
-from fovea_server.models.config import ModelConfig
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_server.models.config.config import ModelConfig
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import Settings
 

@@ -5,9 +5,9 @@ import asyncio
 import numpy as np
 from tests.server.registries import ADDER_CONFIG, adder, copied, serving
 
-from fovea_engines.model_config import CONFIG_FILE
+from fovea_engines.repository.model_config import CONFIG_FILE
 from fovea_server.models.registry import Registry
-from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
+from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 
 
 async def ask(registry: Registry, name: str, array: np.ndarray, kind: str) -> InferResponse:

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from fovea_preprocess.errors import LoadFailed
+from fovea_server.dataplane.control import ModelControl
+from fovea_server.dataplane.service import Service
 from fovea_server.metrics.server import MetricsServer
-from fovea_server.models.control import ModelControl
 from fovea_server.models.registry import Registry
 from fovea_server.settings import ModelControlMode, Settings
-from fovea_server.v2.service import Service
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import pytest
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving
 
 from fovea_preprocess.errors import InvalidModel, InvalidRequest, NotFound
-from fovea_server.models.config import ModelConfig
+from fovea_server.models.config.config import ModelConfig
 
 EXPLICIT = {"model_control_mode": "explicit", "load_model": ("*",)}
 

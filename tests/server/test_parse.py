@@ -5,9 +5,9 @@ import base64
 import orjson
 import pytest
 
-from fovea_engines.options import PredictOptions
+from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidImage, InvalidOption, InvalidRequest
-from fovea_server.parse import Url, parse_body, parse_options
+from fovea_server.http.v1.parse import Url, parse_body, parse_options
 
 JSON = "application/json"
 FORM = "multipart/form-data; boundary=b"

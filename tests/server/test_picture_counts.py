@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.options import PredictOptions
-from fovea_engines.plan import BuildPlan
 from fovea_preprocess.errors import InferenceFailed, InvalidImage, QueueFull
 from fovea_preprocess.image import ImageLimits
-from fovea_server.pictures.job import Job
-from fovea_server.pictures.pipeline import Pipeline
-from fovea_server.statistics import FailureReason, ModelStatistics
+from fovea_server.images.job import Job
+from fovea_server.images.pipeline import Pipeline
+from fovea_server.statistics.model import FailureReason, ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 PICTURE = (DEMO / "scene-1.jpg").read_bytes()

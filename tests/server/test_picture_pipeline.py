@@ -11,16 +11,16 @@ from tests.engines.fake_device import fake_gpu
 from tests.engines.fake_pictures import engine_of, host_image, open_pictures
 from tests.engines.host_kernel import HostDevice
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.options import PredictOptions
-from fovea_engines.plan import BuildPlan
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, InvalidImage, ModelNotReady
 from fovea_preprocess.image import ImageLimits, decode_image
+from fovea_server.images.job import Job
+from fovea_server.images.pipeline import Pipeline
 from fovea_server.models.warm_up import warm_up_pictures
-from fovea_server.pictures.job import Job
-from fovea_server.pictures.pipeline import Pipeline
-from fovea_server.statistics import ModelStatistics
+from fovea_server.statistics.model import ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from fovea_engines.triton_messages import model_config_messages
+from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_server.dataplane.images import timeout_of
 from fovea_server.models.model import ServedModel
-from fovea_server.v2.messages import InferRequest
-from fovea_server.v2.pictures import timeout_of
+from fovea_server.tensors.messages import InferRequest
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fovea_engines.build import build
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.options import PredictOptions
-from fovea_engines.plan import BuildPlan
-from fovea_engines.repository import ModelRepository
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InferenceFailed, ModelNotReady, QueueFull, ShuttingDown
 from fovea_preprocess.image import ImageLimits, decode_image
-from fovea_server.pictures.job import Job
-from fovea_server.pictures.pipeline import Pipeline
-from fovea_server.statistics import ModelStatistics
+from fovea_server.images.job import Job
+from fovea_server.images.pipeline import Pipeline
+from fovea_server.statistics.model import ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 

@@ -12,11 +12,11 @@ from typer.testing import CliRunner, Result
 
 from fovea_client import Client, ConnectionFailed
 from fovea_preprocess.image import decode_image
-from fovea_server.cli import app
+from fovea_server.commands.cli import app
+from fovea_server.dataplane.service import Service
 from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
-from fovea_server.v2.service import Service
 
 MODEL = "yolov5n"
 

@@ -9,11 +9,11 @@ import pytest
 from tests.engines.fake_runtime import fake_gpu_machine
 from tests.engines.rtx_repository import OLD, rtx_version, tamper
 
-from fovea_engines.build import build
-from fovea_engines.card import EngineCard
-from fovea_engines.plan import BuildPlan
-from fovea_engines.repository import ModelRepository
-from fovea_engines.tensorrt.mismatch import mismatch
+from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import ModelNotReady
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry

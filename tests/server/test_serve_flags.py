@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.cli import app
+from fovea_server.commands.cli import app
 from fovea_server.commands.flags import GROUPS
 from fovea_server.commands.serve import read_settings
 from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT, flag

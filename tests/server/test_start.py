@@ -12,11 +12,11 @@ from tests.certificates import make_pair
 from tests.serving import free_ports
 
 from fovea_preprocess.errors import InvalidOption, Unavailable
+from fovea_server.dataplane.service import Service
 from fovea_server.listen import bind, bind_all
 from fovea_server.models.registry import Registry
 from fovea_server.serve import Server, make_server
 from fovea_server.settings import Settings
-from fovea_server.v2.service import Service
 
 PORTS = ("http_port", "grpc_port", "metrics_port")
 

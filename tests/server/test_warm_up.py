@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.server.registries import ADDER_CONFIG, adder, serving
 
-from fovea_server.v2 import byte_strings
+from fovea_server.tensors import byte_strings
 
 
 def looker(repository: Path, sample: str) -> Path:

@@ -1,1 +1,1 @@
-"""Runtimes that execute an engine: one file each."""
+"""The runtimes that compile and execute engines, one file or folder each."""

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.backends.feeds import check_feeds
-from fovea_engines.closing import Closing
+from fovea_engines.session import Array, Closing, TensorSpec
 from fovea_preprocess.errors import InferenceFailed
 
 # Calls in a row in one layout after which the other gives its working memory back.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fovea_engines.backends.base import Array, TensorSpec
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.backends.base import Array, TensorSpec
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed
 
 # `TensorProto.BFLOAT16` of onnx.proto.

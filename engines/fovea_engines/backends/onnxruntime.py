@@ -9,11 +9,11 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu import CpuSession, load_layouts
 from fovea_engines.backends.onnx_elements import BFloat16Calls, StringCalls
-from fovea_engines.writing import write_file, writing
+from fovea_engines.repository.writing import write_file, writing
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
 ENGINE_FILE = "model.onnx"

@@ -11,10 +11,10 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any
 
-from fovea_engines.backends.base import Array, TensorSpec
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu import CpuSession, load_layouts
-from fovea_engines.writing import writing
+from fovea_engines.repository.writing import writing
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
 ENGINE_FILE = "model.xml"

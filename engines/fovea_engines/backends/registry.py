@@ -7,8 +7,8 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from fovea_engines.backends.base import Session
-from fovea_engines.installing import install, install_extra
+from fovea_engines.backends.installing import install, install_extra
+from fovea_engines.session import Session
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel
 
 CPU_BACKENDS = ("onnxruntime", "openvino")

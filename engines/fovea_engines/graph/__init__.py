@@ -1,1 +1,1 @@
-"""The ONNX graph on its way to an engine."""
+"""Passes over the ONNX graph."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fovea_engines.backends.base import TensorSpec
+from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.heads.yolov8 import YoloV8
+from fovea_engines.detect.heads.yolox import YoloX
 from fovea_engines.graph.writer import Writer
-from fovea_engines.heads.base import Head
-from fovea_engines.heads.yolov8 import YoloV8
-from fovea_engines.heads.yolox import YoloX
+from fovea_engines.session import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fovea_engines.detect.heads.recognise import Recognition, open_head
+from fovea_engines.detect.heads.signature import describe
+from fovea_engines.detect.heads.yolov5 import YoloV5
+from fovea_engines.detect.heads.yolov8 import YoloV8
+from fovea_engines.detect.heads.yolov10 import MOST_ROWS, YoloV10
+from fovea_engines.detect.heads.yolox import YoloX
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.candidates import Candidates, write_candidates, write_gather
 from fovea_engines.graph.suppression import write_survivors
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
-from fovea_engines.heads.recognise import Recognition, open_head
-from fovea_engines.heads.signature import describe
-from fovea_engines.heads.yolov5 import YoloV5
-from fovea_engines.heads.yolov8 import YoloV8
-from fovea_engines.heads.yolov10 import MOST_ROWS, YoloV10
-from fovea_engines.heads.yolox import YoloX
-from fovea_engines.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 if TYPE_CHECKING:
     import onnx
 
-    from fovea_engines.backends.base import TensorSpec
+    from fovea_engines.session import TensorSpec
 
 MAX_CANDIDATES = 512
 """Measured on 64 COCO pictures: at most 301 boxes have a score of .25 or more (YOLOv5n). At .001,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fovea_engines.detect.heads.metadata import image_size
+from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.graph.focus import fuse_focus
 from fovea_engines.graph.late_transpose import move_late_transpose
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
-from fovea_engines.heads.metadata import image_size
-from fovea_engines.heads.preprocess import default_preprocess
 from fovea_preprocess.errors import UnsupportedModel
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ def _write_none(write: Writer, over: str) -> str:
 def _write_over(write: Writer, found: Candidates, iou: float) -> str:
     """Whether a box, by row, is better than another, by column, and over it: [batch, n, n].
 
-    In float32, and step by step as `fovea_engines.nms` has it.
+    In float32, and step by step as `fovea_engines.detect.nms` has it.
     """
     boxes, classes = (
         write("Transpose", tensor, perm=[0, 2, 1]) for tensor in (found.boxes, found.classes)

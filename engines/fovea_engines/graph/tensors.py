@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fovea_engines.backends.base import TensorSpec
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
 if TYPE_CHECKING:

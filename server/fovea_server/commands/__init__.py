@@ -1,1 +1,1 @@
-"""The subcommands of `fovea`, one file each."""
+"""The commands of `fovea` that need the server package."""

@@ -29,15 +29,15 @@ def demo(
     The demo model finds handwritten digits on photographs; it was trained by the program in
     tools/demo_detector of the source tree.
     """
-    from fovea_engines.build import build
-    from fovea_engines.plan import BuildPlan
+    from fovea_engines.build.build import build
+    from fovea_engines.build.plan import BuildPlan
     from fovea_engines.progress import ConsoleProgress
     from fovea_server.commands.serve import read_settings
+    from fovea_server.dataplane.service import Service
     from fovea_server.listen import bind
     from fovea_server.logs import set_up_logging
     from fovea_server.models.registry import Registry
     from fovea_server.serve import make_server
-    from fovea_server.v2.service import Service
 
     listener = bind(host, port)
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fovea_engines.backends.installing import install, install_extra
 from fovea_engines.backends.registry import CPU_BACKENDS, TENSORRT_BACKENDS
-from fovea_engines.installing import install, install_extra
 from fovea_server.commands.machine import Machine
 
 # What running a TensorRT engine takes beside TensorRT; and what is of no use without a GPU, as

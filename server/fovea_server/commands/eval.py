@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fovea_engines.cli_options import RepositoryOption, ServedModelArgument, UrlOption, find_models
-from fovea_engines.option_rules import check_options
-from fovea_engines.repository import DEFAULT_REPOSITORY, version_folder
+from fovea_engines.commands.option_rules import check_options
+from fovea_engines.commands.options import (
+    RepositoryOption,
+    ServedModelArgument,
+    UrlOption,
+    find_models,
+)
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 
 if TYPE_CHECKING:
-    from fovea_engines.figures import Accuracy
+    from fovea_engines.repository.figures import Accuracy
 
 _CLASSES_SHOWN = 20
 
@@ -106,11 +111,11 @@ def evaluate(
 
 
 def _here(folder: Path, data: Path, images: Path | None) -> Report:
-    from fovea_engines.accuracy.dataset import read_dataset
-    from fovea_engines.accuracy.evaluate import evaluate as measure
-    from fovea_engines.accuracy.evaluate import in_process
+    from fovea_engines.detect.heads.recognise import recognise
     from fovea_engines.engine import Engine
-    from fovea_engines.heads.recognise import recognise
+    from fovea_engines.evaluate.accuracy.dataset import read_dataset
+    from fovea_engines.evaluate.accuracy.evaluate import evaluate as measure
+    from fovea_engines.evaluate.accuracy.evaluate import in_process
     from fovea_engines.progress import ConsoleProgress
 
     labelled = read_dataset(data, images)
@@ -124,9 +129,9 @@ def _here(folder: Path, data: Path, images: Path | None) -> Report:
 
 
 def _through(url: str, model: str, version: int | None, data: Path, images: Path | None) -> Report:
-    from fovea_engines.accuracy.dataset import read_dataset
-    from fovea_engines.accuracy.evaluate import detect_all
-    from fovea_engines.accuracy.mean_ap import mean_ap
+    from fovea_engines.evaluate.accuracy.dataset import read_dataset
+    from fovea_engines.evaluate.accuracy.evaluate import detect_all
+    from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
     from fovea_engines.progress import ConsoleProgress
     from fovea_server.commands.remote_detector import RemoteDetector
 

@@ -7,8 +7,8 @@ import ssl
 from typing import Any
 
 from fovea_server.commands.probe import joined, reason_of
+from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.settings import Settings, silence_grpc
-from fovea_server.v2.restrictions import Restrictions
 
 silence_grpc()
 

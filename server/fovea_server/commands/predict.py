@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fovea_engines.class_names import split_classes
-from fovea_engines.cli_options import RepositoryOption, ServedModelArgument, UrlOption, find_models
-from fovea_engines.option_rules import check_options
-from fovea_engines.options import PredictOptions
-from fovea_engines.repository import DEFAULT_REPOSITORY, version_folder
+from fovea_engines.commands.option_rules import check_options
+from fovea_engines.commands.options import (
+    RepositoryOption,
+    ServedModelArgument,
+    UrlOption,
+    find_models,
+)
+from fovea_engines.detect.class_names import split_classes
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 if TYPE_CHECKING:

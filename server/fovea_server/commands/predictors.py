@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fovea_client import Box, Client, Detection, ImageResult, Prediction, Timing
-from fovea_engines.closing import Closing
-from fovea_engines.detections import Detections
-from fovea_engines.options import PredictOptions
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption
 
 
@@ -103,7 +103,7 @@ class LocalPredictor(Closing):
 
     def annotate(self, image: bytes) -> bytes:
         """See `Predictor`."""
-        from fovea_engines.draw import draw, encode
+        from fovea_engines.detect.draw import draw, encode
         from fovea_preprocess.image import decode_image
 
         pixels = decode_image(image).pixels

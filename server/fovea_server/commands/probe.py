@@ -11,8 +11,8 @@ import ssl
 from dataclasses import dataclass
 
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.settings import Settings
-from fovea_server.v2.restrictions import Restrictions
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _PATHS = {"live": "/v2/health/live", "ready": "/v2/health/ready"}

@@ -14,12 +14,12 @@ from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
 # Name of each command -> its module, its function there, and its class where it has its own.
 _COMMANDS: dict[str, tuple[str, ...]] = {
     "serve": ("fovea_server.commands.serve", "serve", "ServeCommand"),
-    "build": ("fovea_engines.cli", "build"),
-    "inspect": ("fovea_engines.inspect_cli", "inspect"),
+    "build": ("fovea_engines.commands.build", "build"),
+    "inspect": ("fovea_engines.commands.inspect", "inspect"),
     "predict": ("fovea_server.commands.predict", "predict"),
     "eval": ("fovea_server.commands.eval", "evaluate"),
-    "sensitivity": ("fovea_engines.sensitivity_cli", "sensitivity"),
-    "diff": ("fovea_engines.layers.cli", "diff"),
+    "sensitivity": ("fovea_engines.commands.sensitivity", "sensitivity"),
+    "diff": ("fovea_engines.commands.diff", "diff"),
     "doctor": ("fovea_server.commands.doctor", "doctor"),
     "health": ("fovea_server.commands.health", "health", "SwitchCommand"),
     "demo": ("fovea_server.commands.demo", "demo"),

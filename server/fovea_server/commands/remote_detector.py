@@ -8,10 +8,10 @@ import httpx
 import numpy as np
 
 from fovea_client import ServerError
-from fovea_engines.accuracy.dataset import Dataset
-from fovea_engines.accuracy.evaluate import EVALUATION
-from fovea_engines.accuracy.labelled_image import LabelledImage
-from fovea_engines.detections import Detections
+from fovea_engines.detect.detections import Detections
+from fovea_engines.evaluate.accuracy.dataset import Dataset
+from fovea_engines.evaluate.accuracy.evaluate import EVALUATION
+from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.commands.predictors import RemotePredictor
 

@@ -79,12 +79,12 @@ def serve(
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """
     from fovea_server.commands.variables import warn_of_unknown_variables
+    from fovea_server.dataplane.service import Service
+    from fovea_server.extensions.log_settings import LogSettings
     from fovea_server.listen import bind_all
     from fovea_server.logs import SERVER_LOG, set_up_logging
     from fovea_server.models.registry import Registry
     from fovea_server.tls import check_grpc_files, https_files
-    from fovea_server.v2.log_settings import LogSettings
-    from fovea_server.v2.service import Service
 
     settings = read_settings(repository, given)
     set_up_logging(settings.log_level, file=settings.log_file, verbose=settings.log_verbose)

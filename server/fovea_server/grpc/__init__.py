@@ -1,1 +1,1 @@
-"""The v2 protocol over gRPC."""
+"""Triton's v2 protocol over gRPC."""

@@ -12,11 +12,11 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
+from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.grpc.call import Call, Context
 from fovea_server.intake import Intake
 from fovea_server.status import grpc_status
 from fovea_server.traffic.traffic import Traffic
-from fovea_server.v2.restrictions import Restrictions
 
 log = logging.getLogger(__name__)
 

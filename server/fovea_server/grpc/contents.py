@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.backends.base import Array
+from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.v2.datatypes import NUMPY
+from fovea_server.tensors.datatypes import NUMPY
 
 # The types that may travel in a field; that of its own elements comes first.
 _TYPES = {

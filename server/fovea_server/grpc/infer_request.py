@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fovea_engines.backends.base import Array
+from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
+from fovea_server.extensions.regions import Regions, Room
 from fovea_server.grpc.contents import contents_of
 from fovea_server.grpc.infer_message import InferMessage
 from fovea_server.grpc.parameters import classes_of, region_slice, set_parameters
-from fovea_server.v2.messages import InferRequest, InputTensor, RequestedOutput
-from fovea_server.v2.regions import Regions, Room
+from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
 
 
 def read_request(

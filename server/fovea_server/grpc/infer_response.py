@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from tritonclient.grpc import service_pb2 as messages
 
+from fovea_server.extensions.regions import Room
 from fovea_server.grpc.parameters import set_parameter
-from fovea_server.v2.messages import InferResponse
-from fovea_server.v2.regions import Room
-from fovea_server.v2.wire import wire
+from fovea_server.tensors.messages import InferResponse
+from fovea_server.tensors.wire import wire
 
 FINAL = "triton_final_response"
 """The parameter of every streamed answer that says whether it is the last of its request."""

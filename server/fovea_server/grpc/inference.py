@@ -7,6 +7,9 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 
 from fovea_preprocess.errors import FoveaError
+from fovea_server.dataplane.refusals import refuse_decoupled
+from fovea_server.dataplane.service import Service
+from fovea_server.extensions.regions import Room
 from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import LARGE, fault
 from fovea_server.grpc.infer_message import InferMessage, parse_infer
@@ -15,10 +18,7 @@ from fovea_server.grpc.infer_response import FINAL, response_bytes
 from fovea_server.grpc.infer_stream import InferStream, Outcome
 from fovea_server.grpc.versions import version_of
 from fovea_server.intake import Intake
-from fovea_server.v2.messages import InferRequest, InferResponse
-from fovea_server.v2.refusals import refuse_decoupled
-from fovea_server.v2.regions import Room
-from fovea_server.v2.service import Service
+from fovea_server.tensors.messages import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
 

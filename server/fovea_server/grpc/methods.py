@@ -9,6 +9,7 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import Unsupported
+from fovea_server.dataplane.service import Service
 from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
 from fovea_server.grpc.health import Health
@@ -20,7 +21,6 @@ from fovea_server.grpc.settings import SettingsCalls
 from fovea_server.grpc.shared_memory import SharedMemoryCalls
 from fovea_server.intake import Intake
 from fovea_server.traffic.traffic import Traffic
-from fovea_server.v2.service import Service
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"

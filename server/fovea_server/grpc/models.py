@@ -8,11 +8,11 @@ from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import ModelNotReady, NotFound
+from fovea_server.dataplane.metadata import model_metadata, server_metadata
+from fovea_server.dataplane.service import Service
+from fovea_server.dataplane.statistics_json import statistics_json
 from fovea_server.grpc.versions import version_of
 from fovea_server.models.model import State
-from fovea_server.v2.metadata import model_metadata, server_metadata
-from fovea_server.v2.service import Service
-from fovea_server.v2.statistics_json import statistics_json
 
 
 class Models:

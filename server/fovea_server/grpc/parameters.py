@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.v2.messages import InferRequest, Parameter
-from fovea_server.v2.regions import RegionSlice
+from fovea_server.extensions.regions import RegionSlice
+from fovea_server.tensors.messages import InferRequest, Parameter
 
 _CHOICE = "parameter_choice"
 _UNSIGNED = 2**64

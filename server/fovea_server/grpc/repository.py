@@ -7,8 +7,8 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.v2.refusals import refuse_repository
-from fovea_server.v2.service import Service
+from fovea_server.dataplane.refusals import refuse_repository
+from fovea_server.dataplane.service import Service
 
 _CHOICE = "parameter_choice"
 

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from fovea_preprocess.errors import Unavailable
+from fovea_server.dataplane.service import Service
 from fovea_server.grpc.credentials import server_credentials
 from fovea_server.grpc.health import Health
 from fovea_server.grpc.inference import Inference
@@ -20,7 +21,6 @@ from fovea_server.grpc.methods import (
 )
 from fovea_server.intake import Intake
 from fovea_server.settings import Settings
-from fovea_server.v2.service import Service
 
 log = logging.getLogger(__name__)
 

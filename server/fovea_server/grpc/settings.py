@@ -7,7 +7,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.v2.service import Service
+from fovea_server.dataplane.service import Service
 
 # Of each setting of the log: the field it travels in, and what Triton calls that.
 _LOG = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_server.v2.service import Service
+from fovea_server.dataplane.service import Service
 
 
 class SharedMemoryCalls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.v2.leading_number import leading_number
+from fovea_server.extensions.leading_number import leading_number
 
 _MOST = 2**63 - 1
 

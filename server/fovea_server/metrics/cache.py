@@ -5,8 +5,8 @@ Source: docs/user_guide/metrics.md of Triton, "Triton-reported Response Cache Me
 
 from __future__ import annotations
 
-from fovea_server.metrics.text import Family, gauge
 from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.statistics.family import Family, gauge
 
 
 def cache_families(cache: ResponseCache) -> list[Family]:

@@ -9,8 +9,8 @@ import time
 
 import psutil
 
-from fovea_engines.cuda.readings import GpuReading, read_gpus
-from fovea_server.metrics.text import Family, gauge
+from fovea_engines.backends.cuda.readings import GpuReading, read_gpus
+from fovea_server.statistics.family import Family, gauge
 
 _GPU_GAUGES = {
     "nv_gpu_utilization": ("utilization", "GPU utilization rate [0.0 - 1.0)"),

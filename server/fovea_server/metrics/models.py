@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 from fovea_preprocess.errors import ModelNotReady
-from fovea_server.metrics.stages import stage_family
-from fovea_server.metrics.text import Family, Labels, label_name
+from fovea_server.images.stages import stage_family
 from fovea_server.models.model import ServedModel, State
-from fovea_server.statistics import FailureReason
+from fovea_server.statistics.family import Family, Labels, label_name
+from fovea_server.statistics.model import FailureReason
 
 _COUNTERS = {
     "nv_inference_request_success": "Number of successful inference requests, all batch sizes",

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import psutil
 
-from fovea_server.metrics.text import Family, gauge
+from fovea_server.statistics.family import Family, gauge
 
 
 class Process:

@@ -11,15 +11,15 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from fovea_server.dataplane.service import Service
+from fovea_server.http.allow import allow
 from fovea_server.listen import bind
-from fovea_server.methods import allow
 from fovea_server.metrics.cache import cache_families
 from fovea_server.metrics.machine import Machine
 from fovea_server.metrics.models import model_families
 from fovea_server.metrics.process import Process
-from fovea_server.metrics.text import render
+from fovea_server.statistics.family import render
 from fovea_server.traffic.asgi import WithTraffic
-from fovea_server.v2.service import Service
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope

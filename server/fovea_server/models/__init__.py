@@ -1,1 +1,1 @@
-"""Models, from folders of a repository to versions that answer."""
+"""Models from a folder of the repository to versions that answer."""

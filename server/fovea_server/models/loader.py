@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, ShuttingDown
-from fovea_server.models.ensembles import check_ensemble
+from fovea_server.models.config.ensembles import check_ensemble
 from fovea_server.models.model import Find, ServedModel
 from fovea_server.models.repositories import Repositories
 from fovea_server.models.slot import Replacement, Slot

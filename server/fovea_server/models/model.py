@@ -10,25 +10,25 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from fovea_engines.card import CARD_FILE, EngineCard
+from fovea_engines.backends.tensorrt.mismatch import mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
-from fovea_engines.tensorrt.mismatch import mismatch
+from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady
-from fovea_server.models.completion import complete
-from fovea_server.models.config import ModelConfig
-from fovea_server.models.fits import check_fit
-from fovea_server.models.labels import read_output_labels
+from fovea_server.images.pipeline import Pipeline
+from fovea_server.models.config.completion import complete
+from fovea_server.models.config.config import ModelConfig
+from fovea_server.models.config.fits import check_fit
+from fovea_server.models.config.labels import read_output_labels
 from fovea_server.models.opening import open_engine, open_pipeline
 from fovea_server.models.parts import Parts
 from fovea_server.models.warm_up import run_samples, warm_up_pictures
-from fovea_server.pictures.pipeline import Pipeline
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
-from fovea_server.statistics import ModelStatistics
-from fovea_server.v2.signature import Signature
+from fovea_server.statistics.model import ModelStatistics
+from fovea_server.tensors.signature import Signature
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class ServedModel:
         if self._state is not State.LOADING:
             return
         # Here, because a build brings a lot that serving does not need.
-        from fovea_engines.rebuild import rebuild
+        from fovea_engines.build.rebuild import rebuild
 
         with self._told():
             last = sum(EngineCard.read(self._folder / CARD_FILE).build_seconds.values())

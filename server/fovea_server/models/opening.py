@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.registry import TENSORRT_BACKENDS
-from fovea_engines.cuda.gpu import gpu_here
+from fovea_engines.build.plan import MAX_BATCH
+from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
-from fovea_engines.plain import PlainChoice
-from fovea_engines.plan import MAX_BATCH
+from fovea_engines.triton_engine import PlainChoice
 from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.image import ImageLimits
-from fovea_server.models.config import ModelConfig
-from fovea_server.models.inside import inside
-from fovea_server.pictures.pipeline import Pipeline
+from fovea_server.images.pipeline import Pipeline
+from fovea_server.models.config.config import ModelConfig
+from fovea_server.models.config.inside import inside
 from fovea_server.settings import Settings
-from fovea_server.statistics import ModelStatistics
+from fovea_server.statistics.model import ModelStatistics
 
 
 def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> Engine:

@@ -18,10 +18,10 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
+from fovea_server.models.config.overrides import check_engine_files, model_of_files
 from fovea_server.models.index import IndexEntry, make_index
 from fovea_server.models.loader import Loader
 from fovea_server.models.model import ServedModel, State
-from fovea_server.models.overrides import check_engine_files, model_of_files
 from fovea_server.models.polling import poll
 from fovea_server.models.repositories import Repositories
 from fovea_server.models.slot import trim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fovea_engines.repository import ModelRepository
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel
 
 

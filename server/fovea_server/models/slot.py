@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fovea_preprocess.errors import InvalidModel
+from fovea_server.models.config.no_effect import warn_of_no_effect
 from fovea_server.models.model import ServedModel, State
-from fovea_server.models.no_effect import warn_of_no_effect
 from fovea_server.models.source import Source
 
 # A request may have found an old version and not have entered its queue yet.

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from fovea_engines.repository import ModelRepository
+from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidRequest, NotFound
-from fovea_server.models.config import ModelConfig
+from fovea_server.models.config.config import ModelConfig
 from fovea_server.settings import Settings
 
 Stamp = frozenset[tuple[str, int, int]]

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.backends.base import Array, TensorSpec
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.options import PredictOptions
-from fovea_engines.triton_messages import model_config_messages
+from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidModel, InvalidRequest
-from fovea_server.models.inside import inside
-from fovea_server.v2.byte_strings import decode
-from fovea_server.v2.datatypes import NUMPY, protocol_name
+from fovea_server.models.config.inside import inside
+from fovea_server.tensors.byte_strings import decode
+from fovea_server.tensors.datatypes import NUMPY, protocol_name
 
 _FOLDER = "warmup"
 _SEED = 1

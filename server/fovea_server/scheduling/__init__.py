@@ -1,1 +1,1 @@
-"""How requests for tensors wait for an engine, and meet in batches."""
+"""One queue per model: priorities, batches, sequences, ensembles, response cache."""

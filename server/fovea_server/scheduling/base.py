@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fovea_server.v2.messages import InferRequest, InferResponse
+from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
 class Scheduler(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
-from fovea_engines.backends.base import Session
+from fovea_engines.session import Session
 from fovea_preprocess.errors import (
     DeadlineExceeded,
     DeviceLost,
@@ -25,9 +25,9 @@ from fovea_server.scheduling.execution import Execution, execute
 from fovea_server.scheduling.fast_lane import HEAVY_NS, FastLane
 from fovea_server.scheduling.job import Job, Outputs
 from fovea_server.scheduling.waiting import WaitingRoom
-from fovea_server.statistics import FailureReason, ModelStatistics, Spans
-from fovea_server.v2.check import Checked, request_prefix
-from fovea_server.v2.messages import InferRequest, InferResponse
+from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
+from fovea_server.tensors.check import Checked, request_prefix
+from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
 class BatchScheduler:

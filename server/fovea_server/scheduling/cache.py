@@ -12,10 +12,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from fovea_engines.backends.base import Array
+from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.statistics import Duration
-from fovea_server.v2.messages import InferResponse, OutputTensor
+from fovea_server.statistics.model import Duration
+from fovea_server.tensors.messages import InferResponse, OutputTensor
 
 # Bytes that Python takes for an answer without outputs, its key and its place, and for an output
 # without elements; measured.

@@ -10,9 +10,9 @@ from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.contract import Contract
-from fovea_server.statistics import ModelStatistics
-from fovea_server.v2 import byte_strings
-from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
+from fovea_server.statistics.model import ModelStatistics
+from fovea_server.tensors import byte_strings
+from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 
 # Bytes of a request from which hashing would hold up the event loop.
 _LARGE = 64 << 10

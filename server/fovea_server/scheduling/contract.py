@@ -6,12 +6,12 @@ import asyncio
 from itertools import count
 from math import prod
 
-from fovea_engines.backends.base import Array
+from fovea_engines.session import Array
 from fovea_preprocess.errors import InferenceFailed
 from fovea_server.scheduling.job import Outputs
-from fovea_server.v2.check import Checked, RequestCheck, reshaped
-from fovea_server.v2.messages import InferRequest, InferResponse, OutputTensor
-from fovea_server.v2.signature import ModelTensor, Signature
+from fovea_server.tensors.check import Checked, RequestCheck, reshaped
+from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
+from fovea_server.tensors.signature import ModelTensor, Signature
 
 # Bytes of strings that take about a millisecond to take apart.
 _MANY = 64 << 10

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.backends.base import Array
-from fovea_engines.triton_messages import model_config_messages
+from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.scheduling.job import Outputs
-from fovea_server.v2.datatypes import NUMPY, protocol_name
-from fovea_server.v2.messages import InferRequest
+from fovea_server.tensors.datatypes import NUMPY, protocol_name
+from fovea_server.tensors.messages import InferRequest
 
 Maker = Callable[[InferRequest], Array]
 

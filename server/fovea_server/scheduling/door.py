@@ -6,8 +6,8 @@ import time
 from types import TracebackType
 
 from fovea_preprocess.errors import ShuttingDown
-from fovea_server.v2.check import request_prefix
-from fovea_server.v2.messages import InferRequest
+from fovea_server.tensors.check import request_prefix
+from fovea_server.tensors.messages import InferRequest
 
 
 class Door:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from fovea_engines.ensemble import EnsembleStep
+from fovea_engines.repository.ensemble import EnsembleStep
 from fovea_preprocess.errors import FoveaError
 from fovea_server.scheduling.base import HasScheduler
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.door import Door
 from fovea_server.scheduling.job import Outputs
-from fovea_server.statistics import FailureReason, ModelStatistics, Spans
-from fovea_server.v2.messages import (
+from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
+from fovea_server.tensors.messages import (
     InferRequest,
     InferResponse,
     InputTensor,

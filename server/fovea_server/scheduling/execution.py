@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fovea_engines.backends.base import Array, Session
+from fovea_engines.session import Array, Session
 from fovea_preprocess.errors import FoveaError, InferenceFailed
 from fovea_server.scheduling.job import Outputs
-from fovea_server.statistics import Spans
-from fovea_server.v2.check import Checked
+from fovea_server.statistics.model import Spans
+from fovea_server.tensors.check import Checked
 
 log = logging.getLogger(__name__)
 

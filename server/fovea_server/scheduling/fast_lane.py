@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fovea_server.v2.check import Checked
+from fovea_server.tensors.check import Checked
 
 # Nanoseconds of a call. What goes to a thread and back costs about half of this, and nothing else
 # is answered meanwhile.

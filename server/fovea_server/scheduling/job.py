@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from fovea_engines.backends.base import Array
-from fovea_server.v2.check import Checked
-from fovea_server.v2.messages import InferRequest
+from fovea_engines.session import Array
+from fovea_server.tensors.check import Checked
+from fovea_server.tensors.messages import InferRequest
 
 Outputs = dict[str, Array]
 """An array per output of the engine."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any
 
-from fovea_engines.backends.base import Session
-from fovea_engines.ensemble import EnsembleStep
+from fovea_engines.repository.ensemble import EnsembleStep
+from fovea_engines.session import Session
 from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.batching import Batching, DynamicBatching, OneByOne
@@ -19,8 +19,8 @@ from fovea_server.scheduling.ensemble import EnsembleScheduler
 from fovea_server.scheduling.ordering import OrderedScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.scheduling.waiting import QueuePolicy, WaitingRoom
-from fovea_server.statistics import ModelStatistics
-from fovea_server.v2.signature import Signature
+from fovea_server.statistics.model import ModelStatistics
+from fovea_server.tensors.signature import Signature
 
 # Microseconds that a sequence may be idle where its model does not say; Triton's.
 _IDLE_US = 1_000_000

@@ -6,7 +6,7 @@ import asyncio
 
 from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.base import Scheduler
-from fovea_server.v2.messages import InferRequest, InferResponse
+from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
 class OrderedScheduler(Around):

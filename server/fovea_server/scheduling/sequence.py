@@ -16,14 +16,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from fovea_engines.backends.base import Array
+from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.controls import Controls, States
 from fovea_server.scheduling.job import Outputs
-from fovea_server.v2.check import Checked
-from fovea_server.v2.messages import InferRequest, InferResponse
+from fovea_server.tensors.check import Checked
+from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from fovea_engines.triton_messages import model_config_messages
+from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_server.scheduling.job import Job
 
 

@@ -8,8 +8,8 @@ from .surface import run_python
 CALIBRATE = """
 import json
 import tensorrt_bindings as trt
-from fovea_engines.calibration.ranges import Origin, Ranges
-from fovea_engines.calibration.tensorrt10 import cache_bytes, entropy_calibrator
+from fovea_engines.build.calibration.ranges import Origin, Ranges
+from fovea_engines.build.calibration.tensorrt10 import cache_bytes, entropy_calibrator
 
 ranges = Ranges(Origin("m", "p", "i", "percentile"), 3, {"images": (0.0, 1.0)})
 cache = cache_bytes(ranges, trt.__version__)
@@ -28,7 +28,7 @@ print(json.dumps([
 
 REFUSE = """
 import tensorrt_bindings as trt
-from fovea_engines.calibration.tensorrt10 import entropy_calibrator
+from fovea_engines.build.calibration.tensorrt10 import entropy_calibrator
 from fovea_preprocess.errors import BackendUnavailable
 try:
     entropy_calibrator(trt, b"")

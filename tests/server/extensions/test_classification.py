@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.v2.classification import check_class_type, classify
-from fovea_server.v2.messages import OutputTensor
+from fovea_server.tensors.classification import check_class_type, classify
+from fovea_server.tensors.messages import OutputTensor
 
 
 def classes(array, datatype: str, k: int, labels=None, *, batched: bool = True) -> OutputTensor:

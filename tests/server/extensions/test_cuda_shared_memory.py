@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.engines.fake_device import fake_gpu
 
-from fovea_engines.cuda.gpu import gpu_here
+from fovea_engines.device import gpu_here
 from fovea_preprocess.errors import (
     AlreadyExists,
     BackendUnavailable,
@@ -14,7 +14,7 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
-from fovea_server.v2.cuda_shared_memory import CudaRegion, CudaSharedMemory
+from fovea_server.extensions.cuda_shared_memory import CudaRegion, CudaSharedMemory
 
 SIZE = 4096
 

@@ -15,15 +15,15 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fovea_engines.build import build
-from fovea_engines.options import PredictOptions
-from fovea_engines.plan import BuildPlan
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidRequest, Unavailable
+from fovea_server.dataplane.service import Service
 from fovea_server.metrics.server import MetricsServer
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
-from fovea_server.v2.messages import InferRequest, InputTensor
-from fovea_server.v2.service import Service
+from fovea_server.tensors.messages import InferRequest, InputTensor
 
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
 SIMPLE = {"model": "simple", "version": "1"}

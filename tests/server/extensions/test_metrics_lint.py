@@ -7,17 +7,17 @@ import re
 
 import pytest
 
-from fovea_engines.cuda.readings import GpuReading
+from fovea_engines.backends.cuda.readings import GpuReading
+from fovea_server.images.job import Timing
+from fovea_server.images.stages import Stages, stage_family
 from fovea_server.metrics import machine
 from fovea_server.metrics.cache import cache_families
-from fovea_server.metrics.durations import Durations
 from fovea_server.metrics.machine import Machine
 from fovea_server.metrics.models import model_families
 from fovea_server.metrics.process import Process
-from fovea_server.metrics.stages import Stages, stage_family
-from fovea_server.metrics.text import Family, gauge, label_name, render
-from fovea_server.pictures.job import Timing
 from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.statistics.durations import Durations
+from fovea_server.statistics.family import Family, gauge, label_name, render
 
 ABBREVIATIONS = set(
     ["s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"]

@@ -9,10 +9,10 @@ import tritonclient.utils.shared_memory as client
 from tests.engines.fake_device import fake_gpu
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
-from fovea_server.v2.cuda_shared_memory import CudaSharedMemory
-from fovea_server.v2.messages import OutputTensor
-from fovea_server.v2.regions import Regions
-from fovea_server.v2.shared_memory import SharedMemory
+from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
+from fovea_server.extensions.regions import Regions
+from fovea_server.extensions.shared_memory import SharedMemory
+from fovea_server.tensors.messages import OutputTensor
 
 SIZE = 256
 OUTPUT = OutputTensor("OUTPUT0", "INT32", np.arange(16, dtype=np.int32).reshape(1, 16))

@@ -16,7 +16,7 @@ from fovea_preprocess.errors import (
     RegionFailed,
     Unsupported,
 )
-from fovea_server.v2.shared_memory import Region, SharedMemory
+from fovea_server.extensions.shared_memory import Region, SharedMemory
 
 SIZE = 10_000
 

@@ -11,8 +11,8 @@ from fovea_preprocess.errors import (
     NotFound,
     Unsupported,
 )
-from fovea_server.statistics import Spans
-from fovea_server.v2.trace import TraceSettings
+from fovea_server.extensions.trace import TraceSettings
+from fovea_server.statistics.model import Spans
 
 DEFAULT = {
     "trace_level": ["OFF"],

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fovea_preprocess.errors import MalformedJson
-from fovea_server.http.long_array import parse_long
-from fovea_server.http.tensor_json import elements_of
+from fovea_server.http.v2.long_array import parse_long
+from fovea_server.http.v2.tensor_json import elements_of
 
 COUNT = 60_000
 

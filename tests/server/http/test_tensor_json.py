@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
-from fovea_server.http.tensor_json import data_json, elements_of
-from fovea_server.v2.messages import OutputTensor
+from fovea_server.http.v2.tensor_json import data_json, elements_of
+from fovea_server.tensors.messages import OutputTensor
 
 
 def output(datatype: str, array) -> OutputTensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.server.scheduling.golden import Served, rows
 
-from fovea_server.v2.messages import InferResponse
+from fovea_server.tensors.messages import InferResponse
 
 
 class Askers:

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.backends.base import Array, Session
 from fovea_engines.backends.registry import open_session
-from fovea_engines.model_config import read_config
+from fovea_engines.repository.model_config import read_config
+from fovea_engines.session import Array, Session
 from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
-from fovea_server.statistics import ModelStatistics
-from fovea_server.v2 import byte_strings
-from fovea_server.v2.datatypes import NAMES
-from fovea_server.v2.messages import InferRequest, InferResponse, InputTensor
+from fovea_server.statistics.model import ModelStatistics
+from fovea_server.tensors import byte_strings
+from fovea_server.tensors.datatypes import NAMES
+from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 
 
 class Gate:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.server.scheduling.golden import Served, rows, strings
 
-from fovea_server.v2.messages import InferResponse, RequestedOutput
+from fovea_server.tensors.messages import InferResponse, RequestedOutput
 
 Serve = Callable[..., Served]
 

@@ -7,8 +7,8 @@ import pytest
 
 from fovea_server.scheduling.batching import Decision, DynamicBatching, OneByOne
 from fovea_server.scheduling.job import Job
-from fovea_server.v2.check import Checked
-from fovea_server.v2.messages import InferRequest
+from fovea_server.tensors.check import Checked
+from fovea_server.tensors.messages import InferRequest
 
 SECOND = 1_000_000_000
 

@@ -5,7 +5,7 @@ import pytest
 from tests.server.scheduling.golden import strings
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.v2.byte_strings import decode, encode
+from fovea_server.tensors.byte_strings import decode, encode
 
 
 def test_what_is_encoded_is_decoded_again() -> None:

@@ -11,7 +11,7 @@ from tests.server.scheduling.golden import Served, rows
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
 from fovea_server.scheduling.base import HasScheduler
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.v2.messages import InferResponse, OutputTensor, RequestedOutput
+from fovea_server.tensors.messages import InferResponse, OutputTensor, RequestedOutput
 
 Serve = Callable[..., Served]
 

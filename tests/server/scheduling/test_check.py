@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from tests.server.scheduling.golden import rows, strings, wire
 
-from fovea_engines.backends.base import Array
+from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.v2.check import RequestCheck
-from fovea_server.v2.messages import InferRequest, InputTensor, RequestedOutput
-from fovea_server.v2.signature import ModelTensor, Signature
+from fovea_server.tensors.check import RequestCheck
+from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
+from fovea_server.tensors.signature import ModelTensor, Signature
 
 UNKNOWN = "[request id: <id_unknown>] "
 NOTE = (

@@ -11,8 +11,8 @@ from tests.server.scheduling.golden import Served, rows
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, QueueFull
 from fovea_server.scheduling.base import HasScheduler, Scheduler
-from fovea_server.statistics import FailureReason
-from fovea_server.v2.messages import InferResponse
+from fovea_server.statistics.model import FailureReason
+from fovea_server.tensors.messages import InferResponse
 
 Serve = Callable[..., Served]
 

@@ -11,8 +11,8 @@ from tests.server.scheduling.askers import Askers
 from tests.server.scheduling.golden import Served, rows, strings
 
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, ModelNotReady, ShuttingDown
-from fovea_server.statistics import FailureReason
-from fovea_server.v2.messages import InferResponse
+from fovea_server.statistics.model import FailureReason
+from fovea_server.tensors.messages import InferResponse
 
 Serve = Callable[..., Served]
 

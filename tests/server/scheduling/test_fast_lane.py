@@ -14,7 +14,7 @@ from tests.server.scheduling.golden import Served, rows
 
 from fovea_engines.backends.registry import open_session
 from fovea_server.scheduling.fast_lane import FastLane
-from fovea_server.v2.check import Checked
+from fovea_server.tensors.check import Checked
 
 Serve = Callable[..., Served]
 

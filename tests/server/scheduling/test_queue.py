@@ -12,8 +12,8 @@ from fovea_preprocess.errors import (
     DeadlineExceeded,
     QueueFull,
 )
-from fovea_server.statistics import FailureReason
-from fovea_server.v2.messages import InferResponse
+from fovea_server.statistics.model import FailureReason
+from fovea_server.tensors.messages import InferResponse
 
 Serve = Callable[..., Served]
 

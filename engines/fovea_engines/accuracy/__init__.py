@@ -1,1 +1,0 @@
-"""How accurate a detector is on labelled pictures, by COCO's rules."""

@@ -1,0 +1,1 @@
+"""One NVIDIA GPU: memory, streams, events, graphs and kernels."""

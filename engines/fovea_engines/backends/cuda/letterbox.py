@@ -1,0 +1,182 @@
+"""The letterbox on the GPU: pictures cross the bus as they are, and become a batch there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+
+import numpy as np
+
+from fovea_engines.backends.cuda.base import Device, DeviceMemory, PinnedMemory, Stream
+from fovea_engines.backends.cuda.nvrtc import compile_cuda
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.placed import PlacedPicture
+from fovea_preprocess.spec import PreprocessSpec
+
+# As `struct Picture` in letterbox.cu.
+PICTURE = np.dtype(
+    [
+        ("pixels", np.int64),
+        *((name, np.int64) for name in ("start_x", "start_y", "step_x", "step_y")),
+        *((name, np.int32) for name in ("width", "height", "left", "top", "right", "bottom")),
+        ("filtered", np.int32),
+    ],
+    align=True,
+)
+_ONE = 1 << 40
+_BLOCK = (32, 8, 1)
+_ELEMENTS = {"uint8": "unsigned char", "float16": "Half", "float32": "float"}
+
+
+class LetterboxKernel:
+    """Fills a batch as `Preprocessor` does, within one grey level.
+
+    Attributes:
+        spec: what the rows look like.
+    """
+
+    def __init__(self, device: Device, image: bytes, spec: PreprocessSpec) -> None:
+        """Load the kernel; inside `device.current()`.
+
+        Args:
+            device: where.
+            image: of `compile_letterbox` for the same spec.
+            spec: what the rows look like.
+        """
+        self.spec = spec
+        self._kernel = device.kernel(image, "letterbox")
+
+    def pack(self, pictures: Sequence[PlacedPicture], rows: int, staging: PinnedMemory) -> int:
+        """Write pictures, and where they go, for one copy to the GPU.
+
+        Args:
+            pictures: of any sizes.
+            rows: of the batch; those past the last picture become padding alone.
+            staging: at least `packed_size` bytes.
+
+        Returns:
+            How many bytes of `staging` to copy.
+
+        Raises:
+            ValueError: more pictures than rows, or they do not fit into `staging`.
+        """
+        size = packed_size(rows, sum(picture.pixels.nbytes for picture in pictures))
+        if len(pictures) > rows or size > staging.array.size:
+            raise ValueError(
+                f"{len(pictures)} pictures in {rows} rows take {size} bytes; "
+                f"{staging.array.size} are there"
+            )
+        table = np.zeros(rows, PICTURE)
+        start = table.nbytes
+        for entry, picture in zip(table, pictures, strict=False):
+            pixels = picture.pixels
+            _describe(entry, start, picture.map)
+            end = start + pixels.nbytes
+            np.copyto(staging.array[start:end].reshape(pixels.shape), pixels)
+            start = end
+        staging.array[: table.nbytes] = table.view(np.uint8)
+        return size
+
+    def __call__(
+        self, stream: Stream, staged: DeviceMemory, rows: int, batch: DeviceMemory
+    ) -> None:
+        """Enqueue it; fit for a recorded graph, as all that varies is in `staged`.
+
+        Args:
+            stream: where.
+            staged: what `pack` wrote, on the GPU.
+            rows: as it was packed with.
+            batch: at least `rows` rows of the spec's shape and dtype.
+        """
+        grid = (-(-self.spec.width // _BLOCK[0]), -(-self.spec.height // _BLOCK[1]), rows)
+        addresses = np.uint64(staged.address), np.uint64(batch.address)
+        self._kernel(stream, grid, _BLOCK, *addresses)
+
+    def close(self) -> None:
+        """Give it back. Calling it again does nothing."""
+        self._kernel.close()
+
+
+def packed_size(rows: int, pixel_bytes: int) -> int:
+    """Bytes that `LetterboxKernel.pack` writes.
+
+    Args:
+        rows: of the batch.
+        pixel_bytes: of all its pictures together.
+    """
+    return rows * PICTURE.itemsize + pixel_bytes
+
+
+def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes:
+    """The kernel for one spec; needs no GPU.
+
+    Args:
+        spec: what the rows look like.
+        target: of `compile_cuda`; the default is PTX for every GPU that is supported.
+
+    Raises:
+        BackendUnavailable: NVRTC is not installed.
+        BuildError: this NVRTC does not know the target.
+    """
+    return compile_cuda(source(), "letterbox.cu", target, definitions(spec))
+
+
+def source() -> str:
+    """The kernel's CUDA C++."""
+    return (resources.files("fovea_engines.backends.cuda") / "letterbox.cu").read_text(
+        encoding="utf-8"
+    )
+
+
+def definitions(spec: PreprocessSpec) -> list[str]:
+    """The compiler's options that make the kernel one for a spec."""
+    gains, offsets = [1.0] * 3, [0.0] * 3
+    if spec.dtype != "uint8":
+        gains = [spec.scale / std for std in spec.std]
+        offsets = [-mean / std for mean, std in zip(spec.mean, spec.std, strict=True)]
+    values = {
+        "HEIGHT": spec.height,
+        "WIDTH": spec.width,
+        "PAD": spec.pad,
+        "NHWC": int(spec.layout == "NHWC"),
+        "BGR": int(spec.channels == "BGR"),
+        "ELEMENT": _ELEMENTS[spec.dtype],
+        "GAINS": ",".join(f"{float(gain)!r}f" for gain in gains),
+        "OFFSETS": ",".join(f"{float(offset)!r}f" for offset in offsets),
+    }
+    return [f"-D{name}={value}" for name, value in values.items()]
+
+
+def _describe(entry: np.void, pixels: int, box: LetterboxMap) -> None:
+    rows, columns = box.visible
+    x = _edges(box.source_width, box.scaled_width, box.offset_x, columns)
+    y = _edges(box.source_height, box.scaled_height, box.offset_y, rows)
+    entry["pixels"] = pixels
+    entry["start_x"], entry["step_x"] = _positions(*x, columns)
+    entry["start_y"], entry["step_y"] = _positions(*y, rows)
+    entry["width"], entry["height"] = box.source_width, box.source_height
+    entry["left"], entry["right"] = columns.start, columns.stop
+    entry["top"], entry["bottom"] = rows.start, rows.stop
+    # The host leaves crops to Pillow.
+    entry["filtered"] = (_length(columns), _length(rows)) != (box.scaled_width, box.scaled_height)
+
+
+def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float, float]:
+    """Where the part of the picture that is visible begins and ends, in pixels of the picture."""
+    if _length(visible) == scaled:
+        return 0.0, float(source)
+    scale = scaled / source
+    # Pillow keeps the edges of a crop in single precision.
+    return float(np.float32(-offset / scale)), float(
+        np.float32((_length(visible) - offset) / scale)
+    )
+
+
+def _positions(begin: float, end: float, visible: slice) -> tuple[int, int]:
+    """Position of the input's pixel 0 in the picture, and the step to the next; 2^-40 pixels."""
+    step = round((end - begin) * _ONE / _length(visible))
+    return round(begin * _ONE) + (step * (1 - 2 * visible.start) - _ONE) // 2, step
+
+
+def _length(span: slice) -> int:
+    return int(span.stop - span.start)

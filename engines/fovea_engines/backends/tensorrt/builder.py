@@ -1,0 +1,137 @@
+"""From an ONNX model with precision written into it to a serialized engine, the plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fovea_engines.backends.tensorrt.capabilities import check_capabilities
+from fovea_engines.backends.tensorrt.compat import Runtime, tensor_spec
+from fovea_engines.backends.tensorrt.engine_layers import engine_layers
+from fovea_engines.backends.tensorrt.layers import PlanLayers
+from fovea_engines.backends.tensorrt.log import without_noise
+from fovea_engines.backends.tensorrt.monitor import Phases, progress_monitor, run_cancellable
+from fovea_engines.backends.tensorrt.network import parse_network
+from fovea_engines.backends.tensorrt.network_layers import network_layers
+from fovea_engines.backends.tensorrt.plugins import load_plugins
+from fovea_engines.backends.tensorrt.profiles import add_profiles
+from fovea_engines.backends.tensorrt.timing_cache import timing_cache
+from fovea_engines.progress import Progress
+from fovea_engines.repository.options import BuilderOptions
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import BuildError, UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A serialized engine, and what is known of it without loading it.
+
+    Attributes:
+        data: its bytes.
+        inputs: in the model's order.
+        outputs: in the model's order.
+        layers: what it is made of.
+        warnings: what TensorRT said.
+    """
+
+    data: bytes = field(repr=False)
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    layers: PlanLayers = field(repr=False)
+    warnings: tuple[str, ...] = field(repr=False)
+
+
+def build_plan(
+    model: bytes,
+    options: BuilderOptions,
+    runtime: Runtime,
+    progress: Progress | None = None,
+    timings: Path | None = None,
+) -> Plan:
+    """Build a plan.
+
+    Args:
+        model: ONNX bytes, weights inside, of the precision that is wanted.
+        options: how.
+        runtime: from `load_runtime`.
+        progress: is told what TensorRT is at.
+        timings: file that TensorRT keeps timings in, from `timing_cache_file`; None keeps none, and
+            neither does TensorRT-RTX.
+
+    Raises:
+        InvalidOption: an option does not fit the model or this TensorRT.
+        UnsupportedModel: TensorRT does not take the model; the message says which part.
+        InvalidModel: the bytes are no model.
+        BuildError: TensorRT gives no plan.
+        BackendUnavailable: it cannot build on this machine.
+        KeyboardInterrupt: Ctrl-C; the build has stopped.
+    """
+    check_capabilities(options.capabilities, runtime)
+    load_plugins(runtime, options.plugins)
+    phases = Phases(progress or Progress())
+    with runtime.log.collect() as messages:
+        builder = runtime.builder()
+        network = parse_network(runtime, builder, model)
+        config = _configure(runtime, builder, network, options)
+        monitor = progress_monitor(runtime.trt, phases)
+        config.progress_monitor = monitor
+        with _timings(runtime, config, timings):
+            plan = run_cancellable(
+                lambda: builder.build_serialized_network(network, config), phases
+            )
+            if plan is None:
+                raise _failure(messages)
+    data = bytes(memoryview(plan))
+    inputs = map(network.get_input, range(network.num_inputs))
+    outputs = map(network.get_output, range(network.num_outputs))
+    return Plan(
+        data=data,
+        inputs=tuple(map(tensor_spec, inputs)),
+        outputs=tuple(map(tensor_spec, outputs)),
+        layers=_layers(runtime, data, network),
+        warnings=tuple(messages),
+    )
+
+
+def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOptions) -> Any:
+    trt = runtime.trt
+    config = builder.create_builder_config()
+    config.builder_optimization_level = options.level
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    # Else float32 would be multiplied as TF32, of 10 bits: FP32 is what the source computes.
+    config.clear_flag(trt.BuilderFlag.TF32)
+    runtime.allow_capture(config)
+    if options.workspace is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
+    runtime.set_target(config, options.capabilities)
+    add_profiles(builder, config, network, options.profiles)
+    return config
+
+
+def _timings(runtime: Runtime, config: Any, file: Path | None) -> AbstractContextManager[None]:
+    return nullcontext() if file is None or runtime.ahead_of_time else timing_cache(config, file)
+
+
+def _layers(runtime: Runtime, plan: bytes, network: Any) -> PlanLayers:
+    loaded = None if runtime.ahead_of_time else engine_layers(runtime, plan)
+    return loaded or network_layers(network)
+
+
+def _failure(messages: Sequence[str]) -> BuildError:
+    said = [text for text in map(without_noise, messages) if text]
+    reason = said[-1] if said else "it does not say why"
+    if re.search("no runners that implement|any implementation for node", reason):
+        return UnsupportedModel(
+            f"TensorRT has no kernel for a part of the model ({reason}): export the model without "
+            "it, or give more --workspace"
+        )
+    if re.search("out of ?memory|insufficient memory", reason, re.IGNORECASE):
+        return BuildError(
+            f"the GPU has not the memory for this build ({reason}): free it, or give less "
+            "--workspace"
+        )
+    return BuildError(f"TensorRT gives no plan: {reason}")

@@ -1,0 +1,219 @@
+"""TensorRT 10.13 and newer, 11, and TensorRT-RTX: loaded when asked for, and where they differ.
+
+Differences are found by looking for attributes, never by comparing versions, and only in this
+file; the others of this package use what all three have. So that a test can look up in the real
+bindings whatever is used (tests/engines/api_surface), names say what they hold:
+
+- the module is always called `trt`, and what all three have is written ``trt.Builder``;
+- what only some have is looked for first in the same function, as in
+  ``hasattr(trt, "ComputeCapability")``;
+- objects are called by their class: `builder` Builder, `config` IBuilderConfig, `network`
+  INetworkDefinition, `parser` OnnxParser, `layer` ILayer, `tensor` ITensor, `engine` ICudaEngine,
+  `context` IExecutionContext, `inspector` EngineInspector, `timing_cache` ITimingCache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from threading import Lock
+from typing import Any
+
+from fovea_engines.backends.registry import install_backend
+from fovea_engines.backends.tensorrt.log import Log, logger, without_noise
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import BackendUnavailable
+
+TENSORRT = "tensorrt"
+RTX = "tensorrt-rtx"
+
+# Backend -> its modules, of which the first that is there counts.
+_MODULES = {TENSORRT: ("tensorrt",), RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings")}
+
+# TensorRT's names of element types -> numpy's.
+_DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "FP8": "float8",
+    "FP4": "float4",
+    "INT64": "int64",
+    "INT32": "int32",
+    "INT8": "int8",
+    "INT4": "int4",
+    "UINT8": "uint8",
+    "BOOL": "bool",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runtime:
+    """One TensorRT in this process.
+
+    Attributes:
+        backend: "tensorrt" or "tensorrt-rtx".
+        trt: its module.
+        logger: what it takes wherever it takes a logger; there is one in a process.
+        log: what the logger writes to.
+    """
+
+    backend: str
+    trt: Any
+    logger: Any
+    log: Log
+
+    @property
+    def version(self) -> str:
+        """As in "11.4.0.106"."""
+        return str(self.trt.__version__)
+
+    @property
+    def ahead_of_time(self) -> bool:
+        """Whether it builds for GPUs that are not here, whose kernels it compiles at load.
+
+        It then times nothing at build, and keeps no timing cache.
+        """
+        return hasattr(self.trt, "ComputeCapability")
+
+    @property
+    def compute_capabilities(self) -> tuple[str, ...]:
+        """What it builds for ahead of time, e.g. "89"; empty where it builds for the GPU here."""
+        kinds = getattr(self.trt, "ComputeCapability", None)
+        names = [] if kinds is None else list(kinds.__members__)
+        return tuple(name.removeprefix("SM") for name in names if name.startswith("SM"))
+
+    def builder(self) -> Any:
+        """A new `Builder`.
+
+        Raises:
+            BackendUnavailable: TensorRT builds for the GPU that is here, and there is none.
+        """
+        trt = self.trt
+        with self.log.collect() as messages:
+            try:
+                return trt.Builder(self.logger)
+            except TypeError as error:  # pybind11's word for a factory that gave nothing
+                raise BackendUnavailable(
+                    f"TensorRT {self.version} cannot build here ({' '.join(messages) or error}): "
+                    "it takes an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without"
+                ) from error
+
+    def network(self, builder: Any) -> Any:
+        """A new strongly typed `INetworkDefinition`: every tensor has the type the model says."""
+        trt = self.trt
+        # A flag that a TensorRT without weak typing may one day drop.
+        flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+        return builder.create_network(0 if flag is None else 1 << int(flag))
+
+    def set_target(self, config: Any, capabilities: Sequence[str]) -> None:
+        """Let a build be for GPUs of these compute capabilities; for the one here if none are.
+
+        Args:
+            config: `IBuilderConfig`.
+            capabilities: of `compute_capabilities`.
+        """
+        if (kinds := getattr(self.trt, "ComputeCapability", None)) is None:
+            return
+        names = [f"SM{capability}" for capability in capabilities] or ["CURRENT"]
+        config.num_compute_capabilities = len(names)
+        for position, name in enumerate(names):
+            config.set_compute_capability(getattr(kinds, name), position)
+
+    def allow_capture(self, config: Any) -> None:
+        """Let an engine allocate nothing as it runs, so that its work fits into a CUDA graph.
+
+        Args:
+            config: `IBuilderConfig`.
+        """
+        trt = self.trt
+        flag = getattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", None)
+        if flag is not None:
+            config.set_flag(flag)
+
+    def objection(self, plan: bytes | memoryview) -> str | None:
+        """Why a plan cannot be loaded here, in TensorRT's words, where it can tell beforehand."""
+        trt = self.trt
+        runtime = trt.Runtime(self.logger)
+        validity_of = getattr(runtime, "get_engine_validity", None)
+        if validity_of is None:
+            return None
+        with self.log.collect() as messages:
+            validity, found = validity_of(plan)
+        if validity.name != "INVALID":
+            return None
+        kinds = trt.EngineInvalidityDiagnostics.__members__.items()
+        reasons = [name.replace("_", " ").lower() for name, bit in kinds if found & int(bit)]
+        return ", ".join(reasons) or " ".join(map(without_noise, messages)) or "not said"
+
+    def runtime_config(self, engine: Any, known: bytes = b"") -> tuple[Any, Any]:
+        """How execution contexts of an engine are made.
+
+        Kernels that RTX compiles for a shape are ready at its first batch, so that it can be
+        recorded in a CUDA graph as it will stay; RTX records none itself.
+
+        Args:
+            engine: `ICudaEngine`.
+            known: what the cache's `serialize` gave in an earlier process; another GPU's, or
+                another version's, is ignored.
+
+        Returns:
+            `IRuntimeConfig`; and RTX's `IRuntimeCache` of compiled kernels, None where they were
+            compiled at build.
+        """
+        runtime_config = engine.create_runtime_config()
+        if not hasattr(runtime_config, "create_runtime_cache"):
+            return runtime_config, None
+        cache = runtime_config.create_runtime_cache()
+        if known:
+            cache.deserialize(known)
+        runtime_config.set_runtime_cache(cache)
+        trt = self.trt
+        eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+        runtime_config.dynamic_shapes_kernel_specialization_strategy = eager
+        runtime_config.cuda_graph_strategy = trt.CudaGraphStrategy.DISABLED
+        return runtime_config, cache
+
+
+def dtype_name(dtype: Any) -> str:
+    """Numpy's name of a `trt.DataType`, e.g. "float16"."""
+    name = str(dtype.name)
+    return _DTYPES.get(name, name.lower())
+
+
+def tensor_spec(tensor: Any) -> TensorSpec:
+    """What an `ITensor` of a network is."""
+    return TensorSpec(tensor.name, dtype_name(tensor.dtype), tuple(tensor.shape))
+
+
+_LOADED: dict[str, Runtime] = {}
+_LOADING = Lock()
+
+
+def load_runtime(backend: str) -> Runtime:
+    """TensorRT or TensorRT-RTX; the same one every time.
+
+    Args:
+        backend: "tensorrt" or "tensorrt-rtx".
+
+    Raises:
+        BackendUnavailable: it is not installed, or its libraries are not; the message says what
+            to do.
+    """
+    with _LOADING:
+        if backend not in _LOADED:
+            trt, log = _import(backend), Log()
+            _LOADED[backend] = Runtime(backend, trt, logger(trt, log), log)
+        return _LOADED[backend]
+
+
+def _import(backend: str) -> Any:
+    problems = []
+    for module in _MODULES[backend]:
+        try:
+            return import_module(module)
+        except ImportError as error:
+            problems.append(str(error))
+    raise BackendUnavailable(
+        f"backend {backend!r} cannot be used ({'; '.join(problems)}): {install_backend(backend)}"
+    )

@@ -1,0 +1,171 @@
+"""A TensorRT engine in a version folder: the plan, its layers, and the ONNX it was built from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.tensorrt.builder import build_plan
+from fovea_engines.backends.tensorrt.capabilities import check_capabilities
+from fovea_engines.backends.tensorrt.compat import Runtime, load_runtime
+from fovea_engines.backends.tensorrt.foreign import PlanFile, read_plan_file
+from fovea_engines.backends.tensorrt.kernel_cache import keep_kernels, known_kernels
+from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
+from fovea_engines.backends.tensorrt.ledger import BuildKey, Ledger, duration
+from fovea_engines.backends.tensorrt.letterbox_file import open_letterbox, write_letterbox
+from fovea_engines.backends.tensorrt.picture_session import TensorRTPictureSession
+from fovea_engines.backends.tensorrt.plugins import load_plugins
+from fovea_engines.backends.tensorrt.session import TensorRTSession
+from fovea_engines.backends.tensorrt.timing_cache import timing_cache_file
+from fovea_engines.progress import Progress
+from fovea_engines.repository.options import BuilderOptions, Plugin, target
+from fovea_engines.repository.writing import write_file
+from fovea_preprocess.errors import BackendUnavailable, InvalidOption, OutOfMemory
+from fovea_preprocess.spec import PreprocessSpec
+
+ENGINE_FILE = "model.plan"
+_TURING = "75"
+_OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
+KEPT_FILE = "prepared.onnx"
+"""What the plan was built from: another TensorRT or another GPU builds its own of it."""
+
+
+def cache_folder() -> Path:
+    """Where timings are kept: of the user, not of a repository, as they hold for all of them."""
+    return Path.home() / ".cache" / "fovea" / "tensorrt"
+
+
+def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
+    """See that a plan can be built here for what it is wanted for.
+
+    Raises:
+        BackendUnavailable: the backend is not installed.
+        InvalidOption: it does not build for that GPU, or not in that precision.
+    """
+    check_capabilities(options.capabilities, load_runtime(backend))
+    if precision == "int8" and _TURING in options.capabilities:
+        raise InvalidOption(
+            "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and then "
+            "for all it builds for together: take --precision fp16 for 75, in a build of its own"
+        )
+
+
+def write_engine(
+    backend: str,
+    model: bytes,
+    options: BuilderOptions,
+    folder: Path,
+    progress: Progress,
+    *,
+    source: str,
+    precision: str,
+    preprocess: PreprocessSpec,
+) -> Path:
+    """Build a plan into a folder, with its letterbox, and keep what it was built from.
+
+    Args:
+        backend: "tensorrt" or "tensorrt-rtx".
+        model: ONNX, finished.
+        options: how.
+        folder: an existing one.
+        progress: is told what TensorRT is at, and how long it took the last time.
+        source: sha256 of the model's source, by which the last time is known.
+        precision: likewise.
+        preprocess: what the input's rows look like.
+
+    Returns:
+        Path of the plan.
+
+    Raises:
+        BuildError: no plan came out; see `build_plan` for this and others.
+    """
+    runtime, device = load_runtime(backend), target(options)
+    version = f"{backend} {runtime.version}"
+    key = BuildKey(source, precision, device, version, str(options))
+    cache = cache_folder()
+    ledger = Ledger(cache / "builds.json")
+    if (seconds := ledger.seconds(key)) is not None:
+        progress.note(f"the last time this took {duration(seconds)} for {device}")
+    began = perf_counter()
+    timings = timing_cache_file(cache, runtime, device)
+    plan = build_plan(model, options, runtime, progress, timings)
+    ledger.record(key, perf_counter() - began)
+    write_file(folder / ENGINE_FILE, plan.data)
+    write_file(folder / KEPT_FILE, model)
+    plan.layers.write(folder / LAYERS_FILE)
+    write_letterbox(folder, preprocess, progress)
+    return folder / ENGINE_FILE
+
+
+def open_engine(
+    backend: str, path: Path, *, max_batch: int, plugins: tuple[Plugin, ...] = ()
+) -> TensorRTSession:
+    """Load a plan, or what Ultralytics makes of one.
+
+    Args:
+        backend: "tensorrt" or "tensorrt-rtx".
+        path: the file.
+        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
+        plugins: libraries that it needs.
+
+    Raises:
+        InvalidModel: the file is no plan.
+        BackendUnavailable: another TensorRT made it, or for another GPU; or there is no GPU.
+        OutOfMemory: the GPU has not the memory.
+    """
+    from fovea_engines.backends.cuda.driver import open_device
+
+    runtime = load_runtime(backend)
+    file = read_plan_file(path)
+    if (reason := file.objection(backend, runtime.version)) is not None:
+        raise BackendUnavailable(reason)
+    device = open_device()
+    try:
+        load_plugins(runtime, plugins)
+        with device.current():
+            engine = _load(runtime, file, device)
+            known = known_kernels(path)
+            runtime_config, runtime_cache = runtime.runtime_config(engine, known)
+            make: Callable[..., TensorRTSession] = TensorRTSession
+            if (letterbox := open_letterbox(path.parent, device)) is not None:
+                make = partial(TensorRTPictureSession, letterbox=letterbox)
+            session = make(
+                engine,
+                device,
+                runtime.trt,
+                max_batch=max_batch,
+                runtime_config=runtime_config,
+                runtime_cache=runtime_cache,
+            )
+            if runtime_cache is not None:
+                # Every batch size has run once by now.
+                keep_kernels(runtime_cache, path, known)
+    except BaseException:
+        device.close()
+        raise
+    return session
+
+
+def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
+    """The `ICudaEngine` of a plan; the device is current."""
+    with file.plan() as data, runtime.log.collect() as messages:
+        if (reason := runtime.objection(data)) is not None:
+            raise BackendUnavailable(f"{file.path} was not built for {device.name}: {reason}")
+        engine = runtime.trt.Runtime(runtime.logger).deserialize_cuda_engine(data)
+    if engine is None and _OUT_OF_MEMORY.search(" ".join(messages)):
+        free, total = device.memory()
+        raise OutOfMemory(
+            f"{file.path} does not fit: {device.name} has {free / 1e6:,.1f} MB of "
+            f"{total / 1e6:,.1f} MB free; unload a model, or stop what else uses the GPU"
+        )
+    if engine is None:
+        raise BackendUnavailable(
+            f"TensorRT {runtime.version} cannot load {file.path} on {device.name} "
+            f"({' '.join(messages) or 'it does not say why'}): build it here"
+        )
+    return engine

@@ -1,0 +1,81 @@
+"""The layers of a TensorRT plan, as they are written beside it.
+
+TensorRT lists the layers of an engine that is loaded, kernels and all. A plan of TensorRT-RTX has
+no kernels until a GPU compiles it at load, so there the list is of the network that was built:
+layers as the ONNX file has them, before they are fused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from fovea_engines.repository.writing import write_file
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import InvalidModel, NotFound
+
+LAYERS_FILE = "layers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLayer:
+    """One layer.
+
+    Attributes:
+        name: of its ONNX node, or of the kernel that several became.
+        type: e.g. "convolution".
+        precision: element type that it computes in, e.g. "int8".
+        inputs: tensors it takes; of a network, without weights and shapes.
+        outputs: tensors it gives.
+    """
+
+    name: str
+    type: str
+    precision: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLayers:
+    """The layers of a plan, in order.
+
+    Attributes:
+        source: "engine": what runs, fused; "network": what was built, before it is fused.
+        layers: weights are none.
+    """
+
+    source: Literal["engine", "network"]
+    layers: tuple[PlanLayer, ...]
+
+    def write(self, path: Path) -> None:
+        """Write them as JSON."""
+        write_file(path, json.dumps(self.to_json()).encode() + b"\n")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return value
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write` wrote.
+
+        Raises:
+            NotFound: there is no such file.
+            InvalidModel: it holds no layers.
+        """
+        try:
+            layers: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
+        except FileNotFoundError as error:
+            raise NotFound(f"{path} is not there: build the engine again to list layers") from error
+        except ValidationError as error:
+            raise InvalidModel(f"{path} is damaged: build the engine again") from error
+        return layers
+
+
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(PlanLayers)

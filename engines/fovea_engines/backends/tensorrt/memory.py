@@ -1,0 +1,57 @@
+"""What a session takes of a GPU's memory, known before any of it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.tensorrt.tensors import Tensor
+from fovea_engines.plural import counted
+from fovea_preprocess.errors import OutOfMemory
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSize:
+    """The memory of one slot.
+
+    Attributes:
+        activations: bytes that the engine computes in.
+        buffers: bytes of inputs and outputs, and of pictures that become inputs.
+        rows: of the largest batch.
+    """
+
+    activations: int
+    buffers: int
+    rows: int
+
+    @classmethod
+    def of(cls, engine: Any, tensors: Iterable[Tensor], rows: int, pictures: int) -> Self:
+        """What a slot of an `ICudaEngine` takes for so many rows, and bytes of pictures."""
+        buffers = rows * sum(tensor.row_bytes for tensor in tensors) + pictures
+        return cls(engine.device_memory_size_v2, buffers, rows)
+
+
+def check_memory(device: Device, size: SlotSize, slots: int) -> None:
+    """Compare what slots will allocate with what is free; the device is current.
+
+    Raises:
+        OutOfMemory: it does not fit; with the figures and what to do.
+    """
+    needed = slots * (size.activations + size.buffers)
+    free, total = device.memory()
+    if needed <= free:
+        return
+    ways = [f"a build with a --max-batch below {size.rows}"] if size.rows > 1 else []
+    ways += ["stopping what else uses the GPU"]
+    raise OutOfMemory(
+        f"the engine needs {_megabytes(needed)} beside its weights, and {device.name} has "
+        f"{_megabytes(free)} of {_megabytes(total)} free: {counted(slots, 'slot')} of "
+        f"{_megabytes(size.activations)} to compute in and {_megabytes(size.buffers)} for inputs "
+        f"and outputs. What helps: {', '.join(ways)}"
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,81 @@
+"""Where pictures of any sizes lie on their way to the GPU, which letterboxes them there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+
+from fovea_engines.backends.cuda.base import Device, Stream
+from fovea_engines.backends.cuda.letterbox import LetterboxKernel, packed_size
+from fovea_engines.backends.tensorrt.buffer import Buffer
+from fovea_engines.backends.tensorrt.tensors import Tensor
+from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.placed import PlacedPicture
+from fovea_preprocess.spec import PreprocessSpec
+
+_FULL_HD = 1920 * 1080 * 3
+# Enough for 43 of these; the pictures of larger batches must be smaller.
+_MOST_OF_A_SLOT = 256 << 20
+
+
+def most_picture_bytes(spec: PreprocessSpec, rows: int) -> int:
+    """Size of the largest picture that a slot has room for in each row of its largest batch."""
+    own = spec.height * spec.width * 3
+    return max(own, min(_FULL_HD, _MOST_OF_A_SLOT // rows))
+
+
+def staging_bytes(spec: PreprocessSpec, rows: int) -> int:
+    """Memory of a `PictureBuffer`, on either side."""
+    return packed_size(rows, rows * most_picture_bytes(spec, rows))
+
+
+class PictureBuffer:
+    """Room for the pictures of the largest batch, on both sides.
+
+    Args:
+        device: current in this thread, as in every call.
+        letterbox: what makes a batch of them; not closed here.
+        inputs: of the engine.
+        rows: of the largest batch.
+
+    Raises:
+        InvalidModel: what the kernel writes is not the engine's one input.
+    """
+
+    def __init__(
+        self, device: Device, letterbox: LetterboxKernel, inputs: Sequence[Buffer], rows: int
+    ) -> None:
+        _check(letterbox.spec, [buffer.tensor for buffer in inputs])
+        self._device = device
+        self._letterbox = letterbox
+        self._batch = inputs[0].memory
+        size = staging_bytes(letterbox.spec, rows)
+        with ExitStack() as made:
+            self._memory = made.enter_context(closing(device.alloc(size)))
+            self._pinned = made.enter_context(closing(device.pinned(size)))
+            self._made = made.pop_all()
+
+    def send(self, pictures: Sequence[PlacedPicture], rows: int, stream: Stream) -> None:
+        """Copy pictures to where the GPU fetches them; enqueue that, and their letterbox.
+
+        Args:
+            pictures: at most `rows`, none larger than `most_picture_bytes`.
+            rows: of the input to fill; those past the last picture become padding.
+            stream: of the copy and the kernel.
+        """
+        size = self._letterbox.pack(pictures, rows, self._pinned)
+        self._device.copy_in(self._memory, self._pinned, size, stream)
+        self._letterbox(stream, self._memory, rows, self._batch)
+
+    def close(self) -> None:
+        """Give both sides back."""
+        self._made.close()
+
+
+def _check(spec: PreprocessSpec, inputs: Sequence[Tensor]) -> None:
+    # On the GPU, nothing else would keep the kernel from writing beyond the end.
+    if [(i.row, i.dtype.name) for i in inputs] != [(spec.row_shape, spec.dtype)]:
+        raise InvalidModel(
+            f"the letterbox kernel beside the engine makes rows of {spec.dtype} "
+            f"{list(spec.row_shape)}, which is not what the engine takes: build it again"
+        )

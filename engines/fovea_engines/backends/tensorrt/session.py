@@ -1,0 +1,190 @@
+"""A TensorRT engine, loaded: batches in, arrays out, several of them side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.cuda.letterbox import LetterboxKernel
+from fovea_engines.backends.feeds import check_feeds
+from fovea_engines.backends.tensorrt.buckets import Bucket, choose_buckets, read_profiles
+from fovea_engines.backends.tensorrt.contexts import Contexts
+from fovea_engines.backends.tensorrt.lane import Recorder
+from fovea_engines.backends.tensorrt.memory import SlotSize, check_memory
+from fovea_engines.backends.tensorrt.pictures import staging_bytes
+from fovea_engines.backends.tensorrt.slot import Slot
+from fovea_engines.backends.tensorrt.tensors import Tensor, read_inputs, read_outputs
+from fovea_engines.session import Array, Closing
+from fovea_preprocess.errors import DeviceLost, InferenceFailed
+
+# One copies while the other computes; more only wait for the same GPU.
+DEFAULT_SLOTS = 2
+
+
+class TensorRTSession(Closing):
+    """A `Session` over a pool of slots, each of which holds one batch at a time.
+
+    A batch is padded up to the nearest bucket, and split where it is larger than the largest.
+    All memory is taken here; calls take none on the GPU.
+
+    Args:
+        engine: an `ICudaEngine`; let go of with the session.
+        device: the GPU that it was deserialised on; closed with the session.
+        trt: the module of the engine.
+        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
+        slots: batches side by side.
+        runtime_config: an `IRuntimeConfig` of the engine; None makes one with its defaults.
+        runtime_cache: the `IRuntimeCache` that it was given; let go of with the session.
+        graphs: record a CUDA graph per bucket. Not together with a `runtime_config` by which
+            TensorRT-RTX records graphs itself.
+        letterbox: of `TensorRTPictureSession`.
+
+    Raises:
+        OutOfMemory: the GPU has not the memory; nothing is taken.
+        UnsupportedModel: the engine has inputs or outputs that cannot be served.
+        InferenceFailed: the engine does not run.
+
+    Attributes:
+        inputs: in the engine's order.
+        outputs: in the engine's order.
+        max_batch: most rows one call may carry; 0 when the model has no batch dimension.
+        concurrency: the number of slots.
+        steady: False: a call waits for a slot, and for the GPU.
+    """
+
+    steady = False
+
+    def __init__(
+        self,
+        engine: Any,
+        device: Device,
+        trt: Any,
+        *,
+        max_batch: int,
+        slots: int = DEFAULT_SLOTS,
+        runtime_config: Any = None,
+        runtime_cache: Any = None,
+        graphs: bool = True,
+        letterbox: LetterboxKernel | None = None,
+    ) -> None:
+        self.max_batch = max_batch
+        self.concurrency = slots
+        self._device = device
+        self._runtime_cache = runtime_cache
+        self._free: SimpleQueue[Slot | None] = SimpleQueue()
+        self._closed = False
+        self._closing = threading.Lock()
+        with device.current(), ExitStack() as made:
+            if letterbox is not None:
+                made.enter_context(closing(letterbox))
+            inputs = read_inputs(engine, batched=max_batch > 0)
+            buckets = choose_buckets(read_profiles(engine, inputs), max(1, max_batch))
+            self._largest = buckets[-1].rows
+            pictures = 0 if letterbox is None else staging_bytes(letterbox.spec, self._largest)
+            contexts = Contexts(engine, inputs, trt, runtime_config)
+            outputs = _outputs(engine, device, contexts, buckets[-1], batched=max_batch > 0)
+            size = SlotSize.of(engine, (*inputs, *outputs), self._largest, pictures)
+            check_memory(device, size, slots)
+            recorder = Recorder(device, wanted=graphs)
+            for _ in range(slots):
+                slot = Slot(
+                    device,
+                    contexts,
+                    inputs,
+                    outputs,
+                    buckets,
+                    size.activations,
+                    recorder,
+                    letterbox,
+                )
+                self._free.put(made.enter_context(closing(slot)))
+            self._made = made.pop_all()
+        self._outputs = outputs
+        self.inputs = tuple(tensor.spec for tensor in inputs)
+        self.outputs = tuple(tensor.spec for tensor in outputs)
+
+    def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
+        """Run one batch; see `Session.infer`. A GPU does the same whether it is alone or not."""
+        if self._closed:
+            raise _closed()
+        check_feeds(self.inputs, self.max_batch, feeds)
+        with self._slot() as slot:
+            if self.max_batch:
+                return self._infer(slot, feeds)
+            outputs = self._infer(slot, {name: array[None] for name, array in feeds.items()})
+            return {name: array.reshape(array.shape[1:]) for name, array in outputs.items()}
+
+    @contextmanager
+    def _slot(self) -> Iterator[Slot]:
+        """A slot that nobody else has, where the device is current; waits for one."""
+        slot = self._free.get()
+        try:
+            if slot is None:
+                raise _closed()
+            with self._device.current():
+                try:
+                    yield slot
+                except InferenceFailed as error:
+                    self._check_device(error)
+                    raise
+        finally:
+            self._free.put(slot)
+
+    def _check_device(self, cause: InferenceFailed) -> None:
+        """After a kernel has crashed, CUDA answers every call with that error."""
+        try:
+            self._device.memory()
+        except InferenceFailed:
+            raise DeviceLost(
+                f"{self._device.name} does not answer any more ({cause}): restart the server"
+            ) from cause
+
+    def _infer(self, slot: Slot, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return self._in_parts(
+            len(next(iter(feeds.values()))),
+            lambda part, outputs: slot.run({n: a[part] for n, a in feeds.items()}, outputs),
+        )
+
+    def _in_parts(
+        self, rows: int, run: Callable[[slice, Mapping[str, Array]], None]
+    ) -> dict[str, Array]:
+        """The outputs of a batch, of which `run` computes parts that fit the largest bucket."""
+        outputs = {t.name: np.empty((rows, *t.row), t.dtype) for t in self._outputs}
+        for start in range(0, rows, self._largest):
+            part = slice(start, start + self._largest)
+            run(part, {name: array[part] for name, array in outputs.items()})
+        return outputs
+
+    def close(self) -> None:
+        """Give everything back once the calls in progress are done; again does nothing."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            for _ in range(self.concurrency):
+                self._free.get()
+            # Whoever still waits for a slot finds this one, and puts it back for the next.
+            self._free.put(None)
+            with closing(self._device), self._device.current():
+                self._made.close()
+                self._runtime_cache = None
+
+
+def _outputs(
+    engine: Any, device: Device, contexts: Contexts, bucket: Bucket, *, batched: bool
+) -> tuple[Tensor, ...]:
+    """The outputs: their shapes are known to a context alone, once it has those of the inputs."""
+    with closing(device.stream()) as stream:
+        context = contexts.make(bucket, stream)
+        stream.synchronize()
+        return read_outputs(engine, context, bucket.rows, batched=batched)
+
+
+def _closed() -> InferenceFailed:
+    return InferenceFailed("the session is closed; open the engine again")

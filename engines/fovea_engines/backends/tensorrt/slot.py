@@ -1,0 +1,152 @@
+"""One batch on the GPU: a stream, memory for it, and a lane for each batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+
+from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.cuda.letterbox import LetterboxKernel
+from fovea_engines.backends.tensorrt.buckets import Bucket
+from fovea_engines.backends.tensorrt.buffer import Buffer
+from fovea_engines.backends.tensorrt.contexts import Contexts
+from fovea_engines.backends.tensorrt.lane import Lane, Recorder
+from fovea_engines.backends.tensorrt.pictures import PictureBuffer
+from fovea_engines.backends.tensorrt.tensors import Tensor
+from fovea_engines.session import Array
+from fovea_preprocess.errors import BackendError
+from fovea_preprocess.placed import PlacedPicture
+
+
+class Slot:
+    """Runs one batch at a time; the batches of different slots overlap.
+
+    Its lanes share all memory, as only one of them runs at any time. The device is current in
+    the thread of every call.
+
+    Args:
+        device: the GPU.
+        contexts: of the engine.
+        inputs: of the engine.
+        outputs: of the engine.
+        buckets: smallest first.
+        activations: bytes that the engine computes in.
+        recorder: of CUDA graphs.
+        letterbox: of pictures, for `run_pictures`; not closed here.
+
+    Raises:
+        OutOfMemory: there is not enough for it.
+        InferenceFailed: the engine does not run.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        contexts: Contexts,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        buckets: Sequence[Bucket],
+        activations: int,
+        recorder: Recorder,
+        letterbox: LetterboxKernel | None = None,
+    ) -> None:
+        self._contexts = contexts
+        self._recorder = recorder
+        self._buckets = buckets
+        self._lanes: dict[Bucket, Lane] = {}
+        rows = buckets[-1].rows
+        with ExitStack() as made:
+            self._stream = made.enter_context(closing(device.stream()))
+            self._done = made.enter_context(closing(device.event()))
+            # A small engine may need none, but CUDA allocates no nothing.
+            self._activations = made.enter_context(closing(device.alloc(max(1, activations))))
+            self._inputs, self._outputs = (
+                [made.enter_context(closing(Buffer(device, t, rows))) for t in tensors]
+                for tensors in (inputs, outputs)
+            )
+            self._pictures = None
+            if letterbox is not None:
+                pictures = PictureBuffer(device, letterbox, self._inputs, rows)
+                self._pictures = made.enter_context(closing(pictures))
+            made.callback(self._drain, *buckets)
+            for buffer in self._inputs:
+                buffer.clear(self._stream)
+            for bucket in buckets:
+                self._lanes[bucket] = self._open(bucket)
+            self._made = made.pop_all()
+
+    def run(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+        """Compute a batch that fits the largest bucket.
+
+        Args:
+            feeds: an array per input, [rows, ...].
+            outputs: an array per output, [rows, ...], to write into.
+
+        Raises:
+            InferenceFailed: this batch failed; the next may not.
+        """
+
+        def send(bucket: Bucket) -> None:
+            for buffer in self._inputs:
+                buffer.send(feeds[buffer.tensor.name], self._stream)
+
+        self._run(len(next(iter(feeds.values()))), send, outputs)
+
+    def run_pictures(self, pictures: Sequence[PlacedPicture], outputs: Mapping[str, Array]) -> None:
+        """Letterbox and compute a batch that fits the largest bucket; else as `run`.
+
+        Args:
+            pictures: a row each.
+            outputs: an array per output, [rows, ...], to write into.
+        """
+        staging = self._pictures
+        assert staging is not None, "only sessions with a letterbox take pictures"
+
+        def send(bucket: Bucket) -> None:
+            staging.send(pictures, bucket.rows, self._stream)
+
+        self._run(len(pictures), send, outputs)
+
+    def _run(self, rows: int, send: Callable[[Bucket], None], outputs: Mapping[str, Array]) -> None:
+        bucket = next(bucket for bucket in self._buckets if bucket.rows >= rows)
+        done = False
+        try:
+            self._enqueue(bucket, rows, send)
+            # Waiting for an event leaves the core to others; for a stream, CUDA would spin.
+            self._done.record(self._stream)
+            self._done.synchronize()
+            done = True
+        finally:
+            if not done:
+                self._drain(bucket)
+        for buffer in self._outputs:
+            buffer.read(outputs[buffer.tensor.name])
+
+    def _enqueue(self, bucket: Bucket, rows: int, send: Callable[[Bucket], None]) -> None:
+        if bucket not in self._lanes:
+            self._lanes[bucket] = self._open(bucket)
+        send(bucket)
+        self._lanes[bucket].enqueue()
+        for buffer in self._outputs:
+            buffer.fetch(rows, self._stream)
+
+    def _open(self, bucket: Bucket) -> Lane:
+        context = self._contexts.make(bucket, self._stream)
+        context.set_device_memory(self._activations.address, self._activations.size)
+        for buffer in (*self._inputs, *self._outputs):
+            context.set_tensor_address(buffer.tensor.name, buffer.memory.address)
+        return Lane(context, self._stream, self._recorder)
+
+    def _drain(self, *buckets: Bucket) -> None:
+        """Wait for what is enqueued, and drop lanes: the next batch of that size makes another."""
+        # What failed has been told already, or nobody asks any more.
+        with suppress(BackendError):
+            self._stream.synchronize()
+        for bucket in buckets:
+            if lane := self._lanes.pop(bucket, None):
+                with suppress(BackendError):
+                    lane.close()
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._made.close()

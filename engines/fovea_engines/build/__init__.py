@@ -1,0 +1,1 @@
+"""ONNX to a checked engine: precision, calibration, compilation, gate, report."""

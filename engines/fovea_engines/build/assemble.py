@@ -1,0 +1,146 @@
+"""A graph, compiled and opened, with the card that says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from fovea_engines.backends.registry import JUDGE, backend_module, open_session
+from fovea_engines.backends.tensorrt.engine_file import write_engine
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.device import Gpu, gpu_here, processor_name
+from fovea_engines.engine import Engine
+from fovea_engines.graph.rounding import rounded
+from fovea_engines.progress import Progress
+from fovea_engines.repository.card import CARD_FORMAT, EngineCard, Precision
+from fovea_engines.repository.digest import file_sha256
+from fovea_engines.session import Session
+from fovea_preprocess.errors import BackendUnavailable, BuildError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def assemble(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    graph: onnx.ModelProto,
+    precision: Precision,
+    folder: Path,
+    progress: Progress | None = None,
+) -> Engine:
+    """Compile a graph for the plan's backend into an empty folder, and open it.
+
+    A TensorRT engine that cannot run here is stood in for by ONNX Runtime, which computes its graph
+    and rounds as float16 does; the card says so.
+
+    Raises:
+        InvalidModel: the backend does not take it.
+        BuildError: likewise.
+    """
+    progress = progress or Progress()
+    file = _compile(plan, prepared, graph.SerializeToString(), precision, folder, progress)
+    # The engine file first: it is the one that is opened; model.bin belongs to model.xml. And now:
+    # opening it may leave kernels beside it, which later starts overwrite.
+    others = sorted(path for path in folder.iterdir() if path != file)
+    files = {path.name: file_sha256(path) for path in (file, *others)}
+    gpu = gpu_here() if plan.for_tensorrt else None
+    session, judge = _open(plan, graph, file, gpu, progress)
+    card = EngineCard(
+        format=CARD_FORMAT,
+        name=plan.name,
+        created=datetime.now(UTC).replace(microsecond=0),
+        content_key="",
+        backend=plan.backend,
+        backend_version=plan.backend_version,
+        device=gpu.name if gpu is not None and judge is None else processor_name(),
+        precision=precision,
+        onnx_sha256=prepared.sha256,
+        files=files,
+        max_batch=session.max_batch,
+        inputs=session.inputs,
+        outputs=session.outputs,
+        family=prepared.head.family,
+        reason=prepared.head.reason,
+        task=prepared.head.task,
+        labels=prepared.labels,
+        preprocess=prepared.preprocess,
+        agreement=None,
+        build_seconds={},
+        metadata=prepared.metadata,
+        judge=judge,
+        builder=plan.building,
+        gpu=None if plan.building is None or plan.building.capabilities else gpu,
+    )
+    return Engine(card, session)
+
+
+def _compile(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    model: bytes,
+    precision: Precision,
+    folder: Path,
+    progress: Progress,
+) -> Path:
+    if plan.building is None:
+        file: Path = backend_module(plan.backend).engine_from_onnx(model, folder)
+        return file
+    return write_engine(
+        plan.backend,
+        model,
+        plan.building,
+        folder,
+        progress,
+        source=prepared.sha256,
+        precision=precision,
+        preprocess=prepared.preprocess,
+    )
+
+
+def _open(
+    plan: BuildPlan, graph: onnx.ModelProto, file: Path, gpu: Gpu | None, progress: Progress
+) -> tuple[Session, str | None]:
+    """The engine's session and None; or where it cannot run here, its stand-in's and whose."""
+    try:
+        return open_session(plan.backend, file, max_batch=plan.max_batch), None
+    except BackendUnavailable as error:
+        if plan.building is None:
+            raise
+        if gpu is not None and gpu.capability in (plan.building.capabilities or gpu.capability):
+            raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
+        progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
+        return _stand_in(plan, graph), JUDGE
+
+
+def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:
+    runtime = backend_module(JUDGE)
+    with TemporaryDirectory(prefix="fovea-stand-in-") as folder:
+        file = runtime.engine_from_onnx(rounded(graph).SerializeToString(), Path(folder))
+        return open_session(JUDGE, file, max_batch=plan.max_batch)
+
+
+@contextmanager
+def trial(
+    plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
+) -> Iterator[Engine]:
+    """An engine that is tried out and thrown away."""
+    with (
+        TemporaryDirectory(prefix="fovea-trial-") as folder,
+        assemble(plan, prepared, graph, precision, Path(folder)) as engine,
+    ):
+        yield engine
+
+
+def reference(
+    plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
+) -> AbstractContextManager[Engine]:
+    """A trial on ONNX Runtime, which computes every graph as it is written."""
+    judged = replace(plan, backend=JUDGE, max_batch=1, builder=None)
+    return trial(judged, prepared, graph, precision)

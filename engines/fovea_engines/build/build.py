@@ -1,0 +1,248 @@
+"""From an ONNX file to a checked engine in a repository."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+
+from fovea_engines.backends.tensorrt.engine_file import check_target
+from fovea_engines.build.assemble import assemble, reference, trial
+from fovea_engines.build.calibration.pictures import Pictures
+from fovea_engines.build.calibration.ranges import RANGES_FILE
+from fovea_engines.build.fuse import check_finish, finish
+from fovea_engines.build.gate import (
+    check_accuracy,
+    check_agreement,
+    check_detections,
+    for_tensorrt,
+    objection,
+)
+from fovea_engines.build.graphs import Graphs, make_graphs, save
+from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.plan import AUTO, BuildPlan
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.precision.overflow import check_overflow
+from fovea_engines.build.prepare import PreparedModel, prepare
+from fovea_engines.build.report import FAILED_FOLDER, write_report
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.graph.rounding import rounded
+from fovea_engines.progress import Progress
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.figures import Agreement
+from fovea_engines.repository.labels import LABELS_FILE, labels_text
+from fovea_engines.repository.model_config import CONFIG_FILE, config_text
+from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.wording import SHIPPED
+from fovea_preprocess.errors import (
+    BuildError,
+    Disagreement,
+    InvalidModel,
+    InvalidOption,
+    NotFound,
+    UnsupportedModel,
+)
+
+
+def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
+    """Build an engine, check it against its source, and publish it as the model's next version.
+
+    Args:
+        plan: what is built from what.
+        progress: is told each phase.
+
+    Returns:
+        The card of the new version; or, when a version was built from the same things before,
+        that version's card, and nothing is built.
+
+    Raises:
+        BuildError: no engine came out; the repository is untouched, but for a report of what was
+            refused in ``NAME/failed-build``.
+        InvalidOption: the plan does not fit the model.
+        NotFound: the source is not there.
+    """
+    progress = progress or Progress()
+    repository = ModelRepository(plan.repository)
+    try:
+        return _build(plan, repository, progress)
+    except OSError as error:
+        where = error.filename or plan.repository
+        raise BuildError(
+            f"{where} cannot be read or written ({error.strerror}): nothing was published"
+        ) from error
+
+
+def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
+    # Now, and not after a calibration of minutes.
+    if plan.building is not None:
+        check_target(plan.backend, plan.building, plan.precision)
+    labelled = None if plan.data is None else read_dataset(plan.data, plan.images)
+    prepared = prepare(plan, progress)
+    dataset = None if labelled is None else _for_model(labelled, prepared)
+    key = plan.content_key(
+        prepared.sha256,
+        prepared.preprocess,
+        prepared.labels,
+        prepared.head.family,
+        _seen(plan, prepared, dataset),
+    )
+    known = repository.find(plan.name, key)
+    # A file for TensorRT is written anew wherever it is wanted; twin versions are not published.
+    if known is not None and plan.tensorrt is None:
+        progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
+        card = EngineCard.read(repository.folder(plan.name, known) / CARD_FILE)
+        if reason := objection(card, plan.max_drop):
+            raise Disagreement(f"version {known} of {plan.name} would not be built again: {reason}")
+        return card
+
+    with repository.publish(plan.name) as folder:
+        truth = None if dataset is None else GroundTruth(plan, prepared, dataset, progress)
+        graphs = make_graphs(plan, prepared, truth, progress)
+        finished = finish(plan, prepared, graphs.served)
+        with progress.phase("compile"):
+            engine = assemble(plan, finished, finished.graph, graphs.precision, folder, progress)
+        with engine:
+            card = _prove(plan, prepared, graphs, engine, finished, truth, progress)
+            card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
+            ranking = graphs.quantisation.ranking if graphs.quantisation else ()
+            if reason := objection(card, plan.max_drop):
+                card = replace(card, refused=reason)
+                failed = repository.empty_folder(plan.name, FAILED_FOLDER)
+                write_report(failed, card, plan, prepared, engine, ranking)
+                card.write(failed / CARD_FILE)
+                raise Disagreement(
+                    f"{reason}: {_advice(plan, card)}. Nothing was published; {failed} has the "
+                    "report"
+                )
+            write_report(folder, card, plan, prepared, engine, ranking)
+            if plan.tensorrt is not None and graphs.tensorrt is not None:
+                save(graphs.tensorrt, plan.tensorrt)
+        if graphs.quantisation is not None:
+            graphs.quantisation.ranges.write(folder / RANGES_FILE)
+        card.write(folder / CARD_FILE)
+    _write_beside(repository, card)
+    repository.remove_folder(plan.name, FAILED_FOLDER)
+    version = repository.find(plan.name, key)
+    return EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
+
+
+def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
+    if prepared.head.family is None:
+        raise InvalidOption(
+            f"--data measures detectors, and this model is none: {prepared.head.reason}"
+        )
+    classes = prepared.head.num_classes or len(prepared.labels or ()) or None
+    return labelled.for_model(prepared.labels, classes)
+
+
+def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:
+    """Digests of the pictures that a build is measured on."""
+    calibration = None
+    if plan.calibration is not None:
+        if plan.calibration.is_file():
+            calibration = file_sha256(plan.calibration)
+        else:
+            calibration = Pictures.of(plan.calibration, prepared.preprocess).digest
+    images = None
+    if plan.images is not None and dataset is None:
+        images = Pictures.of(plan.images, prepared.preprocess).digest
+    return [calibration, images, None if dataset is None else dataset.sha256()]
+
+
+def _prove(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    graphs: Graphs,
+    engine: Engine,
+    finished: PreparedModel,
+    truth: GroundTruth | None,
+    progress: Progress,
+) -> EngineCard:
+    """The engine's card, with every figure that can be measured."""
+    if plan.pictures is None and graphs.precision != "fp32":
+        progress.note(f"judged on the {SHIPPED}: --images takes your own")
+    if prepared.head.family is None and plan.preprocess is None:
+        progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
+    with progress.phase("agreement"):
+        if graphs.precision == "fp16" or (graphs.precision == "int8" and plan.for_tensorrt):
+            check_overflow(graphs.served, prepared.preprocess, plan.pictures)
+        agreement = _agreement(plan, prepared, graphs, engine, finished)
+    card = replace(engine.card, agreement=agreement)
+    if graphs.quantisation is not None:
+        card = replace(card, calibration=graphs.quantisation.card_entry)
+    if graphs.tensorrt is not None:
+        with progress.phase("tensorrt"):
+            check_overflow(graphs.tensorrt, prepared.preprocess, plan.pictures)
+            with reference(plan, prepared, rounded(graphs.tensorrt), graphs.precision) as other:
+                card = replace(card, tensorrt=check_agreement(other, plan.source, plan.pictures))
+    if truth is None:
+        return card
+    beside = {}
+    if graphs.precision == "int8" and not prepared.quantised:
+        with suppress(UnsupportedModel):  # a column less
+            beside["fp16"] = rounded(to_half(prepared.graph))
+    if graphs.tensorrt is not None:
+        beside[for_tensorrt(graphs.precision)] = rounded(graphs.tensorrt)
+    return replace(card, accuracy=check_accuracy(truth, beside, engine))
+
+
+def _agreement(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    graphs: Graphs,
+    engine: Engine,
+    finished: PreparedModel,
+) -> Agreement:
+    """How the engine agrees with its source; before, that what was added to it changes nothing."""
+    if (finished.inputs, finished.outputs) == (prepared.inputs, prepared.outputs):
+        return check_agreement(engine, plan.source, plan.pictures)
+    with ExitStack() as opened:
+        if plan.for_tensorrt:
+            core, whole = (
+                opened.enter_context(reference(plan, ends, rounded(graph), graphs.precision))
+                for ends, graph in ((prepared, graphs.served), (finished, finished.graph))
+            )
+        else:
+            core = opened.enter_context(trial(plan, prepared, graphs.served, graphs.precision))
+            whole = engine
+        check_finish(core, whole, plan.pictures)
+        agreement = check_agreement(core, plan.source, plan.pictures)
+        if whole is engine or engine.card.judge is not None or engine.head is None:
+            return agreement
+        # It runs, so what it finds is the figure, and not what it should find.
+        source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
+        found = check_detections(source, engine, plan.pictures)
+        return found if found.detections else agreement
+
+
+def _advice(plan: BuildPlan, card: EngineCard) -> str:
+    if card.calibration is None:
+        return "export the model in float32" if card.precision == "int8" else "build it in FP32"
+    if plan.keep_float != (AUTO,):
+        return "let --keep-float auto find the blocks that lose most"
+    return (
+        "give --calibration more, and more varied, pictures, see that --preprocess is as the model "
+        "was trained, or build with --precision fp16"
+    )
+
+
+def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
+    """Write config.pbtxt and labels.txt of the newest version, unless the user has edited them.
+
+    A file is Fovea's own when it is what the version before would have written.
+    """
+    *before, _ = repository.versions(card.name)
+    last = None
+    if before:
+        with suppress(NotFound, InvalidModel):
+            last = EngineCard.read(repository.folder(card.name, before[-1]) / CARD_FILE)
+    for file, text_of in ((CONFIG_FILE, config_text), (LABELS_FILE, _labels)):
+        path = repository.root / card.name / file
+        own = None if last is None else text_of(last).encode()
+        if (not path.exists() or path.read_bytes() == own) and (text := text_of(card)):
+            repository.write_beside(card.name, file, text)
+
+
+def _labels(card: EngineCard) -> str:
+    return labels_text(card.labels or ())

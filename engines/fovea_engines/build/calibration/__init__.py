@@ -1,0 +1,1 @@
+"""The ranges of a network's tensors, measured on images."""

@@ -1,0 +1,105 @@
+"""The ranges of a build: measured, or known from before."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from fovea_engines.build.calibration.calibrate import calibrate, measured_tensors
+from fovea_engines.build.calibration.pictures import Pictures
+from fovea_engines.build.calibration.ranges import RANGES_FILE, Origin, Ranges
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.evaluate.agreement.samples import read_rows
+from fovea_engines.progress import Progress
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import Disagreement, InvalidOption, NotFound
+
+# How much more of the input than calibration has seen may be clipped.
+_CLIPPED = 1.5
+# Pictures that show how far the input reaches.
+_SHOWN = 24
+
+
+def find_ranges(
+    plan: BuildPlan, prepared: PreparedModel, progress: Progress
+) -> tuple[Ranges, bool]:
+    """The ranges of a plan, and whether they were measured before.
+
+    Measured ranges are used again only when model, preprocessing, pictures, their order and the
+    method are all the same.
+
+    Raises:
+        InvalidOption: there are no pictures; or the ranges that were given are of something else.
+        Disagreement: calibration has seen much less of the input than there is.
+    """
+    if plan.calibration is None:
+        raise InvalidOption(
+            "INT8 needs --calibration DIR: a hundred pictures or more, as the camera takes them, "
+            "without labels"
+        )
+    with progress.phase("calibrate"):
+        if plan.calibration.is_file():
+            ranges, reused = _read_ranges(plan.calibration, plan, prepared), True
+        else:
+            pictures = Pictures.of(plan.calibration, prepared.preprocess)
+            origin = _origin(plan, prepared, pictures.digest)
+            known = _known_ranges(plan, prepared, origin, progress)
+            reused = known is not None
+            ranges = known or calibrate(prepared.graph, pictures, origin, progress)
+        _check_clipping(ranges, plan, prepared)
+    return ranges, reused
+
+
+def _origin(plan: BuildPlan, prepared: PreparedModel, images: str) -> Origin:
+    return Origin(prepared.sha256, prepared.preprocess.digest, images, plan.calibrator)
+
+
+def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges:
+    given = Ranges.read(file)
+    if difference := given.origin.difference(_origin(plan, prepared, given.origin.images)):
+        raise InvalidOption(
+            f"{file} was measured with {difference}: give --calibration the folder of pictures, "
+            "to measure anew"
+        )
+    if missing := _missing(given, prepared):
+        raise InvalidOption(
+            f"{file} has no range of {missing!r}: give --calibration the folder of pictures, to "
+            "measure anew"
+        )
+    return given
+
+
+def _known_ranges(
+    plan: BuildPlan, prepared: PreparedModel, origin: Origin, progress: Progress
+) -> Ranges | None:
+    """Ranges of the same origin that an earlier version of the model was built with."""
+    repository = ModelRepository(plan.repository)
+    for version in reversed(repository.versions(plan.name)):
+        with suppress(NotFound, InvalidOption):
+            known = Ranges.read(repository.folder(plan.name, version) / RANGES_FILE)
+            if known.origin == origin and _missing(known, prepared) is None:
+                progress.note(f"calibration of version {version} is used again: nothing differs")
+                return known
+    return None
+
+
+def _missing(ranges: Ranges, prepared: PreparedModel) -> str | None:
+    """A tensor without a range: simplified by another onnxslim, a model may name them anew."""
+    return next((t for t in measured_tensors(prepared.graph) if t not in ranges.tensors), None)
+
+
+def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) -> None:
+    """Refuse ranges of an input that serving goes far beyond."""
+    rows = read_rows(prepared.preprocess, plan.images, _SHOWN)
+    reached = max(float(np.abs(row).max()) for _, row in rows)
+    seen = max(map(abs, ranges.tensors[prepared.inputs[0].name]))
+    if reached > _CLIPPED * seen:
+        raise Disagreement(
+            f"calibration saw values up to {seen:.3g} at the model's input, and pictures that are "
+            f"served hold {reached:.3g}: it was measured on dark pictures, or with another "
+            "preprocessing; give --calibration pictures as the camera will take them, and the "
+            "same in --images if they are that dark"
+        )

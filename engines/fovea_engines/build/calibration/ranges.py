@@ -1,0 +1,99 @@
+"""The ranges of a network's tensors, and what they were measured from."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from fovea_engines.repository.writing import write_file
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+Method = Literal["minmax", "entropy", "percentile"]
+
+RANGES_FILE = "calibration.json"
+# Raised whenever the same pictures would give other ranges.
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What ranges follow from; they hold for nothing else.
+
+    Attributes:
+        model: sha256 of the source ONNX file.
+        preprocess: digest of the `PreprocessSpec` that the pictures went through.
+        images: sha256 over the pictures' bytes, in their order.
+        method: how a range is chosen from what was seen.
+        format: version of the calibration itself.
+    """
+
+    model: str
+    preprocess: str
+    images: str
+    method: Method
+    format: int = _FORMAT
+
+    def difference(self, other: Origin) -> str | None:
+        """What the first difference to another origin is, in words; None when there is none."""
+        words = {
+            "model": "another model",
+            "preprocess": "another preprocessing",
+            "images": "other pictures",
+            "method": f"the method {self.method} instead of {other.method}",
+            "format": "another version of Fovea",
+        }
+        differ = (f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name))
+        return next((words[name] for name in differ), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Lowest and highest value to be told apart, by tensor; zero is always between them.
+
+    Attributes:
+        origin: what they follow from.
+        count: pictures seen.
+        tensors: name -> (low, high).
+    """
+
+    origin: Origin
+    count: int
+    tensors: Mapping[str, tuple[float, float]]
+
+    def write(self, path: Path) -> None:
+        """Write them as JSON."""
+        write_file(path, json.dumps(asdict(self), indent=1).encode() + b"\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write` wrote.
+
+        Raises:
+            NotFound: there is no such file.
+            InvalidOption: it does not hold ranges.
+        """
+        try:
+            ranges: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
+        except FileNotFoundError as error:
+            raise NotFound(f"{path} is not there") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise InvalidOption(
+                f"{path} holds no calibration ({where}: {first['msg']}): calibrate again"
+            ) from error
+        for name, (low, high) in ranges.tensors.items():
+            if not (math.isfinite(low) and math.isfinite(high) and low <= 0 <= high):
+                raise InvalidOption(
+                    f"{path}: the range of {name!r} is {low} to {high}: calibrate again"
+                )
+        return ranges
+
+
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(Ranges)

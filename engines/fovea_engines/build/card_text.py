@@ -1,0 +1,171 @@
+"""A card as a page of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fovea_engines.build.markdown import escape, table
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
+from fovea_engines.plural import counted
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.figures import WorstPicture
+from fovea_engines.repository.wording import (
+    NO_FIGURE,
+    accuracy_table,
+    agreement_rows,
+    agreement_text,
+    backend_text,
+    calibration_text,
+    checked_text,
+    images_text,
+    preprocess_text,
+)
+
+_CLASSES_SHOWN = 10
+# A smaller change of a class reads as zero.
+_LEAST_CHANGE = 0.0005
+
+
+def card_text(
+    card: EngineCard,
+    plan: BuildPlan,
+    ranking: Sequence[Sensitivity],
+    picture: str | None,
+) -> str:
+    """The page; what has no figures has no section.
+
+    Args:
+        card: with all its figures.
+        plan: of the build.
+        ranking: what the search for sensitive blocks found, most gain first; may be empty.
+        picture: file name of the first of the worst pictures, as `worst_picture` draws it; None
+            when there is none.
+    """
+    sections = [
+        f"# {escape(card.name)}: {card.precision.upper()} on {card.backend}",
+        _verdict(card),
+        _origin(card, plan),
+        _agreement(card, plan),
+        _accuracy(card),
+        _classes(card),
+        _sensitivity(card, ranking),
+        _worst(card.agreement.worst if card.agreement else (), picture),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _verdict(card: EngineCard) -> str:
+    if card.refused is not None:
+        return f"**REFUSED**: {escape(card.refused)}. Nothing was published."
+    said = ""
+    if card.accuracy:
+        said = f"mAP50-95 {card.accuracy[card.precision].map50_95:.3f}"
+        if card.precision != "fp32":
+            said += f", and {card.accuracy['fp32'].map50_95:.3f} in FP32"
+    elif card.agreement is not None:
+        said = agreement_text(card.agreement, card.precision)
+    return f"**Published**: {said}."
+
+
+def _origin(card: EngineCard, plan: BuildPlan) -> str:
+    rows = [("source", f"{plan.source.name}, sha256 {card.onnx_sha256[:12]}")]
+    if card.created is not None:
+        seconds = sum(card.build_seconds.values())
+        rows.append(("built", f"{card.created:%Y-%m-%d %H:%M} UTC in {seconds:.1f} s"))
+    rows += [
+        ("runtime", backend_text(card)),
+        ("checked on", checked_text(card)),
+        ("head", f"{card.family or 'not recognised'} ({card.reason})"),
+        ("batch", f"1 to {card.max_batch}"),
+    ]
+    if card.preprocess is not None:
+        rows.append(("pictures are", preprocess_text(card.preprocess)))
+    if (calibration := calibration_text(card)) is not None:
+        rows.append(("calibration", calibration))
+    return "## What was built from what\n\n" + table(("", ""), rows)
+
+
+def _agreement(card: EngineCard, plan: BuildPlan) -> str:
+    if card.agreement is None:
+        return ""
+    columns = {card.precision.upper(): agreement_rows(card.agreement, card.precision)}
+    if card.tensorrt is not None:
+        columns["for TensorRT"] = agreement_rows(card.tensorrt, card.precision)
+    labels = dict.fromkeys(label for column in columns.values() for label in column)
+    rows = [[k, *(column.get(k, NO_FIGURE) for column in columns.values())] for k in labels]
+    own = "" if plan.pictures is not None else ": give --images for figures on your own"
+    return (
+        "## Agreement with the source model\n\n"
+        f"Measured without labels, on {escape(images_text(card.agreement))}{own}.\n\n"
+        + table(("", *columns), rows)
+    )
+
+
+def _accuracy(card: EngineCard) -> str:
+    if not card.accuracy:
+        return ""
+    pictures = counted(card.accuracy[card.precision].images, "labelled picture")
+    return f"## Accuracy on {pictures}\n\n" + table(*accuracy_table(card.accuracy))
+
+
+def _classes(card: EngineCard) -> str:
+    if card.precision == "fp32" or not card.accuracy:
+        return ""
+    before, after = card.accuracy["fp32"].per_class, card.accuracy[card.precision].per_class
+    change = {name: after[name] - value for name, value in before.items()}
+    lost = sorted(
+        (name for name in change if change[name] <= -_LEAST_CHANGE), key=change.__getitem__
+    )
+    if not lost:
+        return ""
+    rows = [
+        (name, f"{before[name]:.3f}", f"{after[name]:.3f}", f"{change[name]:+.3f}")
+        for name in lost[:_CLASSES_SHOWN]
+    ]
+    header = ("class", "fp32", card.precision, "change")
+    return "## Classes that lost most (mAP50-95)\n\n" + table(header, rows)
+
+
+def _sensitivity(card: EngineCard, ranking: Sequence[Sensitivity]) -> str:
+    if not ranking:
+        return ""
+    kept = set(card.calibration.kept_float) if card.calibration else set()
+    rows = [
+        (
+            one.block,
+            f"{one.gain:+.3f}",
+            "float" if kept.issuperset(one.layers) else card.precision.upper(),
+        )
+        for one in ranking
+    ]
+    return (
+        "## Blocks by what they cost\n\n"
+        "Gain of agreement when this block alone stays in float, and what it was left in.\n\n"
+        + table(("block", "gain", "left in"), rows)
+    )
+
+
+def _worst(worst: Sequence[WorstPicture], picture: str | None) -> str:
+    if not worst:
+        return ""
+    header, said = ["image", "lost"], "Sorted by what is lost: 1 less the quality of each image."
+    rows = [[one.name, f"{one.lost:.3f}"] for one in worst]
+    if worst[0].missed is not None:
+        header += ["missed", "extra", "quality"]
+        said = (
+            "Sorted by what is lost: half a detection for each that is missed or extra, and what "
+            "the boxes that both find lack in overlap."
+        )
+        rows = [
+            [*row, str(one.missed), str(one.extra), f"{one.quality:.3f}"]
+            for row, one in zip(rows, worst, strict=True)
+        ]
+    text = f"## Images that differ most\n\n{said}\n\n" + table(header, rows)
+    if picture is None:
+        return text
+    return (
+        f"{text}\n\nThe first of them: on the left what the source model finds, on the right what "
+        "the engine finds. What both find is grey; what only one finds is in colour, framed in "
+        f"red.\n\n![The worst picture with both sets of boxes]({picture})"
+    )

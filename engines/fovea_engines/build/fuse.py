@@ -1,0 +1,93 @@
+"""The host's work that a graph can do itself: pictures go in as they are, boxes come out alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fovea_engines.build.gate import AGREEMENT_IMAGES, check_detections
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.samples import sample_images
+from fovea_engines.graph.image_front import add_image_front
+from fovea_engines.graph.nms_tail import add_nms_tail
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_preprocess.errors import Disagreement
+
+if TYPE_CHECKING:
+    import onnx
+
+# Rounding at the front may move a step of INT8; a tail that is wrong costs much more.
+_MOST_LOST = 0.02
+
+
+def finish(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
+    """Add the image front and the NMS tail that a plan asks for.
+
+    Args:
+        plan: of the build.
+        prepared: its source.
+        graph: made of it, with precision written into it; not changed.
+
+    Returns:
+        `prepared` with the finished graph, and with tensors, head and preprocessing as they are
+        then.
+
+    Raises:
+        UnsupportedModel: what was asked for cannot be added to this model.
+    """
+    import onnx
+
+    finished = onnx.ModelProto()
+    finished.CopyFrom(graph)
+    head, spec = prepared.head, prepared.preprocess
+    # Where nothing was asked for, what cannot be had is left out in silence.
+    if plan.nms_tail or (plan.nms_tail is None and plan.for_tensorrt and head.family is not None):
+        head = add_nms_tail(finished, head)
+    if plan.image_front or (plan.image_front is None and plan.for_tensorrt):
+        spec = add_image_front(finished, spec)
+    return replace(
+        prepared,
+        graph=finished,
+        inputs=graph_inputs(finished),
+        outputs=graph_outputs(finished),
+        head=head,
+        preprocess=spec,
+    )
+
+
+def check_finish(core: Engine, finished: Engine, images: Path | None = None) -> None:
+    """See that image front and NMS tail change nothing that is found.
+
+    Args:
+        core: without them.
+        finished: with them.
+        images: folder of pictures; None takes those that ship with Fovea.
+
+    Raises:
+        Disagreement: boxes, or of models without boxes outputs, differ.
+    """
+    if core.head is None:
+        lost = _outputs_lost(core, finished, images)
+    else:
+        lost = 1 - check_detections(core, finished, images).quality
+    # Also when a difference is no number.
+    if not lost <= _MOST_LOST:
+        raise Disagreement(
+            f"with image front and NMS tail in the graph {lost:.1%} of what is found differs: "
+            "--no-image-front and --no-nms-tail leave them to the host"
+        )
+
+
+def _outputs_lost(core: Engine, finished: Engine, images: Path | None) -> float:
+    """Absolute differences of all outputs over their absolute values, of all pictures together."""
+    lost = total = 0.0
+    for _, pixels in sample_images(images, AGREEMENT_IMAGES):
+        want, have = (one.outputs_of(pixels) for one in (core, finished))
+        lost += sum(float(np.abs(have[name] - want[name]).sum()) for name in want)
+        total += sum(float(np.abs(array).sum()) for array in want.values())
+    return lost / total if total else lost

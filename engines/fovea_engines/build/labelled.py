@@ -1,0 +1,57 @@
+"""Labelled pictures, as the networks of one build are measured on them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fovea_engines.build.assemble import reference
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.dataset import Dataset
+from fovea_engines.evaluate.accuracy.evaluate import evaluate, in_process
+from fovea_engines.progress import Progress
+from fovea_engines.repository.figures import Accuracy
+
+if TYPE_CHECKING:
+    import onnx
+
+
+class GroundTruth:
+    """Measures engines and graphs of one model on its labelled pictures.
+
+    Args:
+        plan: of the build.
+        prepared: its source.
+        dataset: read for this model.
+        progress: is told the phase "accuracy", and each figure.
+    """
+
+    def __init__(
+        self, plan: BuildPlan, prepared: PreparedModel, dataset: Dataset, progress: Progress
+    ) -> None:
+        self._plan = plan
+        self._prepared = prepared
+        self._dataset = dataset
+        self._progress = progress
+
+    @cached_property
+    def source(self) -> Accuracy:
+        """Of the source, in float32."""
+        return self.of_graph("fp32", self._prepared.graph)
+
+    def of_graph(self, name: str, graph: onnx.ModelProto) -> Accuracy:
+        """Accuracy of a graph, as ONNX Runtime computes it."""
+        with reference(self._plan, self._prepared, graph, "fp32") as engine:
+            return self.of_engine(name, engine)
+
+    def of_engine(self, name: str, engine: Engine) -> Accuracy:
+        """Accuracy of an engine, which is called `name` in what is told."""
+        accuracy = evaluate(in_process(engine), self._dataset, self._progress)
+        self._progress.note(f"mAP50-95 {accuracy.map50_95:.3f} in {name}")
+        return accuracy
+
+    def map_of(self, engine: Engine) -> float:
+        """mAP50-95 of an engine that is tried out, in silence."""
+        return evaluate(in_process(engine), self._dataset).map50_95

@@ -1,0 +1,219 @@
+"""What a build is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fovea_engines.backends.registry import (
+    DEFAULT_CPU_BACKEND,
+    DISTRIBUTIONS,
+    TENSORRT_BACKENDS,
+    BackendInfo,
+    available_backends,
+)
+from fovea_engines.build.calibration.ranges import Method
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.evaluate.samples import picture_files
+from fovea_engines.repository.card import Precision
+from fovea_engines.repository.digest import json_sha256
+from fovea_engines.repository.options import BuilderOptions, Profile, target
+from fovea_engines.repository.repository import check_name
+from fovea_preprocess.errors import BackendUnavailable, InvalidOption
+from fovea_preprocess.spec import PreprocessSpec
+
+# Raised whenever the same source and options would give another engine: old ones are then rebuilt.
+BUILD_FORMAT = 3
+MAX_BATCH = 1024
+MAX_SIDE = 8192
+
+AUTO = "auto"
+"""As the only entry of `BuildPlan.keep_float`: search for the blocks that lose most."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """One build, complete and checked before it begins.
+
+    Attributes:
+        source: the ONNX file.
+        name: of the model in the repository.
+        repository: its root folder; made when it is not there.
+        backend: "openvino", "onnxruntime", "tensorrt" or "tensorrt-rtx".
+        size: (height, width) of the input, pixels; None takes the model's own.
+        max_batch: most rows one call may carry, 1 to 1024.
+        labels: class names by id; None takes the model's own.
+        family: head family; None recognises it.
+        images: folder of pictures for the agreement check; None takes those of the calibration,
+            or those that ship with Fovea.
+        precision: "fp32", "fp16" or "int8"; a model that its exporter has quantised is INT8.
+        calibration: folder of pictures that INT8 ranges are measured on, or the calibration.json
+            of another version.
+        calibrator: how a range is chosen from what was seen.
+        keep_float: blocks or patterns of layers that INT8 leaves alone; ("auto",) searches for
+            them where the agreement is not good enough without.
+        data: labelled pictures to measure accuracy on: a COCO file or a folder of YOLO labels;
+            `images` is then the folder of its pictures.
+        max_drop: most mAP50-95 that may be lost, 0 to 1.
+        preprocess: what departs from RGB, 0 to 1, letterboxed around the centre: fields of
+            `PreprocessSpec`; None takes what the family was trained with.
+        tensorrt: also write the graph as TensorRT takes it to this file, and judge it.
+        image_front: take uint8 pictures, as they are decoded, and normalise them in the graph;
+            None does so for TensorRT.
+        nms_tail: suppress duplicates in the graph; None does so for TensorRT, where 6 numbers a
+            box come back instead of all candidates.
+        builder: how a TensorRT engine is built; None takes one profile of up to `max_batch`.
+
+    Raises:
+        InvalidOption: on construction, when a value is out of its range.
+        BackendUnavailable: likewise, when the backend is not to be had here.
+    """
+
+    source: Path
+    name: str
+    repository: Path
+    backend: str = DEFAULT_CPU_BACKEND
+    size: tuple[int, int] | None = None
+    max_batch: int = 1
+    labels: tuple[str, ...] | None = None
+    family: str | None = None
+    images: Path | None = None
+    precision: Precision = "fp32"
+    calibration: Path | None = None
+    calibrator: Method = "percentile"
+    keep_float: tuple[str, ...] = (AUTO,)
+    data: Path | None = None
+    max_drop: float = 0.01
+    preprocess: Mapping[str, Any] | None = None
+    tensorrt: Path | None = None
+    image_front: bool | None = None
+    nms_tail: bool | None = None
+    builder: BuilderOptions | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.backend not in DISTRIBUTIONS:
+            raise InvalidOption(
+                f"backend is {self.backend!r}; it must be one of {', '.join(DISTRIBUTIONS)}"
+            )
+        if (problem := self._backend.problem) is not None:
+            raise BackendUnavailable(f"backend {self.backend} cannot be used: {problem}")
+        if not 1 <= self.max_batch <= MAX_BATCH:
+            raise InvalidOption(f"max_batch is {self.max_batch}; it must be from 1 to {MAX_BATCH}")
+        if self.size is not None and not all(1 <= side <= MAX_SIDE for side in self.size):
+            raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
+        if self.precision != "int8" and self.keep_float not in ((AUTO,), ()):
+            raise InvalidOption("--keep-float is for --precision int8")
+        self._check_pictures()
+        if self.builder is not None:
+            self._check_builder(self.builder)
+        if self.tensorrt is not None:
+            self._check_tensorrt(self.tensorrt.resolve())
+        if not 0 <= self.max_drop <= 1:
+            raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
+
+    def _check_pictures(self) -> None:
+        if self.calibration is not None and self.calibration.is_file() and self.images is None:
+            raise InvalidOption(
+                f"{self.calibration} is no folder of pictures: give one, or, where it holds the "
+                "ranges of another build, --images to judge the engine on"
+            )
+        # COCO files may name pictures in folders of this folder.
+        for folder in (self.calibration, self.images if self.data is None else None):
+            if folder is not None and not folder.is_file():
+                picture_files(folder, 1)
+
+    def _check_builder(self, builder: BuilderOptions) -> None:
+        if not self.for_tensorrt:
+            raise InvalidOption(
+                "--profile, --workspace, --builder-level, --compute-capability and --plugin are "
+                f"for --backend {' and '.join(TENSORRT_BACKENDS)}"
+            )
+        if builder.max_batch != self.max_batch:
+            raise InvalidOption(
+                f"the profiles take up to {builder.max_batch} rows, and max_batch is "
+                f"{self.max_batch}: leave --max-batch out"
+            )
+
+    def _check_tensorrt(self, path: Path) -> None:
+        if path == self.source.resolve():
+            raise InvalidOption(f"--tensorrt {path} is the model itself: give another file")
+        if path.is_relative_to(self.repository.resolve()):
+            raise InvalidOption(f"--tensorrt {path} is in the repository: give a file outside")
+        if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
+
+    @property
+    def for_tensorrt(self) -> bool:
+        """Whether an engine of TensorRT or TensorRT for RTX is built."""
+        return self.backend in TENSORRT_BACKENDS
+
+    @property
+    def building(self) -> BuilderOptions | None:
+        """How a TensorRT engine is built; None for other backends."""
+        if not self.for_tensorrt:
+            return None
+        return self.builder or BuilderOptions((Profile(1, self.max_batch, self.max_batch),))
+
+    @property
+    def encodings(self) -> tuple[Encoding, ...]:
+        """Those of INT8 that are made; what is served comes first."""
+        if self.for_tensorrt:
+            return (Encoding.SIGNED,)
+        return (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (self.tensorrt is not None)]
+
+    @property
+    def pictures(self) -> Path | None:
+        """Folder of images that engines are compared on; None: those that ship with Fovea."""
+        if self.images is None and self.calibration is not None and self.calibration.is_dir():
+            return self.calibration
+        return self.images
+
+    @property
+    def backend_version(self) -> str:
+        """Version of the runtime that will compile."""
+        return self._backend.version or ""
+
+    def content_key(
+        self,
+        onnx_sha256: str,
+        preprocess: PreprocessSpec,
+        labels: Sequence[str] | None,
+        family: str | None,
+        measured_on: Sequence[str | None],
+    ) -> str:
+        """Sha256 over everything the engine follows from; equal keys build equal engines.
+
+        Args:
+            onnx_sha256: of the source.
+            preprocess: how a picture becomes an input row of the model's size.
+            labels: of the model, wherever they are from.
+            family: of its head, likewise.
+            measured_on: digests of the calibration pictures and of the labelled ones.
+        """
+        return json_sha256(
+            {
+                "format": BUILD_FORMAT,
+                "onnx": onnx_sha256,
+                "backend": [self.backend, self.backend_version],
+                "max_batch": self.max_batch,
+                "labels": labels,
+                "family": family,
+                "preprocess": preprocess.digest,
+                "precision": [self.precision, self.calibrator, self.keep_float],
+                "tensorrt": self.tensorrt is not None,
+                "within": [
+                    self.for_tensorrt if asked is None else asked
+                    for asked in (self.image_front, self.nms_tail)
+                ],
+                "builder": self.building and [str(self.building), target(self.building)],
+                "measured_on": measured_on,
+            }
+        )
+
+    @property
+    def _backend(self) -> BackendInfo:
+        return next(info for info in available_backends() if info.name == self.backend)

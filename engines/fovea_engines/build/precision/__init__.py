@@ -1,0 +1,1 @@
+"""FP16 and INT8, written into an ONNX graph."""

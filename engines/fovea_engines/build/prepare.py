@@ -1,0 +1,114 @@
+"""What is known of a model before its precision is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.heads.metadata import labels_from_metadata
+from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.recognise import Recognition, recognise
+from fovea_engines.graph.load import load
+from fovea_engines.graph.normalise import normalise
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.plural import counted
+from fovea_engines.progress import Progress
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.spec import PreprocessSpec
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedModel:
+    """A source model in the form that precision is written into.
+
+    Attributes:
+        graph: normalised; float32, or INT8 where the exporter has quantised it.
+        sha256: of the source.
+        inputs: what is fed.
+        outputs: what comes back.
+        head: the family and why.
+        labels: class names by id; None where unknown.
+        preprocess: how a picture becomes an input row.
+        metadata: the exporter's own.
+        quantised: the exporter has written Q/DQ nodes into it.
+    """
+
+    graph: onnx.ModelProto
+    sha256: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    head: Recognition
+    labels: tuple[str, ...] | None
+    preprocess: PreprocessSpec
+    metadata: dict[str, str]
+    quantised: bool
+
+
+def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
+    """Load and normalise the source of a plan, and find out what it is.
+
+    Raises:
+        NotFound: the source is not there.
+        InvalidModel: it is not ONNX.
+        UnsupportedModel: it is not of a kind that can be built.
+        InvalidOption: the plan does not fit it.
+    """
+    with progress.phase("load"):
+        source = load(plan.source)
+    with progress.phase("normalise"):
+        graph = normalise(source.proto, plan.size, progress.note)
+        inputs, outputs, metadata = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
+        _check_batch(inputs[0].shape[0], plan.max_batch)
+        head = recognise(inputs, outputs, metadata, plan.family)
+        preprocess = default_preprocess(head.family, inputs, metadata, trained=plan.preprocess)
+    labels = plan.labels or labels_from_metadata(metadata, head.num_classes)
+    classes = head.num_classes
+    if labels is not None and classes is not None and classes != len(labels):
+        raise InvalidOption(
+            f"{counted(len(labels), 'label')} for a model of {counted(classes, 'class')}: give one "
+            "for each"
+        )
+    quantised = any(node.op_type == "QuantizeLinear" for node in graph.graph.node)
+    return PreparedModel(
+        graph, source.sha256, inputs, outputs, head, labels, preprocess, metadata, quantised
+    )
+
+
+def _check_batch(rows: int, max_batch: int) -> None:
+    if rows not in (-1, 1):
+        raise UnsupportedModel(
+            f"the model takes exactly {rows} pictures at a time: export it with a dynamic batch"
+        )
+    if rows == 1 and max_batch > 1:
+        raise UnsupportedModel(
+            f"the model takes one picture at a time, so --max-batch {max_batch} cannot be: export "
+            "it with a dynamic batch, or leave --max-batch out"
+        )
+
+
+def check_float32(prepared: PreparedModel, precision: str) -> None:
+    """Refuse to make another precision of what is not float32.
+
+    Raises:
+        UnsupportedModel: the model takes, gives or holds float16, or weights in INT8.
+    """
+    import onnx
+
+    graph = prepared.graph.graph
+    ends = (*prepared.inputs, *prepared.outputs)
+    held = {weight.data_type for weight in graph.initializer}
+    if any(spec.dtype == "float16" for spec in ends) or onnx.TensorProto.FLOAT16 in held:
+        raise UnsupportedModel(
+            f"the model is float16 already, and {precision} is made from float32: export it "
+            "without half, or build with --precision fp32, which keeps it as it is"
+        )
+    if any(node.op_type == "DequantizeLinear" for node in graph.node):
+        raise UnsupportedModel(
+            f"the exporter has quantised the model's weights, and {precision} is made from "
+            "float32: export it without, or build with --precision fp32, which keeps it as it is"
+        )

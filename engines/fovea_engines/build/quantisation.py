@@ -1,0 +1,129 @@
+"""From a float model to the INT8 graphs of a build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fovea_engines.build.calibration.find import find_ranges
+from fovea_engines.build.calibration.ranges import Ranges
+from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.plan import AUTO, BuildPlan
+from fovea_engines.build.precision.blocks import select
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.qdq import quantisable
+from fovea_engines.build.prepare import PreparedModel, check_float32
+from fovea_engines.build.search import Sweep, Trials
+from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
+from fovea_engines.progress import Progress
+from fovea_engines.repository.figures import Calibration
+from fovea_preprocess.errors import UnsupportedModel
+
+# Blocks of the ranking that are shown while building; the card has all.
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantisation:
+    """How a model is brought to INT8.
+
+    Attributes:
+        ranges: of the tensors that its layers take.
+        reused: they come from an earlier build.
+        layers: names of the layers that INT8 can touch.
+        kept_float: those of them that are left in float.
+        ranking: what the search for them found, most gain first; empty without a search.
+    """
+
+    ranges: Ranges
+    reused: bool
+    layers: tuple[str, ...]
+    kept_float: tuple[str, ...]
+    ranking: tuple[Sensitivity, ...]
+
+    @property
+    def card_entry(self) -> Calibration:
+        """What the card says of it."""
+        origin = self.ranges.origin
+        return Calibration(
+            method=origin.method,
+            images=self.ranges.count,
+            images_sha256=origin.images,
+            preprocess_sha256=origin.preprocess,
+            layers=len(self.layers) - len(self.kept_float),
+            kept_float=self.kept_float,
+            reused=self.reused,
+            gains={one.block: round(one.gain, 4) for one in self.ranking},
+        )
+
+
+def plan_quantisation(
+    plan: BuildPlan, prepared: PreparedModel, truth: GroundTruth | None, progress: Progress
+) -> Quantisation:
+    """Measure ranges, and choose the layers that stay float.
+
+    Raises:
+        InvalidOption: no calibration pictures, or not such; ranges that were measured from
+            something else; a pattern that picks nothing.
+        Disagreement: calibration has seen much less of the input than there is.
+        UnsupportedModel: there is nothing to quantise.
+    """
+    layers = quantisable_layers(prepared)
+    ranges, reused = find_ranges(plan, prepared, progress)
+    if plan.keep_float != (AUTO,):
+        return Quantisation(ranges, reused, layers, select(plan.keep_float, layers), ())
+    kept: tuple[str, ...] = ()
+    ranking: tuple[Sensitivity, ...] = ()
+    # The layers that stay float are the same in both files: what one needs, the other has.
+    for encoding in plan.encodings:
+        trials = Trials(plan, prepared, ranges, truth, encoding)
+        found = _search(trials, layers, kept, encoding, progress)
+        if found is not None:
+            kept += tuple(layer for one in found.kept for layer in one.layers)
+            ranking += found.ranking
+    return Quantisation(ranges, reused, layers, kept, ranking)
+
+
+def _search(
+    trials: Trials,
+    layers: tuple[str, ...],
+    kept: tuple[str, ...],
+    encoding: Encoding,
+    progress: Progress,
+) -> Sweep | None:
+    """What to keep in float beside what is; None when the network is good enough as it is."""
+    whose = " for TensorRT" if encoding is Encoding.SIGNED else ""
+    with progress.phase("sensitivity"):
+        base = trials.standing(kept)
+        blocks = f"all but {len(kept)} layers" if kept else "every block"
+        progress.note(f"{base} with {blocks} in INT8{whose}")
+        if base.margin >= 0:
+            return None
+        left = tuple(layer for layer in layers if layer not in kept)
+        found = trials.sweep(left, kept, base, progress)
+    for one in found.ranking[:_SHOWN]:
+        stays = "stays in float" if one in found.kept else "in INT8"
+        progress.note(f"  {one.gain:+.3f}  {one.block} {stays}")
+    count = f"{len(found.kept)} of {len(found.ranking)} blocks"
+    progress.note(f"{found.reached} with {count} in float{whose}")
+    return found
+
+
+def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
+    """Names of the layers that INT8 can touch, in the network's order.
+
+    Raises:
+        UnsupportedModel: there are none, or the model is no float32 model any more.
+    """
+    if prepared.quantised:
+        raise UnsupportedModel(
+            "the model was quantised by its exporter and keeps its own scales: fovea build takes "
+            "it as it is, with --precision int8"
+        )
+    check_float32(prepared, "int8")
+    layers = quantisable(prepared.graph)
+    if not layers:
+        raise UnsupportedModel(
+            "no layer of the model gains from INT8 (it has no convolutions with constant float32 "
+            "weights, but for its head): build with --precision fp16"
+        )
+    return layers

@@ -1,0 +1,163 @@
+"""An engine that another TensorRT or another GPU made, built again for what is here."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
+from fovea_engines.backends.tensorrt.kernel_cache import CACHE_FILE
+from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.build.assemble import assemble, reference
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.build.report import REPORT_FILE
+from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.recognise import Recognition
+from fovea_engines.device import gpu_here
+from fovea_engines.evaluate.agreement.likeness import likeness
+from fovea_engines.graph.rounding import rounded
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.progress import Progress
+from fovea_engines.repository.card import CARD_FILE, EngineCard, Precision
+from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.options import BuilderOptions
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidModel
+
+if TYPE_CHECKING:
+    import onnx
+
+# Measured on drawn images and seven models: what a runtime rounds to float16 that another does
+# not costs up to .02, and in INT8, where a step may go either way, .23. Another model of the same
+# shape is under .5.
+_LEAST: Mapping[Precision, float] = {"fp32": 0.98, "fp16": 0.9, "int8": 0.5}
+
+
+def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
+    """Build the engine of a version again where it does not fit what is here, from the ONNX kept.
+
+    The version keeps its number, its figures and its report. The new engine must compute what ONNX
+    Runtime computes of that ONNX; else the old one stays.
+
+    Args:
+        folder: of the version (repository/name/version).
+        progress: is told each phase.
+
+    Returns:
+        The card of what is there then: nothing is built where the engine fits, and of several
+        processes that begin at once only one builds.
+
+    Raises:
+        BackendUnavailable: the repository cannot be written, or TensorRT cannot be used.
+        InvalidModel: the ONNX is not there, or not the one that was kept.
+        BuildError: no engine came out, or one that computes something else.
+        InvalidOption: this TensorRT does not build for this GPU.
+    """
+    progress, repository = progress or Progress(), ModelRepository(folder.parents[1])
+    name, version = folder.parent.name, int(folder.name)
+    try:
+        with repository.hold(name):
+            card = EngineCard.read(folder / CARD_FILE)
+            if mismatch(card) is None:
+                return card
+            with repository.replace(name, version) as new:
+                return _rebuild(card, folder, new, progress)
+    except OSError as error:
+        raise BackendUnavailable(
+            f"{error.filename or folder} cannot be written ({error.strerror}), so the engine "
+            "cannot be rebuilt: make the repository writable, or build it elsewhere with "
+            "`fovea build`"
+        ) from error
+
+
+def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> EngineCard:
+    graph = _kept(card, old)
+    plan = BuildPlan(
+        source=old / KEPT_FILE,
+        name=card.name,
+        repository=old.parents[1],
+        backend=card.backend,
+        max_batch=card.max_batch,
+        precision=card.precision,
+        builder=_for_here(card.builder),
+    )
+    prepared = PreparedModel(
+        graph=graph,
+        sha256=card.onnx_sha256,
+        inputs=graph_inputs(graph),
+        outputs=graph_outputs(graph),
+        head=Recognition(card.family, card.reason, card.task),
+        labels=card.labels,
+        preprocess=card.preprocess or default_preprocess(None, card.inputs, card.metadata),
+        metadata=card.metadata,
+        quantised=False,
+    )
+    with progress.phase("compile"):
+        engine = assemble(plan, prepared, graph, card.precision, new, progress)
+    with engine, progress.phase("agreement"):
+        with reference(plan, prepared, rounded(graph), card.precision) as core:
+            _check(likeness(core, engine), card.precision)
+        built = engine.card
+    card = replace(
+        card,
+        created=built.created,
+        # The key is of the first build: asked for the same again, `fovea build` shall build it.
+        content_key="",
+        backend_version=built.backend_version,
+        device=built.device,
+        files=built.files,
+        judge=built.judge,
+        builder=built.builder,
+        gpu=built.gpu,
+        build_seconds=dict(progress.seconds),
+    )
+    for file in old.iterdir():
+        if file.is_file() and file.name not in {*card.files, CARD_FILE, CACHE_FILE}:
+            shutil.copyfile(file, new / file.name)
+    _note(card, new)
+    card.write(new / CARD_FILE)
+    return card
+
+
+def _kept(card: EngineCard, folder: Path) -> onnx.ModelProto:
+    import onnx
+
+    kept = folder / KEPT_FILE
+    if file_sha256(kept) != card.files.get(KEPT_FILE):
+        raise InvalidModel(
+            f"{kept} is not the file that was kept (its sha256 differs from the card's), so the "
+            "engine cannot be rebuilt: build it again with `fovea build`"
+        )
+    return onnx.load(kept)
+
+
+def _for_here(options: BuilderOptions | None) -> BuilderOptions | None:
+    """What was built ahead of time stays good for the GPUs that it was built for."""
+    gpu = gpu_here()
+    if options is None or not options.capabilities or gpu is None:
+        return options
+    capabilities = dict.fromkeys((*options.capabilities, gpu.capability))
+    return replace(options, capabilities=tuple(capabilities))
+
+
+def _check(alike: float, precision: Precision) -> None:
+    least = _LEAST[precision]
+    if not alike >= least:
+        raise Disagreement(
+            f"the engine that was rebuilt agrees {alike:.3f} with ONNX Runtime on the same graph, "
+            f"where {least:g} is asked for: the old one stays; build it again with `fovea build`"
+        )
+
+
+def _note(card: EngineCard, folder: Path) -> None:
+    """A report tells of the first build."""
+    if (report := folder / REPORT_FILE).is_file():
+        with report.open("a", encoding="utf-8") as file:
+            file.write(
+                f"\n## Rebuilt\n\n{card.created:%Y-%m-%d %H:%M} UTC with {card.backend} "
+                f"{card.backend_version}, from {KEPT_FILE}. The figures are the first build's.\n"
+            )

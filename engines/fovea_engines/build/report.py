@@ -1,0 +1,49 @@
+"""The readable report that lies beside a card, also of a build that was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from fovea_engines.build.card_text import card_text
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.build.worst import worst_picture
+from fovea_engines.detect.draw import encode
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.writing import write_file
+
+FAILED_FOLDER: Final = "failed-build"
+"""Folder of a model that holds the report of its last refused build; it is no version."""
+
+REPORT_FILE: Final = "card.md"
+PICTURE_FILE: Final = "worst.jpg"
+
+
+def write_report(
+    folder: Path,
+    card: EngineCard,
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    engine: Engine,
+    ranking: Sequence[Sensitivity],
+) -> None:
+    """Write card.md, and worst.jpg where detections differ.
+
+    Args:
+        folder: where to.
+        card: with all its figures.
+        plan: of the build.
+        prepared: its source.
+        engine: the one that was measured, open.
+        ranking: what the search for sensitive blocks found, most gain first; may be empty.
+    """
+    worst = card.agreement.worst if card.agreement else ()
+    picture = worst_picture(plan, prepared, engine, worst[0].name) if worst else None
+    if picture is not None:
+        write_file(folder / PICTURE_FILE, encode(picture, "image/jpeg"))
+    text = card_text(card, plan, ranking, None if picture is None else PICTURE_FILE)
+    write_file(folder / REPORT_FILE, text.encode())

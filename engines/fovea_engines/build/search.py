@@ -1,0 +1,162 @@
+"""Which blocks of a model are worth keeping in float."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fovea_engines.build.assemble import reference, trial
+from fovea_engines.build.calibration.ranges import Ranges
+from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.precision.blocks import blocks
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.precision.qdq import quantise
+from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.agreement.measure import measure
+from fovea_engines.evaluate.agreement.samples import answers, read_samples
+from fovea_engines.evaluate.agreement.sensitivity import Sensitivity, keep_until, rank
+from fovea_engines.graph.rounding import rounded
+from fovea_engines.progress import Progress
+
+if TYPE_CHECKING:
+    import onnx
+
+BUDGET = 0.9
+"""Agreement that is good enough: no block need stay in float for more."""
+
+# Pictures a block is judged on: enough for a hundred detections, few enough for a second each.
+_IMAGES = 24
+
+
+def int8_graph(
+    graph: onnx.ModelProto, ranges: Ranges, encoding: Encoding, keep_float: Collection[str]
+) -> onnx.ModelProto:
+    """A model in INT8; what is not INT8 is FP32 for a CPU, FP16 for TensorRT (`SIGNED`)."""
+    quantised = quantise(graph, ranges, encoding, keep_float)
+    return to_half(quantised) if encoding is Encoding.SIGNED else quantised
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How good one INT8 network is, and what is asked of it.
+
+    Attributes:
+        quality: agreement with the source, 0 to 1.
+        drop: mAP50-95 that is lost; None without labelled pictures.
+        margin: by how much what decides, labels where there are any, else the agreement, is
+            better than what is asked; less than 0 is not enough.
+    """
+
+    quality: float
+    drop: float | None
+    margin: float
+
+    def __str__(self) -> str:
+        """For the log of a build."""
+        lost = "" if self.drop is None else f" and mAP50-95 {-self.drop:+.3f}"
+        return f"agreement {self.quality:.3f}{lost}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What it brings to keep blocks of a network in float.
+
+    Attributes:
+        base: how good the network is before.
+        ranking: every block by itself, most gain first.
+        kept: those that make it good enough, or as good as they can.
+        reached: how good it is with these in float.
+    """
+
+    base: Standing
+    ranking: tuple[Sensitivity, ...]
+    kept: tuple[Sensitivity, ...]
+    reached: Standing
+
+
+class Trials:
+    """INT8 networks of one model that are built, judged and thrown away.
+
+    They are judged on the backend that will serve: a correct graph is not enough. Those for
+    TensorRT are judged as its float16 and integers would compute them.
+
+    Args:
+        plan: of the build.
+        prepared: its source.
+        ranges: of its tensors.
+        truth: labelled pictures; None judges by the agreement alone.
+        encoding: `SIGNED` judges the file for TensorRT.
+    """
+
+    def __init__(
+        self,
+        plan: BuildPlan,
+        prepared: PreparedModel,
+        ranges: Ranges,
+        truth: GroundTruth | None = None,
+        encoding: Encoding = Encoding.UNSIGNED,
+    ) -> None:
+        self._plan = plan
+        self._prepared = prepared
+        self._ranges = ranges
+        self._truth = truth
+        # Measured now, as a phase of its own and not within that of a trial.
+        self._source_map = 0.0 if truth is None else truth.source.map50_95
+        self._encoding = encoding
+        outputs = [output.name for output in prepared.outputs]
+        self._samples = list(
+            read_samples(plan.source, prepared.preprocess, outputs, plan.pictures, _IMAGES)
+        )
+
+    def standing(self, keep_float: Iterable[str]) -> Standing:
+        """How good the network is in which layers of these names stay float."""
+        with self._engine(keep_float) as engine:
+            quality = self._quality_of(engine)
+            drop = None if self._truth is None else self._source_map - self._truth.map_of(engine)
+        margin = quality - BUDGET if drop is None else self._plan.max_drop - drop
+        return Standing(quality, drop, margin)
+
+    def sweep(
+        self, layers: Sequence[str], kept: Sequence[str], base: Standing, progress: Progress
+    ) -> Sweep:
+        """Try each block of layers in float, and find those that are worth it.
+
+        Args:
+            layers: names of all that are in INT8.
+            kept: names of those that are float already.
+            base: how good the network is with these.
+            progress: is told of every block.
+        """
+        seen = [base]
+
+        def quality(more: Iterable[str]) -> float:
+            with self._engine([*kept, *more]) as engine:
+                return self._quality_of(engine)
+
+        def margin(more: Iterable[str]) -> float:
+            seen.append(self.standing([*kept, *more]))
+            return seen[-1].margin
+
+        ranking = rank(blocks(layers), base.quality, quality, progress)
+        found, reached = keep_until(0.0, base.margin, ranking, margin)
+        best = next(one for one in seen if one.margin == reached)
+        return Sweep(base, tuple(ranking), tuple(found), best)
+
+    def _quality_of(self, engine: Engine) -> float:
+        return measure(engine.head, answers(engine, self._samples)).quality
+
+    @contextmanager
+    def _engine(self, keep_float: Iterable[str]) -> Iterator[Engine]:
+        plan, prepared = self._plan, self._prepared
+        graph = int8_graph(prepared.graph, self._ranges, self._encoding, tuple(keep_float))
+        with (
+            trial(plan, prepared, graph, "int8")
+            if self._encoding is Encoding.UNSIGNED
+            else reference(plan, prepared, rounded(graph), "int8")
+        ) as engine:
+            yield engine

@@ -1,1 +1,0 @@
-"""What values a network sees, and from them the ranges of its tensors."""

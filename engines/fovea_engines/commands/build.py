@@ -1,0 +1,255 @@
+"""The command `fovea build`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fovea_engines.backends.registry import TENSORRT_BACKENDS
+from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan
+from fovea_engines.commands.console import card_table
+from fovea_engines.commands.option_rules import Needs, check_options, is_typed
+from fovea_engines.commands.options import (
+    CHECK_PANEL,
+    MODEL_PANEL,
+    PRECISION_PANEL,
+    AsJson,
+    Backend,
+    BackendOption,
+    CalibrationOption,
+    Calibrator,
+    CalibratorOption,
+    HeadOption,
+    ModelArgument,
+    PreprocessOption,
+    RepositoryOption,
+    SizeOption,
+    parse_size,
+)
+from fovea_engines.commands.tensorrt_options import (
+    CapabilityOption,
+    LevelOption,
+    PluginOption,
+    ProfileOption,
+    WorkspaceOption,
+    builder_options,
+)
+from fovea_engines.detect.heads.preprocess import read_preprocess
+from fovea_engines.progress import ConsoleProgress
+from fovea_engines.repository.labels import read_labels
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidOption
+
+GRAPH_PANEL = "Graph"
+
+_INT8: Needs = {"precision": ("int8",)}
+_TENSORRT: Needs = {"backend": TENSORRT_BACKENDS}
+NEEDS: Mapping[str, Needs] = {
+    "calibration": _INT8,
+    "calibrator": _INT8,
+    "keep_float": _INT8,
+    "max_drop": {"data": ()},
+    "profile": _TENSORRT,
+    "workspace": _TENSORRT,
+    "builder_level": _TENSORRT,
+    "compute_capability": {"backend": ("tensorrt-rtx",)},
+    "plugin": _TENSORRT,
+}
+
+
+class Precision(StrEnum):
+    """Choices of `fovea build --precision`."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+def build(
+    context: typer.Context,
+    model: ModelArgument,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the model.", show_default="name of the file", rich_help_panel=MODEL_PANEL
+        ),
+    ] = None,
+    backend: BackendOption = Backend.AUTO,
+    size: SizeOption = None,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MAX_BATCH,
+            rich_help_panel=MODEL_PANEL,
+            help="Most pictures in one call. 1 is best on a CPU: there, a core a picture is "
+            "faster than batches. On a GPU try 8 or 16.",
+            show_default="1, or that of --profile",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Class names, one a line.",
+            show_default="from the model",
+            exists=True,
+            dir_okay=False,
+            rich_help_panel=MODEL_PANEL,
+        ),
+    ] = None,
+    head: HeadOption = None,
+    precision: Annotated[
+        Precision,
+        typer.Option(help="Arithmetic of the engine.", rich_help_panel=PRECISION_PANEL),
+    ] = Precision.FP32,
+    calibration: CalibrationOption = None,
+    calibrator: CalibratorOption = Calibrator.PERCENTILE,
+    keep_float: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="auto|none|PATTERN",
+            help="What INT8 leaves in float: auto searches for blocks where the agreement is "
+            "poor; else names of blocks or layers, with wildcards. May be repeated.",
+            show_default="auto",
+            rich_help_panel=PRECISION_PANEL,
+        ),
+    ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Pictures to check the engine on, and those of --data.",
+            show_default="those of --calibration, or 3 that ship with Fovea",
+            exists=True,
+            file_okay=False,
+            rich_help_panel=CHECK_PANEL,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="Labels of the --images: a COCO file or a folder of YOLO labels. Measures mAP.",
+            exists=True,
+            rich_help_panel=CHECK_PANEL,
+        ),
+    ] = None,
+    max_drop: Annotated[
+        float,
+        typer.Option(
+            metavar="MAP",
+            min=0,
+            max=1,
+            help="Most mAP50-95 that the precision may cost. Needs --data.",
+            rich_help_panel=CHECK_PANEL,
+        ),
+    ] = 0.01,
+    preprocess: PreprocessOption = None,
+    tensorrt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.onnx",
+            help="Also write the graph as TensorRT takes it (INT8 signed, the rest FP16), and "
+            "judge it.",
+            rich_help_panel=GRAPH_PANEL,
+        ),
+    ] = None,
+    image_front: Annotated[
+        bool | None,
+        typer.Option(
+            "--image-front/--no-image-front",
+            help="Take uint8 pictures, and normalise them in the graph.",
+            show_default="for TensorRT",
+            rich_help_panel=GRAPH_PANEL,
+        ),
+    ] = None,
+    nms_tail: Annotated[
+        bool | None,
+        typer.Option(
+            "--nms-tail/--no-nms-tail",
+            help="Suppress duplicates in the graph. --iou of requests then has no effect.",
+            show_default="for TensorRT",
+            rich_help_panel=GRAPH_PANEL,
+        ),
+    ] = None,
+    profile: ProfileOption = None,
+    workspace: WorkspaceOption = None,
+    builder_level: LevelOption = 3,
+    compute_capability: CapabilityOption = None,
+    plugin: PluginOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build an ONNX model into a checked engine.
+
+    The graph is simplified, brought to the precision, compiled, and run beside the source model.
+    In FP32 boxes must agree within 1 pixel, weighted by score, and scores within 0.01. FP16 and
+    INT8 must find what the source finds, or with labels (--data) lose no more mAP than --max-drop;
+    else nothing is published, and what was served goes on being served. The engine becomes the
+    next version of the model, with its figures in card.md; building the same again does nothing.
+
+    Example: fovea build yolov8n.onnx --name people
+
+    Example: fovea build yolov8n.onnx --precision int8 --calibration pictures/
+
+    Example: fovea build yolov8n.onnx --backend tensorrt-rtx --precision fp16
+    --compute-capability 80,89
+    """
+    from rich.console import Console
+
+    from fovea_engines.build.build import build as build_engine
+
+    check_options(context, NEEDS, clashes=[("profile", "max_batch")])
+    builder = builder_options(
+        profile, max_batch, workspace, builder_level, compute_capability, plugin
+    )
+    plan = BuildPlan(
+        source=model,
+        name=model.stem if name is None else name,
+        repository=repository,
+        backend=backend.runtime,
+        size=parse_size(size),
+        max_batch=max_batch or (builder.max_batch if builder else 1),
+        labels=None if labels is None else read_labels(labels),
+        family=head,
+        images=images,
+        precision=precision.value,
+        calibration=calibration,
+        calibrator=calibrator.value,
+        keep_float=_parse_keep_float(keep_float),
+        data=data,
+        max_drop=max_drop,
+        preprocess=None if preprocess is None else read_preprocess(preprocess),
+        tensorrt=tensorrt,
+        image_front=image_front,
+        nms_tail=nms_tail,
+        builder=builder,
+    )
+    card = build_engine(plan, ConsoleProgress())
+    version = ModelRepository(repository).find(card.name, card.content_key) or 0
+    if as_json:
+        typer.echo(json.dumps({"version": version, "card": card.to_json()}, indent=2))
+        return
+    console = Console()
+    console.print(card_table(card, version))
+    serve = ["fovea", "serve", *([str(repository)] if is_typed(context, "repository") else [])]
+    where = "" if card.judge is None else ", where such a GPU is: here the model will not be ready"
+    console.print(f"Serve it: {shlex.join(serve)}{where}", markup=False, soft_wrap=True)
+
+
+def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:
+    if given in (None, [AUTO]):
+        return (AUTO,)
+    if given == ["none"]:
+        return ()
+    if AUTO in given or "none" in given:
+        raise InvalidOption("--keep-float auto and none stand alone, or give patterns")
+    return tuple(given)

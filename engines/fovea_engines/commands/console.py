@@ -1,0 +1,185 @@
+"""How the commands of this package talk to people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.ensemble import Ensemble, EnsembleStep
+from fovea_engines.repository.figures import Accuracy
+from fovea_engines.repository.wording import (
+    NO_FIGURE,
+    accuracy_table,
+    agreement_text,
+    backend_text,
+    calibration_text,
+    checked_text,
+    preprocess_text,
+)
+from fovea_engines.session import TensorSpec
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fovea_engines.commands.inspection import Entry, ModelFile
+
+_LABELS_SHOWN = 8
+# A name that is broken cannot be copied: the other columns give way to it, up to this length.
+_NAME_WIDTH = 40
+# Two lines a row, so that no word of a usual one is broken in 80 columns.
+_COLUMNS = ("head\ninput", "precision\nbackend", "agreement\nmAP50-95")
+
+
+def card_table(card: EngineCard, version: int) -> Table:
+    """An engine card, one property a line."""
+    title = f"{card.name} version {version}" if version else card.name
+    rows: list[tuple[str, str | Table]] = [
+        *_head_rows(card),
+        ("preprocess", preprocess_text(card.preprocess) if card.preprocess else NO_FIGURE),
+        ("backend", backend_text(card)),
+        ("precision", card.precision),
+        ("max batch", str(card.max_batch)),
+        *_figure_rows(card),
+        *([("REFUSED", card.refused)] if card.refused else []),
+        ("checked on", checked_text(card)),
+    ]
+    if card.created is not None:
+        seconds = sum(card.build_seconds.values())
+        rows.append(("built", f"{card.created:%Y-%m-%d %H:%M} UTC in {seconds:.1f} s"))
+    return _table(title, rows)
+
+
+def model_table(model: ModelFile, title: str) -> Table:
+    """An ONNX file, one property a line."""
+    return _table(title, [*_head_rows(model), ("opset", str(model.opset))])
+
+
+def repository_table(entries: Iterable[Entry]) -> Table:
+    """Versions of a repository, one a row; below it, why some cannot be opened."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
+    table.add_column("model\nversion", no_wrap=True)
+    for column in _COLUMNS:
+        table.add_column(column, overflow="fold")
+    failures = []
+    for entry in entries:
+        cells = [f"{fill(entry.name, _NAME_WIDTH)}\n{entry.version}"]
+        if isinstance(entry.engine, EngineCard):
+            cells += _cells(entry.engine)
+        elif isinstance(entry.engine, Ensemble):
+            models = dict.fromkeys(step.model for step in entry.engine.steps)
+            cells += [f"ensemble of\n{', '.join(models)}"]
+        else:
+            failures.append(f"{entry.name} {entry.version} cannot be opened: {entry.engine}")
+        table.add_row(*map(Text, cells))
+    if failures:
+        table.caption = Text("\n".join(failures))
+    return table
+
+
+def ensemble_table(ensemble: Ensemble, version: int) -> Table:
+    """An ensemble, one property a line."""
+    rows: list[tuple[str, str | Table]] = [
+        ("platform", "ensemble"),
+        ("inputs", _tensors(ensemble.inputs)),
+        ("outputs", _tensors(ensemble.outputs)),
+        ("max batch", str(ensemble.max_batch)),
+        ("steps", "\n".join(map(_step, ensemble.steps))),
+    ]
+    return _table(f"{ensemble.name} version {version}", rows)
+
+
+def _step(step: EnsembleStep) -> str:
+    version = "" if step.version is None else f" {step.version}"
+    taken = [f"{name} from {tensor}" for name, tensor in step.inputs.items()]
+    given = [f"{tensor} from {name}" for name, tensor in step.outputs.items()]
+    return f"{step.model}{version}: {', '.join(taken + given)}"
+
+
+def _table(title: str, rows: Iterable[tuple[str, str | Table]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    # Text, not markup: names and labels come from files, and "[/x]" in one is no instruction.
+    table = Table(title=Text(title), show_header=False, title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in rows:
+        table.add_row(key, Text(value) if isinstance(value, str) else value)
+    return table
+
+
+def _head_rows(model: EngineCard | ModelFile) -> list[tuple[str, str]]:
+    return [
+        ("head", model.family or "not recognised: serves tensors"),
+        ("why", model.reason),
+        ("task", model.task),
+        ("labels", _labels(model.labels)),
+        ("inputs", _tensors(model.inputs)),
+        ("outputs", _tensors(model.outputs)),
+    ]
+
+
+def _labels(labels: tuple[str, ...] | None) -> str:
+    if labels is None:
+        return "none: give them with --labels"
+    more = f", ... ({len(labels)})" if len(labels) > _LABELS_SHOWN else ""
+    return ", ".join(labels[:_LABELS_SHOWN]) + more
+
+
+def _tensors(specs: tuple[TensorSpec, ...]) -> str:
+    return "\n".join(f"{spec.name} {spec.dtype} {_shape(spec)}" for spec in specs)
+
+
+def _shape(spec: TensorSpec) -> str:
+    return "x".join("?" if length == -1 else str(length) for length in spec.shape)
+
+
+def _figure_rows(card: EngineCard) -> Iterator[tuple[str, str | Table]]:
+    if (calibration := calibration_text(card)) is not None:
+        yield "calibration", calibration
+    if card.agreement is None:
+        yield "agreement", "not checked: not built by Fovea"
+    else:
+        yield "agreement", agreement_text(card.agreement, card.precision)
+    if card.tensorrt is not None:
+        yield "for TensorRT", agreement_text(card.tensorrt, card.precision)
+    if card.accuracy:
+        yield "accuracy", _accuracy(card.accuracy)
+
+
+def _accuracy(accuracy: Mapping[str, Accuracy]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    header, rows = accuracy_table(accuracy)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in header:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _cells(card: EngineCard) -> tuple[str, ...]:
+    accuracy = card.accuracy.get(card.precision)
+    return (
+        f"{card.family or 'tensors only'}\n{' '.join(map(_shape, card.inputs))}",
+        f"{card.precision}\n{card.backend}",
+        f"{_agreement(card)}\n{NO_FIGURE if accuracy is None else f'{accuracy.map50_95:.3f}'}",
+    )
+
+
+def _agreement(card: EngineCard) -> str:
+    """In the fewest words."""
+    found = card.agreement
+    if found is None:
+        return "not checked"
+    if card.precision != "fp32":
+        return f"{found.quality:.3f}"
+    return f"{found.box_px:.2g} px" if found.detections else f"{found.output_error:.2g}"

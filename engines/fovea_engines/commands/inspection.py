@@ -1,0 +1,196 @@
+"""What is known of a model on disk."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.ensemble import Ensemble
+from fovea_engines.repository.model_config import CONFIG_FILE, read_config
+from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.session import TensorSpec
+from fovea_engines.triton_engine import ENGINE_FILES, open_plain
+from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
+
+if TYPE_CHECKING:
+    from fovea_engines.backends.tensorrt.layers import PlanLayers
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """What an ONNX file says of itself before it is built.
+
+    Attributes:
+        inputs: tensors that have to be fed.
+        outputs: tensors that come back.
+        family: head family; None serves tensors only.
+        reason: why that family, or why none.
+        task: e.g. "detect".
+        labels: class names by id; None where the metadata has none.
+        opset: version of the default operator set.
+        metadata: the exporter's own key-value pairs.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    family: str | None
+    reason: str
+    task: str
+    labels: tuple[str, ...] | None
+    opset: int
+    metadata: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+
+def read_model_file(path: Path, family: str | None = None) -> ModelFile:
+    """Read an ONNX file without building it.
+
+    Args:
+        path: the file.
+        family: what the user says it is; None recognises it.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidModel: it is not ONNX.
+        UnsupportedModel: `family` contradicts the model.
+    """
+    # Here, because onnx takes 0.3 s to import and engines with a card need none of it.
+    from fovea_engines.detect.heads.metadata import labels_from_metadata
+    from fovea_engines.detect.heads.recognise import recognise
+    from fovea_engines.graph.load import load
+    from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+
+    if path.is_file() and path.suffix in (".plan", ".engine", ".xml", ".bin", ".json"):
+        raise InvalidModel(
+            f"{path} is no ONNX file: an engine is shown by its folder, {path.parent}"
+        )
+    model = load(path).proto
+    inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
+    head = recognise(inputs, outputs, metadata, family)
+    return ModelFile(
+        inputs=inputs,
+        outputs=outputs,
+        family=head.family,
+        reason=head.reason,
+        task=head.task,
+        labels=labels_from_metadata(metadata, head.num_classes),
+        opset=next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0),
+        metadata=metadata,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version in a repository.
+
+    Attributes:
+        name: of the model.
+        version: number; 0 for a folder that is not named by one.
+        engine: its card, or the ensemble that it is, or why it cannot be opened.
+    """
+
+    name: str
+    version: int
+    engine: EngineCard | Ensemble | FoveaError
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types; "card", "ensemble" or "error" is there."""
+        entry: dict[str, Any] = {"name": self.name, "version": self.version}
+        if isinstance(self.engine, EngineCard):
+            return entry | {"card": self.engine.to_json()}
+        if isinstance(self.engine, Ensemble):
+            return entry | {"ensemble": self.engine.to_json()}
+        return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
+
+
+def read_folder(path: Path) -> list[Entry]:
+    """Every version under a folder.
+
+    Args:
+        path: a version's folder, a model's or a repository.
+
+    Raises:
+        NotFound: no model is there; the message says when builds of one were refused, and why.
+    """
+    path = path.resolve()
+    if _is_version(path):
+        version = int(path.name) if path.name.isdecimal() else 0
+        return [Entry(path.parent.name, version, _read(path))]
+    repository = ModelRepository(path)
+    names = repository.models()
+    if any(p.name.isdecimal() for p in path.iterdir()):
+        repository, names = ModelRepository(path.parent), (path.name,)
+    if not names:
+        raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
+    return [
+        Entry(name, version, _read(repository.folder(name, version)))
+        for name in names
+        for version in repository.versions(name)
+    ]
+
+
+def read_layers(path: Path) -> PlanLayers:
+    """The layers of a TensorRT engine.
+
+    Args:
+        path: a version's folder, or a model's: then of its newest version.
+
+    Raises:
+        NotFound: there is no such engine.
+        InvalidModel: the list is damaged.
+    """
+    # Here, because its checks take time to set up, and serving needs none.
+    from fovea_engines.backends.tensorrt.layers import LAYERS_FILE, PlanLayers
+
+    path = path.resolve()
+    if path.is_dir() and not (path / LAYERS_FILE).is_file():
+        with suppress(NotFound, InvalidOption):
+            path = ModelRepository(path.parent).folder(path.name)
+    if not (path / LAYERS_FILE).is_file():
+        raise NotFound(
+            f"{path} has no list of layers, which engines of --backend tensorrt and tensorrt-rtx "
+            "have: give such a version's folder"
+        )
+    return PlanLayers.read(path / LAYERS_FILE)
+
+
+def _refusals(path: Path) -> str:
+    """Why a folder has no model, where builds of one were refused; empty where none was."""
+    # Here, because it takes OpenCV to write the report.
+    from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
+
+    said = []
+    for folder in sorted([*path.glob(FAILED_FOLDER), *path.glob(f"*/{FAILED_FOLDER}")]):
+        with suppress(NotFound):
+            card = EngineCard.read(folder / CARD_FILE)
+            said.append(
+                f"{card.name} has no version, as its last build was refused: {card.refused}. "
+                f"{folder / REPORT_FILE} has the report"
+            )
+    return "; ".join(said)
+
+
+def _is_version(path: Path) -> bool:
+    if any((path / file).is_file() for file in (CARD_FILE, *ENGINE_FILES)):
+        return True
+    return path.name.isdecimal() and (path.parent / CONFIG_FILE).is_file()
+
+
+def _read(folder: Path) -> EngineCard | Ensemble | FoveaError:
+    try:
+        if (folder / CARD_FILE).is_file():
+            return EngineCard.read(folder / CARD_FILE)
+        config = read_config(folder.parent / CONFIG_FILE)
+        if config.platform == "ensemble":
+            return Ensemble.of(config, folder.parent.name)
+        card, session = open_plain(folder)
+    except FoveaError as error:
+        return error
+    session.close()
+    return card

@@ -1,0 +1,152 @@
+"""The command `fovea sensitivity`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.commands.options import (
+    AsJson,
+    Backend,
+    BackendOption,
+    CalibrationOption,
+    Calibrator,
+    CalibratorOption,
+    HeadOption,
+    ModelArgument,
+    PreprocessOption,
+    SizeOption,
+    parse_size,
+)
+from fovea_engines.detect.heads.preprocess import read_preprocess
+from fovea_engines.progress import ConsoleProgress
+from fovea_preprocess.errors import BuildError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fovea_engines.build.search import Sweep
+
+
+def sensitivity(
+    model: ModelArgument,
+    calibration: CalibrationOption,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Pictures to judge on, at most 24 of them.",
+            show_default="those of --calibration",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    calibrator: CalibratorOption = Calibrator.PERCENTILE,
+    backend: BackendOption = Backend.AUTO,
+    size: SizeOption = None,
+    head: HeadOption = None,
+    preprocess: PreprocessOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rank the blocks of a model by what they lose in INT8.
+
+    One block at a time is left in float, and the network compared with the source model on
+    pictures. That takes seconds a block. `fovea build --keep-float auto` does the same by itself
+    where the agreement is poor; here it is done in any case, and nothing is published.
+
+    Example: fovea sensitivity yolov8n.onnx --calibration pictures/
+    """
+    from rich.console import Console
+
+    # Ranges of an earlier build are not looked for: no repository is asked for.
+    with TemporaryDirectory(prefix="fovea-sensitivity-") as nowhere:
+        plan = BuildPlan(
+            source=model,
+            name="sensitivity",
+            repository=Path(nowhere),
+            backend=backend.runtime,
+            size=parse_size(size),
+            family=head,
+            images=images,
+            precision="int8",
+            calibration=calibration,
+            calibrator=calibrator.value,
+            preprocess=None if preprocess is None else read_preprocess(preprocess),
+        )
+        try:
+            found = _sweep(plan)
+        except OSError as error:
+            raise BuildError(
+                f"{error.filename} cannot be read or written ({error.strerror})"
+            ) from error
+    if as_json:
+        typer.echo(json.dumps(_to_json(found), indent=2))
+        return
+    console = Console()
+    console.print(
+        f"agreement {found.base.quality:.3f} of 1 with every block in INT8", highlight=False
+    )
+    console.print(_table(found))
+    console.print(_advice(found), markup=False, highlight=False, soft_wrap=True)
+
+
+def _sweep(plan: BuildPlan) -> Sweep:
+    from fovea_engines.build.calibration.find import find_ranges
+    from fovea_engines.build.prepare import prepare
+    from fovea_engines.build.quantisation import quantisable_layers
+    from fovea_engines.build.search import Trials
+
+    progress = ConsoleProgress()
+    prepared = prepare(plan, progress)
+    layers = quantisable_layers(prepared)
+    ranges, _ = find_ranges(plan, prepared, progress)
+    with progress.phase("sensitivity"):
+        trials = Trials(plan, prepared, ranges)
+        return trials.sweep(layers, (), trials.standing(()), progress)
+
+
+def _to_json(found: Sweep) -> dict[str, object]:
+    return {
+        "agreement": found.base.quality,
+        "blocks": [asdict(one) for one in found.ranking],
+        "keep_float": [one.block for one in found.kept],
+        "agreement_kept": found.reached.quality,
+    }
+
+
+def _table(found: Sweep) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("block", overflow="fold")
+    for column in ("layers", "agreement", "gain"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in found.ranking:
+        figures = (str(len(one.layers)), f"{one.quality:.3f}", f"{one.gain:+.3f}")
+        table.add_row(Text(one.block), *figures)
+    return table
+
+
+def _advice(found: Sweep) -> str:
+    from fovea_engines.build.search import BUDGET
+
+    most = found.ranking[0]
+    if found.kept:
+        options = " ".join(f"--keep-float {shlex.quote(one.block)}" for one in found.kept)
+        short = "" if found.reached.margin >= 0 else f" ({BUDGET:.2f} is out of reach)"
+        return f"Agreement {found.reached.quality:.3f} with: {options}{short}"
+    if found.base.margin < 0 or most.gain <= 0:
+        return "No block gains anything by itself: --keep-float none"
+    return (
+        f"{BUDGET:.2f} is enough: --keep-float none; for more, begin with --keep-float "
+        f"{shlex.quote(most.block)}"
+    )

@@ -1,0 +1,1 @@
+"""Arrays to detections: heads, options, class names, NMS, drawing."""

@@ -1,0 +1,98 @@
+"""Class names in the options of a request, resolved to the ids that a head compares."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections import defaultdict
+from dataclasses import replace
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.errors import InvalidRequest
+
+# A message must not repeat a name of any length, nor look for names that resemble it.
+_SHOWN = 60
+_LISTED = 10
+
+
+def class_name(labels: tuple[str, ...] | None, class_id: int) -> str:
+    """The label of a class, or its number where the model has no label for it."""
+    return labels[class_id] if labels and class_id < len(labels) else str(class_id)
+
+
+def split_classes(text: str) -> tuple[int | str, ...]:
+    """Class ids and names from text such as ``person,5``; a name with a comma is in double quotes.
+
+    Raises:
+        ValueError: the quotes do not match, or a name is empty.
+    """
+    try:
+        words = next(csv.reader([text], skipinitialspace=True, strict=True))
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
+    if not words or not all(word.strip() for word in words):
+        raise ValueError("a name is empty")
+    return tuple(class_or_id(word.strip()) for word in words)
+
+
+def class_or_id(word: int | str) -> int | str:
+    """A class id, where the text is a whole number; else the text, which is a class name."""
+    try:
+        return int(word)
+    except ValueError:
+        return word
+
+
+def resolve_classes(
+    options: PredictOptions, labels: tuple[str, ...] | None, model: str
+) -> PredictOptions:
+    """The same options with the ids of every class in place of its name.
+
+    A name is compared exactly, then without regard to case. Where several classes share a name,
+    all of them are kept.
+
+    Args:
+        options: what a request asks for.
+        labels: class names by id; None where the model has none.
+        model: its name, for messages.
+
+    Raises:
+        InvalidRequest: a name is unknown or ambiguous, or the model has no labels.
+    """
+    if options.classes is None or all(isinstance(each, int) for each in options.classes):
+        return options
+    ids: dict[str, list[int]] = defaultdict(list)
+    spellings: dict[str, set[str]] = defaultdict(set)
+    for index, label in enumerate(labels or ()):
+        ids[label].append(index)
+        spellings[label.casefold()].add(label)
+    kept: list[int] = []
+    for each in options.classes:
+        if isinstance(each, int):
+            kept.append(each)
+        elif each in ids:
+            kept += ids[each]
+        elif len(same := spellings.get(each.casefold(), ())) == 1:
+            kept += ids[next(iter(same))]
+        else:
+            raise InvalidRequest(f"model '{model}' has no {_advice(each, labels, sorted(same))}")
+    return replace(options, classes=tuple(dict.fromkeys(kept)))
+
+
+def _advice(name: str, labels: tuple[str, ...] | None, same: list[str]) -> str:
+    """What is wrong with a name, and what to write instead."""
+    name = name[:_SHOWN]
+    if not labels:
+        return f"labels, so it has no class '{name}': give class ids"
+    told = f"class '{name}'"
+    if same:
+        return f"{told} spelt like that; it has {_either(same)}"
+    folded = {label.casefold(): label for label in labels}
+    if close := difflib.get_close_matches(name.casefold(), folded, n=3):
+        return f"{told}; did you mean {_either([folded[each] for each in close])}?"
+    more = ", ..." if len(labels) > _LISTED else ""
+    return f"{told}; its classes are {', '.join(labels[:_LISTED])}{more}"
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(f"'{name}'" for name in names)

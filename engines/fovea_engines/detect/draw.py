@@ -1,0 +1,92 @@
+"""Detections drawn into a picture, and the picture as a file."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.tags import FONT, Tag, place
+
+MediaType = Literal["image/jpeg", "image/png"]
+Colour = tuple[int, int, int]
+
+JPEG_QUALITY = 92
+
+
+def draw(
+    pixels: NDArray[np.uint8], detections: Detections, labels: Sequence[str] | None
+) -> NDArray[np.uint8]:
+    """A copy of a picture with boxes, class names and scores.
+
+    Args:
+        pixels: uint8 RGB [h, w, 3]; not written to.
+        detections: boxes in pixels of this picture; what lies outside is cut off.
+        labels: class names by class id; ids beyond them, or None, are shown as numbers.
+
+    Returns:
+        uint8 RGB [h, w, 3]. A class has one colour in all pictures; lines and letters grow with
+        the picture.
+    """
+    canvas = np.ascontiguousarray(pixels).copy()
+    height, width = canvas.shape[:2]
+    corners = np.clip(detections.boxes.round(), 0, [width - 1, height - 1] * 2).astype(np.int64)
+    line = max(1, round((height + width) * 0.0016))
+    class_ids = detections.class_ids.tolist()
+    # The best last, so that nothing covers it; tags over all boxes, so that no line strikes one.
+    for (x1, y1, x2, y2), class_id in zip(corners[::-1].tolist(), class_ids[::-1], strict=True):
+        cv2.rectangle(canvas, (x1, y1), (x2, y2), colour(class_id), line, cv2.LINE_AA)
+    names = [labels[i] if labels and i < len(labels) else str(i) for i in class_ids]
+    reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
+    edges = np.clip(corners + reach, 0, [width, height] * 2)
+    tags = place(
+        [(x1, y1, x2, y2) for x1, y1, x2, y2 in edges.tolist()],
+        names,
+        detections.scores.tolist(),
+        (width, height),
+    )
+    for tag, class_id in zip(tags, class_ids, strict=True):
+        if tag is not None:
+            _draw_tag(canvas, tag, colour(class_id))
+    return canvas
+
+
+def encode(pixels: NDArray[np.uint8], media_type: MediaType) -> bytes:
+    """A picture, uint8 RGB [h, w, 3], as a JPEG (quality 92) or PNG file."""
+    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    if media_type == "image/png":
+        _, data = cv2.imencode(".png", bgr)
+    else:
+        _, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    return bytes(data)
+
+
+def colour(class_id: int) -> Colour:
+    """RGB of a class. Golden-ratio steps around the hues keep neighbouring ids far apart."""
+    hue = (0.58 + class_id * 0.618033988749895) % 1.0
+    # Every third class is darker: 80 classes share the circle.
+    red, green, blue = colorsys.hsv_to_rgb(hue, 0.85, (1.0, 0.85, 0.7)[class_id % 3])
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def ink(background: Colour) -> Colour:
+    """Black or white, whichever is read more easily on a colour (WCAG 2 contrast ratio)."""
+    linear = [
+        v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
+        for v in (channel / 255 for channel in background)
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    # Contrast with black equals contrast with white where (l + .05)^2 = 1.05 * .05.
+    return (0, 0, 0) if luminance > 0.179 else (255, 255, 255)
+
+
+def _draw_tag(canvas: NDArray[np.uint8], tag: Tag, fill: Colour) -> None:
+    text, scale, weight, width, height, (x, y) = tag.lettering
+    canvas[tag.top : tag.top + height, tag.left : tag.left + width] = fill
+    origin = tag.left + x, tag.top + y
+    cv2.putText(canvas, text, origin, FONT, scale, ink(fill), weight, cv2.LINE_AA)

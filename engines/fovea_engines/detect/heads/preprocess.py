@@ -1,0 +1,171 @@
+"""What each family was trained to see, as a `PreprocessSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fovea_engines.detect.heads.metadata import image_size, largest_stride
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
+from fovea_preprocess.spec import Fit, PreprocessSpec
+
+_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "yolo": {},
+    "yolox": {"channels": "BGR", "scale": 1.0, "anchor": "top-left"},
+    "imagenet": {"fit": "center-crop", "crop_ratio": 256 / 224, **_IMAGENET},
+    "stretch": {"fit": "stretch", **_IMAGENET},
+}
+"""What departs from RGB, 0 to 1, padded around the centre, in common ways of training."""
+
+_USUAL: Final = PreprocessSpec(height=1, width=1)
+_AS_THEY_ARE: Final[Mapping[str, tuple[Any, ...]]] = {
+    "scale": (1.0, _USUAL.scale),
+    "mean": (_USUAL.mean,),
+    "std": (_USUAL.std,),
+}
+"""What may be said of a uint8 input, which takes 0 to 255: the usual is what it replaces."""
+
+_Mean = Annotated[float, Field(ge=-255, le=255)]
+_Std = Annotated[float, Field(ge=0.001, le=255)]
+
+
+class _Trained(BaseModel):
+    """What a file may say: `PreprocessSpec` less what the model's input decides."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    fit: Fit = Field(_USUAL.fit, description="letterbox, stretch or center-crop")
+    anchor: Literal["center", "top-left"] = Field(_USUAL.anchor, description="center or top-left")
+    pad: int = Field(_USUAL.pad, ge=0, le=255, description="a whole number from 0 to 255")
+    max_scale: float | None = Field(_USUAL.max_scale, gt=0, description="a number above 0, or null")
+    crop_ratio: float = Field(_USUAL.crop_ratio, ge=1, le=4, description="a number from 1 to 4")
+    channels: Literal["RGB", "BGR"] = Field(_USUAL.channels, description="RGB or BGR")
+    scale: float = Field(_USUAL.scale, gt=0, le=1, description="a number above 0, at most 1")
+    mean: tuple[_Mean, _Mean, _Mean] = Field(
+        _USUAL.mean, description="three numbers from -255 to 255"
+    )
+    std: tuple[_Std, _Std, _Std] = Field(_USUAL.std, description="three numbers from 0.001 to 255")
+
+
+def default_preprocess(
+    family: str | None,
+    inputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    size: tuple[int, int] | None = None,
+    trained: Mapping[str, Any] | None = None,
+) -> PreprocessSpec:
+    """The preprocessing of a family, in the layout, type and size of the model's input.
+
+    Args:
+        family: name in `FAMILIES`; None is treated as the usual YOLO input, RGB 0 to 1.
+        inputs: the model's inputs, of which the first takes the picture.
+        metadata: the model's own key-value pairs; `imgsz` stands in for a dynamic size.
+        size: (height, width) in pixels; rules over `imgsz` where the input is dynamic.
+        trained: fields of `PreprocessSpec` that rule over the family's, one by one.
+
+    Raises:
+        InvalidOption: `size` contradicts a fixed input, or the model's stride does not divide it;
+            or `trained` changes the values of a uint8 input.
+        UnsupportedModel: the input takes no colour pictures, or its size is not to be found.
+    """
+    image = inputs[0]
+    if len(image.shape) != 4 or 3 not in image.shape[1::2]:
+        raise UnsupportedModel(
+            f"input {image.name} of shape {list(image.shape)} takes no colour pictures: "
+            "it needs [batch, 3, height, width] or [batch, height, width, 3]"
+        )
+    if image.dtype not in ("float32", "float16", "uint8"):
+        raise UnsupportedModel(
+            f"input {image.name} is of {image.dtype}; pictures are float32, float16 or uint8"
+        )
+    layout: Literal["NCHW", "NHWC"] = "NCHW" if image.shape[1] == 3 else "NHWC"
+    sides = image.shape[2:] if layout == "NCHW" else image.shape[1:3]
+    height, width = _resolve(sides, size, metadata)
+    fields = {**PRESETS.get(family or "", {}), **(trained or {})}
+    if image.dtype == "uint8":
+        _check_as_they_are(image.name, trained or {})
+        fields["scale"] = 1.0
+    dtype = cast(Literal["float32", "float16", "uint8"], image.dtype)
+    return PreprocessSpec(height=height, width=width, layout=layout, dtype=dtype, **fields)
+
+
+def read_preprocess(name: str) -> Mapping[str, Any]:
+    """Fields of `PreprocessSpec` by the name of a preset, or from a JSON file.
+
+    Returns:
+        Of a preset all fields, so that nothing of the family's is left; of a file those in it.
+
+    Raises:
+        InvalidOption: it is neither, or a field is wrong; the message says what it must be.
+        NotFound: there is no such file, or it cannot be read.
+    """
+    if name in PRESETS:
+        return _Trained(**PRESETS[name]).model_dump()
+    path = Path(name)
+    if path.suffix != ".json":
+        raise InvalidOption(
+            f"--preprocess {name!r} is none of {', '.join(PRESETS)}, nor a .json file"
+        )
+    try:
+        return _Trained.model_validate_json(path.read_bytes()).model_dump(exclude_unset=True)
+    except OSError as error:
+        raise NotFound(
+            f"--preprocess {path} cannot be read ({error.strerror}): name a JSON file, or one of "
+            f"{', '.join(PRESETS)}"
+        ) from error
+    except ValidationError as error:
+        where = error.errors(include_url=False)[0]["loc"]
+        raise InvalidOption(f"--preprocess {path}: {_complaint(*where[:1])}") from error
+
+
+def _complaint(field: int | str = "") -> str:
+    """What is wrong with a field of a file, or with the whole where none is named."""
+    known = _Trained.model_fields
+    if not field:
+        return 'it must be one JSON object of fields, such as {"channels": "BGR", "scale": 1}'
+    if field not in known:
+        return (
+            f"there is no field {field!r} to set; there are {', '.join(known)} (size, layout and "
+            "type are those of the model's input)"
+        )
+    return f"{field} must be {known[str(field)].description}"
+
+
+def _check_as_they_are(name: str, trained: Mapping[str, Any]) -> None:
+    changed = [
+        field for field, fine in _AS_THEY_ARE.items() if trained.get(field, fine[0]) not in fine
+    ]
+    if changed:
+        raise InvalidOption(
+            f"input {name} is uint8 and takes pixels as they are, 0 to 255, so {', '.join(changed)}"
+            " cannot be set: give --preprocess a JSON file without, or export the model with a "
+            "float32 input"
+        )
+
+
+def _resolve(
+    sides: Sequence[int], size: tuple[int, int] | None, metadata: Mapping[str, str]
+) -> tuple[int, int]:
+    """(height, width): the input's where fixed, else what is asked for."""
+    wanted = size or image_size(metadata)
+    if wanted is None:
+        if -1 in sides:
+            raise UnsupportedModel(
+                "the input's size is dynamic and the metadata has no imgsz: say --size HEIGHTxWIDTH"
+            )
+        return sides[0], sides[1]
+    resolved = tuple(want if side == -1 else side for side, want in zip(sides, wanted, strict=True))
+    if size is not None and resolved != size:
+        fixed = "x".join("any" if side == -1 else str(side) for side in sides)
+        raise InvalidOption(f"size {size[0]}x{size[1]}: the model's input is fixed at {fixed}")
+    stride = largest_stride(metadata)
+    if -1 in sides and any(side < 1 or side % stride for side in resolved):
+        raise InvalidOption(
+            f"size {resolved[0]}x{resolved[1]}: both sides must be multiples of {stride}"
+        )
+    return resolved[0], resolved[1]

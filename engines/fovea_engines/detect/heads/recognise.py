@@ -1,0 +1,161 @@
+"""Which family a model belongs to, and why: shapes first, then names and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.heads.metadata import image_size, labels_from_metadata
+from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.detect.heads.signature import Fit, Signature, describe
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """What `fovea inspect` says of a model's head.
+
+    Attributes:
+        family: name in `FAMILIES`; None serves tensors only.
+        reason: the evidence, or what speaks against every family.
+        task: "detect" with a family; else what the metadata says, or "tensors".
+        num_classes: None when unknown.
+    """
+
+    family: str | None
+    reason: str
+    task: str
+    num_classes: int | None = None
+
+
+def recognise(
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    family: str | None = None,
+) -> Recognition:
+    """Judge a model by its tensors and metadata.
+
+    Args:
+        inputs: the model's inputs.
+        outputs: the model's outputs.
+        metadata: the model's own key-value pairs, as its exporter wrote them.
+        family: what the user says it is; it settles what shapes leave open, and is not
+            believed against them.
+
+    Raises:
+        UnsupportedModel: `family` is unknown or contradicts the model.
+    """
+    if family is not None and family not in FAMILIES:
+        raise UnsupportedModel(f"no family {family!r}; there are {', '.join(FAMILIES)}")
+    fits: dict[str, Fit] = {}
+    signature = _signature(inputs, outputs, metadata)
+    if isinstance(signature, str):
+        against = signature
+    else:
+        verdicts = {name: head.fit(signature) for name, head in FAMILIES.items()}
+        fits = {name: fit for name, fit in verdicts.items() if isinstance(fit, Fit)}
+        against = "; ".join(
+            f"not {n}: {why}" for n, why in verdicts.items() if isinstance(why, str)
+        )
+        against = f"{describe(signature.output)} is {against}"
+
+    if family is not None:
+        if family not in fits:
+            could = f"it could be {', '.join(fits)}" if fits else "no family fits: leave it out"
+            raise UnsupportedModel(f"the model is not of family {family}; {could} ({against})")
+        chosen, said = family, f"as told: {fits[family].why}"
+    else:
+        sure = [name for name, fit in fits.items() if fit.sure] or list(fits)
+        if len(sure) != 1:
+            return _tensors(_open_question(sure) if sure else against, metadata)
+        chosen, said = sure[0], fits[sure[0]].why
+        if (twin := fits[chosen].twin) is not None:
+            question = f"{said}, but this is also the shape of {twin}"
+            return _tensors(f"{question}: if it is {chosen}, say so with --family", metadata)
+    assert isinstance(signature, Signature)
+    return Recognition(
+        family=chosen,
+        reason=f"{describe(signature.output)}: {said}",
+        task=FAMILIES[chosen].task,
+        num_classes=fits[chosen].num_classes,
+    )
+
+
+def open_head(
+    recognition: Recognition,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    size: tuple[int, int] | None = None,
+) -> Head | None:
+    """The head that decodes a recognised model.
+
+    Args:
+        recognition: of this model.
+        inputs: the session's inputs.
+        outputs: the session's outputs; a runtime may name them unlike the model's file.
+        size: (height, width) of what is fed, pixels; needed where the input is dynamic.
+
+    Returns:
+        None when there is no family: such a model serves tensors.
+
+    Raises:
+        UnsupportedModel: the family needs the size, and it is not known.
+    """
+    if recognition.family is None:
+        return None
+    [output] = _rank_3(outputs)
+    fixed = _spatial(inputs[0])
+    return FAMILIES[recognition.family].open(output.name, fixed or size)
+
+
+def _rank_3(outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    return [tensor for tensor in outputs if len(tensor.shape) == 3]
+
+
+def _tensors(reason: str, metadata: Mapping[str, str]) -> Recognition:
+    task = metadata.get("task", "")
+    return Recognition(None, f"{reason}: serves tensors", task if task.isalnum() else "tensors")
+
+
+def _open_question(families: Sequence[str]) -> str:
+    return f"the shapes fit {' and '.join(families)} alike: choose one with --family"
+
+
+def _spatial(image: TensorSpec) -> tuple[int, int] | None:
+    """(height, width) of an image input; None when either is dynamic."""
+    shape = image.shape
+    height, width = shape[2:] if shape[1] == 3 else shape[1:3]
+    return None if -1 in (height, width) else (height, width)
+
+
+def _signature(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> Signature | str:
+    """The facts that families judge by, or why this cannot be a detector that is decoded."""
+    task = "pose" if "kpt_shape" in metadata else metadata.get("task", "detect")
+    if task != "detect":
+        return f"task {task!r} is not decoded yet"
+    if len(inputs) != 1 or len(inputs[0].shape) != 4 or 3 not in inputs[0].shape[1::2]:
+        shown = ", ".join(describe(tensor) for tensor in inputs)
+        return f"input {shown} is not one batch of colour pictures"
+    shown = ", ".join(describe(tensor) for tensor in outputs)
+    boxes = _rank_3(outputs)
+    if len(boxes) != 1:
+        return f"no single output of three dimensions, which a detector has, in {shown}"
+    # YOLOv5 can also give its raw levels, of five dimensions: they do no harm.
+    if any(len(tensor.shape) not in (3, 5) for tensor in outputs):
+        return f"a second output (mask prototypes have four dimensions), in {shown}"
+    if not boxes[0].dtype.startswith("float"):
+        return f"{shown} is of {boxes[0].dtype}, not float"
+    labels = labels_from_metadata(metadata, None)
+    end_to_end = metadata.get("end2end")
+    return Signature(
+        size=_spatial(inputs[0]) or image_size(metadata),
+        output=boxes[0],
+        num_labels=None if labels is None else len(labels),
+        end_to_end=None if end_to_end is None else end_to_end.lower() == "true",
+        exporter_metadata="names" in metadata or "stride" in metadata,
+    )

@@ -1,0 +1,59 @@
+"""End-to-end head of YOLOv10 and v26, and of exports with suppression inside: [batch, k, 6]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.signature import Fit, Signature
+from fovea_engines.detect.nms import detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
+
+MOST_ROWS = 1000
+"""Exports end in the best 100 to 1000 boxes; more rows are a grid of one class."""
+
+MOST_CLASSES = 2**20
+"""A class id beyond this, or none at all, is a broken number."""
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV10:
+    """Columns are x1 y1 x2 y2 in pixels of the input, score, class id.
+
+    The graph has done the suppression: `iou` and `agnostic` have nothing to act on.
+    """
+
+    family: ClassVar[str] = "yolov10"
+    task: ClassVar[str] = "detect"
+
+    output: str
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """See `Head.fit`."""
+        _, boxes, columns = signature.output.shape
+        if columns != 6:
+            return f"{columns} columns are not x1 y1 x2 y2 score class"
+        if boxes > MOST_ROWS:
+            return f"{boxes} rows are more than the {MOST_ROWS} of an end-to-end head"
+        sure = boxes > 0 or bool(signature.end_to_end)
+        rows = "a dynamic number of" if boxes == -1 else str(boxes)
+        return Fit(signature.num_labels, f"{rows} rows of x1 y1 x2 y2 score class", sure=sure)
+
+    @classmethod
+    def open(cls, output: str, size: tuple[int, int] | None) -> Self:
+        """See `Head.open`."""
+        return cls(output)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """See `Head.decode`."""
+        rows = outputs[self.output][row]
+        few = rows[rows[:, 4] >= options.conf].astype(np.float32, copy=False)
+        few = few[(few[:, 5] >= 0) & (few[:, 5] < MOST_CLASSES)]
+        class_ids = few[:, 5].round().astype(np.int32)
+        return detections(few[:, :4], few[:, 4], class_ids, options, suppress=False)

@@ -1,0 +1,50 @@
+"""Anchor-based head of YOLOv5 and v7, decoded in the graph: [batch, 3 x cells, 5 + classes]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import corners
+from fovea_engines.detect.heads.signature import Fit, Signature
+from fovea_engines.detect.nms import detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV5:
+    """Columns are cx cy w h in pixels of the input, objectness, a probability per class.
+
+    The score is objectness times the best class.
+    """
+
+    family: ClassVar[str] = "yolov5"
+    task: ClassVar[str] = "detect"
+
+    output: str
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """See `Head.fit`."""
+        _, boxes, columns = signature.output.shape
+        return signature.fit_grid(boxes, columns, per_cell=3, others=5)
+
+    @classmethod
+    def open(cls, output: str, size: tuple[int, int] | None) -> Self:
+        """See `Head.open`."""
+        return cls(output)
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """See `Head.decode`."""
+        rows = outputs[self.output][row]
+        # No class exceeds 1, so objectness bounds the score: one column decides for most rows.
+        found = np.flatnonzero(rows[:, 4] >= options.conf)
+        few = rows[found].astype(np.float32, copy=False)
+        scores = few[:, 4] * few[:, 5:].max(axis=1)
+        return detections(corners(few[:, :4]), scores, few[:, 5:].argmax(axis=1), options)

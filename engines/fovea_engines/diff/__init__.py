@@ -1,0 +1,1 @@
+"""Two models, or two precisions of one, compared layer by layer."""

@@ -1,0 +1,169 @@
+"""Two models run side by side and compared layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from fovea_engines.diff.causes import differences, find_causes
+from fovea_engines.diff.figures import Figures, Tally
+from fovea_engines.diff.inputs import Feeds, make_feeds
+from fovea_engines.diff.match import Pair, match
+from fovea_engines.diff.model import find_model
+from fovea_engines.diff.network import INPUT, Layer, Network
+from fovea_engines.diff.verdict import Comparison, default_threshold, judge
+from fovea_engines.evaluate.samples import picture_files
+from fovea_engines.progress import Progress
+from fovea_engines.repository.card import Precision
+from fovea_preprocess.errors import InvalidOption
+
+# Of tensors that are kept from the runs of either model.
+_CHUNK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """How far two models are from each other.
+
+    Attributes:
+        a: file of the first.
+        b: file of the second.
+        precision_a: the coarsest arithmetic in it.
+        precision_b: likewise.
+        images: what both were fed.
+        threshold_db: SNR under which a tensor diverges.
+        layers: every pair, in the first network's order.
+        unmatched_a: layers of the first without a counterpart.
+        unmatched_b: likewise of the second.
+        first: the first layer that diverges; None when none does.
+        causes: what differs in how it is computed; none where the error only grew under the
+            threshold there.
+    """
+
+    a: Path
+    b: Path
+    precision_a: Precision
+    precision_b: Precision
+    images: tuple[str, ...]
+    threshold_db: float
+    layers: tuple[Comparison, ...]
+    unmatched_a: tuple[Layer, ...]
+    unmatched_b: tuple[Layer, ...]
+    first: Comparison | None
+    causes: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing diverges and every output of the first model was judged."""
+        return self.first is None and not self.undecided
+
+    @property
+    def undecided(self) -> tuple[Layer, ...]:
+        """Outputs of the first model that have no counterpart or were not judged."""
+        unjudged = (one.a for one in self.layers if one.state == "not judged")
+        return tuple(x for x in (*self.unmatched_a, *unjudged) if x.is_output)
+
+
+def diff(
+    path_a: Path,
+    path_b: Path,
+    images: Path | None = None,
+    threshold_db: float | None = None,
+    progress: Progress | None = None,
+) -> Diff:
+    """Compare two models of the same network.
+
+    Args:
+        path_a: the one that is right: an .onnx file, or the folder of an engine.
+        path_b: the one that is judged, likewise.
+        images: folder of pictures, of which at most 4 are taken; None takes
+            those that ship with Fovea.
+        threshold_db: SNR under which a tensor diverges, decibel; None goes by their precisions.
+        progress: is told each phase, and counts the tensors that are compared.
+
+    Raises:
+        NotFound: a model is not there.
+        InvalidModel: one cannot be read.
+        UnsupportedModel: one cannot be run.
+        InvalidOption: the two take other inputs, no layer is alike, there is no picture, or the
+            threshold is not a number over 0.
+    """
+    if threshold_db is not None and not (isfinite(threshold_db) and threshold_db > 0):
+        raise InvalidOption(
+            f"an SNR of {threshold_db:g} dB is no threshold: give a number over 0, such as 60 for "
+            "two FP32 models"
+        )
+    if images is not None:
+        picture_files(images, 1)
+    progress = progress or Progress()
+    with progress.phase("load"):
+        model_a, model_b = find_model(path_a), find_model(path_b)
+        feeds = make_feeds(model_a, model_b, images)
+    with progress.phase("match"):
+        a, b = model_a.open(feeds.a[0]), model_b.open(feeds.b[0])
+        pairs = match(a.layers, b.layers)
+    if all(a.layers[pair.a].op == INPUT for pair in pairs):
+        raise InvalidOption(
+            f"no layer of {path_a} is like one of {path_b}, by name or by operator and shape: "
+            "give two models of the same network"
+        )
+    alike = [pair for pair in pairs if a.layers[pair.a].shape == b.layers[pair.b].shape]
+    with progress.phase("compare"):
+        figures = dict(progress.each(_measure(a, b, alike, feeds), len(alike)))
+    if threshold_db is None:
+        threshold_db = default_threshold(a.precision, b.precision)
+    layers = judge(
+        a.layers,
+        b.layers,
+        {pair: figures.get(pair) for pair in pairs},
+        threshold_db,
+        lambda pair: bool(differences(a, b, pair)),
+    )
+    first = next((one for one in layers if one.state == "diverges"), None)
+    causes: tuple[str, ...] = ()
+    if first is not None and first.is_jump:
+        causes = find_causes(a, b, first, {one.a.name: one.b.name for one in layers})
+    paired_a, paired_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+    return Diff(
+        a=model_a.path,
+        b=model_b.path,
+        precision_a=a.precision,
+        precision_b=b.precision,
+        images=feeds.names,
+        threshold_db=threshold_db,
+        layers=tuple(layers),
+        unmatched_a=tuple(x for i, x in enumerate(a.layers) if i not in paired_a),
+        unmatched_b=tuple(x for i, x in enumerate(b.layers) if i not in paired_b),
+        first=first,
+        causes=causes,
+    )
+
+
+def _measure(
+    a: Network, b: Network, pairs: Sequence[Pair], feeds: Feeds
+) -> Iterator[tuple[Pair, Figures]]:
+    """Figures of pairs whose shapes are the same."""
+    for chunk in _chunks(a.layers, pairs, _CHUNK_BYTES // len(feeds.names)):
+        tensors_a = a.run([a.layers[pair.a].tensor for pair in chunk], feeds.a)
+        tensors_b = b.run([b.layers[pair.b].tensor for pair in chunk], feeds.b)
+        for pair, values_a, values_b in zip(chunk, tensors_a, tensors_b, strict=True):
+            layer = a.layers[pair.a]
+            tally = Tally(channels=layer.is_output and layer.is_float)
+            for one, other in zip(values_a, values_b, strict=True):
+                tally.add(one, other)
+            yield pair, tally.figures()
+
+
+def _chunks(layers: Sequence[Layer], pairs: Sequence[Pair], nbytes: int) -> Iterator[list[Pair]]:
+    chunk: list[Pair] = []
+    room = nbytes
+    for pair in pairs:
+        room -= layers[pair.a].nbytes
+        if chunk and room < 0:
+            yield chunk
+            chunk, room = [], nbytes - layers[pair.a].nbytes
+        chunk.append(pair)
+    if chunk:
+        yield chunk

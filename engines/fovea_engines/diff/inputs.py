@@ -1,0 +1,162 @@
+"""The same pictures for two models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from fovea_engines.detect.heads.metadata import image_size
+from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.diff.model import DiffModel
+from fovea_engines.evaluate.samples import Pixels, sample_images
+from fovea_engines.plural import counted
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.spec import PreprocessSpec
+
+# A layer that is wrong is so on any picture, and each costs two runs without optimisation.
+_MAX_IMAGES = 4
+_DEFAULT_SIZE = (640, 640)
+_PIXEL_TYPES = ("float32", "float16", "uint8")
+_RAW: dict[str, Any] = {"scale": 1.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+
+Feed = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feeds:
+    """What both models are fed.
+
+    Attributes:
+        names: of the pictures, or of the random numbers.
+        a: a feed for each, for the first model.
+        b: likewise for the second.
+    """
+
+    names: tuple[str, ...]
+    a: list[Feed]
+    b: list[Feed]
+
+
+def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
+    """Prepare pictures as the first model was trained to see them, for each in its own layout.
+
+    An input that takes no pictures is fed random numbers, the same in every run.
+
+    Args:
+        a: its card, or else its head's family, says how pictures are prepared.
+        b: the other model.
+        images: folder of pictures, of which at most 4 are taken; None takes those that ship
+            with Fovea.
+
+    Raises:
+        InvalidOption: the folder has no picture, or the models do not take the same inputs.
+        UnsupportedModel: the shape of an input is not to be found.
+    """
+    samples = list(sample_images(images, _MAX_IMAGES))
+    pairs = _pair_inputs(a, b)
+    pictures = next((pair for pair in pairs if all(map(_takes_pictures, pair))), None)
+    named = [name if pictures else f"random numbers {i + 1}" for i, (name, _) in enumerate(samples)]
+    feeds = Feeds(tuple(named), [{} for _ in samples], [{} for _ in samples])
+    for one, other in pairs:
+        if (one, other) == pictures:
+            spec, batch = _preprocess(a, b, one, other)
+            rows = _prepare(samples, _as_taken(spec, one), batch)
+            others = _prepare(samples, _as_taken(spec, other), batch)
+        else:
+            rows = others = _random(one, other, len(samples))
+        for side, name, arrays in ((feeds.a, one, rows), (feeds.b, other, others)):
+            for feed, array in zip(side, arrays, strict=True):
+                feed[name.name] = array.astype(name.numpy_dtype, copy=False)
+    return feeds
+
+
+def _pair_inputs(a: DiffModel, b: DiffModel) -> list[tuple[TensorSpec, TensorSpec]]:
+    if len(a.inputs) != len(b.inputs):
+        raise InvalidOption(
+            f"{a.path} takes {counted(len(a.inputs), 'input')} and {b.path} {len(b.inputs)}: give "
+            "two files of the same network"
+        )
+    named = {spec.name: spec for spec in b.inputs}
+    if all(spec.name in named for spec in a.inputs):
+        return [(spec, named[spec.name]) for spec in a.inputs]
+    return list(zip(a.inputs, b.inputs, strict=True))
+
+
+def _takes_pictures(spec: TensorSpec) -> bool:
+    return len(spec.shape) == 4 and 3 in spec.shape[1::2] and spec.dtype in _PIXEL_TYPES
+
+
+def _preprocess(
+    a: DiffModel, b: DiffModel, one: TensorSpec, other: TensorSpec
+) -> tuple[PreprocessSpec, int]:
+    """How a picture becomes a float row of a size that both take, and how many rows they need."""
+    size = image_size(a.metadata) or image_size(b.metadata) or _DEFAULT_SIZE
+    batch, height, width = (
+        _common(lengths, default)
+        for lengths, default in zip(
+            zip(_batch_and_size(one), _batch_and_size(other), strict=True), (1, *size), strict=True
+        )
+    )
+    known = a.preprocess or b.preprocess
+    if known is None:
+        row = TensorSpec(one.name, "float32", (batch, 3, height, width))
+        known = default_preprocess(a.family, [row], {})
+    return replace(known, height=height, width=width), batch
+
+
+def _batch_and_size(spec: TensorSpec) -> tuple[int, int, int]:
+    batch, *row = spec.shape
+    height, width = row[1:] if row[0] == 3 else row[:2]
+    return batch, height, width
+
+
+def _common(lengths: tuple[int, int], default: int) -> int:
+    """The length of one dimension that both models take; -1 is any."""
+    fixed = set(lengths) - {-1}
+    if len(fixed) > 1:
+        raise InvalidOption(
+            f"an input is {lengths[0]} long in the first model where it is {lengths[1]} in the "
+            "second: export both with one size and one batch"
+        )
+    return fixed.pop() if fixed else default
+
+
+def _as_taken(spec: PreprocessSpec, taken: TensorSpec) -> PreprocessSpec:
+    layout: Literal["NCHW", "NHWC"] = "NCHW" if taken.shape[1] == 3 else "NHWC"
+    dtype = cast(Literal["float32", "float16", "uint8"], taken.dtype)
+    raw = _RAW if dtype == "uint8" else {}
+    return replace(spec, layout=layout, dtype=dtype, **raw)
+
+
+def _prepare(
+    samples: Sequence[tuple[str, Pixels]], spec: PreprocessSpec, batch: int
+) -> list[Array]:
+    preprocessor = Preprocessor(spec)
+    rows = np.empty((len(samples), *spec.row_shape), spec.dtype)
+    for row, (_, pixels) in zip(rows, samples, strict=True):
+        preprocessor(pixels, row)
+    return [np.repeat(row[None], batch, axis=0) for row in rows]
+
+
+def _random(one: TensorSpec, other: TensorSpec, count: int) -> list[Array]:
+    if len(one.shape) != len(other.shape):
+        raise InvalidOption(
+            f"input {one.name} has {counted(len(one.shape), 'dimension')} in the first model and "
+            f"{len(other.shape)} in the second: export both alike"
+        )
+    batch, *row = (_common(lengths, -1) for lengths in zip(one.shape, other.shape, strict=True))
+    if -1 in row:
+        raise UnsupportedModel(
+            f"input {one.name} takes no pictures and is of any size: export it with a fixed one"
+        )
+    shape = (abs(batch), *row)
+    random = np.random.default_rng(0)
+    if one.numpy_dtype.kind == "f":
+        return [random.standard_normal(shape) for _ in range(count)]
+    return [random.integers(0, 2, shape) for _ in range(count)]

@@ -1,0 +1,105 @@
+"""A model that is compared: an ONNX file, or the engine in a version folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fovea_engines.detect.heads.recognise import recognise
+from fovea_engines.diff.network import Network
+from fovea_engines.diff.onnx_network import OnnxNetwork
+from fovea_engines.engine import Engine
+from fovea_engines.graph.load import load
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.repository.card import CARD_FILE
+from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.session import Array, TensorSpec
+from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.spec import PreprocessSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DiffModel:
+    """What is known of a model before it runs.
+
+    Attributes:
+        path: the file that is run.
+        inputs: what has to be fed.
+        metadata: the exporter's own key-value pairs.
+        family: head family; None where it is not recognised.
+        preprocess: what an engine's card says; None of a file.
+        open: gives the network, for the inputs of one feed.
+    """
+
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+    metadata: Mapping[str, str]
+    family: str | None
+    preprocess: PreprocessSpec | None
+    open: Callable[[Mapping[str, Array]], Network]
+
+
+def find_model(path: Path) -> DiffModel:
+    """Read a model.
+
+    Args:
+        path: an .onnx file, a version's folder, or a model's folder, of which the latest counts.
+
+    Raises:
+        NotFound: nothing is there.
+        InvalidModel: the file is not ONNX, or the engine is damaged.
+        UnsupportedModel: an input is not a tensor, or the engine is of a runtime that shows no
+            layers.
+    """
+    return _from_folder(path.resolve()) if path.is_dir() else _from_file(path)
+
+
+def _from_file(path: Path) -> DiffModel:
+    model = load(path).proto
+    inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
+    return DiffModel(
+        path=path,
+        inputs=inputs,
+        metadata=metadata,
+        family=recognise(inputs, outputs, metadata).family,
+        preprocess=None,
+        open=lambda feed: OnnxNetwork(model, feed),
+    )
+
+
+def _from_folder(folder: Path) -> DiffModel:
+    if not any((folder / file).is_file() for file in (CARD_FILE, *_NETWORKS)):
+        folder = ModelRepository(folder.parent).folder(folder.name)
+    # Opening checks that the file is the one that was built, and sets its runtime up.
+    with Engine.open(folder) as engine:
+        card = engine.card
+    path = folder / next(iter(card.files))
+    if path.name not in _NETWORKS:
+        raise UnsupportedModel(
+            f"{path} shows no layers: compare the ONNX file that it was built from"
+        )
+    return DiffModel(
+        path=path,
+        inputs=card.inputs,
+        metadata=card.metadata,
+        family=card.family,
+        preprocess=card.preprocess,
+        open=lambda feed: _NETWORKS[path.name](path, feed),
+    )
+
+
+def _openvino_network(path: Path, feed: Mapping[str, Array]) -> Network:
+    from fovea_engines.diff.openvino_network import OpenVinoNetwork
+
+    return OpenVinoNetwork(path, feed)
+
+
+def _onnx_network(path: Path, feed: Mapping[str, Array]) -> Network:
+    return OnnxNetwork(load(path).proto, feed)
+
+
+_NETWORKS: Mapping[str, Callable[[Path, Mapping[str, Array]], Network]] = {
+    "model.onnx": _onnx_network,
+    "model.xml": _openvino_network,
+}

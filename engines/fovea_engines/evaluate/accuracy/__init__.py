@@ -1,0 +1,1 @@
+"""Accuracy of a detector on labelled images, by the rules of COCO."""

@@ -1,0 +1,145 @@
+"""Labels as COCO writes them: one JSON file of images, annotations and categories."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter, ValidationError
+
+from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage, check_box
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+# Of a side or an area, pixels: beyond it a file is broken, and float32 at its end before long.
+_Size = Annotated[FiniteFloat, Field(ge=0, le=1e9)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    id: int
+    file_name: str
+    width: PositiveInt
+    height: PositiveInt
+
+
+@dataclass(frozen=True, slots=True)
+class _Annotation:
+    image_id: int
+    category_id: int
+    bbox: tuple[FiniteFloat, FiniteFloat, _Size, _Size]
+    area: _Size | None = None
+    iscrowd: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Category:
+    id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    images: list[_Image]
+    annotations: list[_Annotation]
+    categories: list[_Category]
+
+
+_ADAPTER = TypeAdapter(_File)
+
+
+def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str, ...]]:
+    """Read a COCO file.
+
+    Args:
+        data: the file.
+        folder: what its file names are relative to.
+
+    Returns:
+        The pictures in the file's order, and the names of its categories. Class ids count the
+        categories in the order of their own ids, which may have gaps (COCO's go from 1 to 90).
+
+    Raises:
+        InvalidOption: it is not such a file, or contradicts itself; the message says where.
+        NotFound: a picture is not there.
+    """
+    file = _parse(data)
+    _refuse_twins(data, "images", (image.id for image in file.images))
+    _refuse_twins(data, "categories", (category.id for category in file.categories))
+    categories = _by_id(file.categories)
+    class_ids = {category.id: index for index, category in enumerate(categories)}
+    by_image: dict[int, list[_Annotation]] = {image.id: [] for image in file.images}
+    sizes = {image.id: (image.width, image.height) for image in file.images}
+    for index, annotation in enumerate(file.annotations):
+        where = f"{data}, annotations.{index}"
+        if annotation.image_id not in sizes:
+            raise InvalidOption(f"{where}: image_id {annotation.image_id} is none of its images")
+        if annotation.category_id not in class_ids:
+            raise InvalidOption(
+                f"{where}: category_id {annotation.category_id} is none of its categories"
+            )
+        check_box(where, _corners(annotation), *sizes[annotation.image_id])
+        by_image[annotation.image_id].append(annotation)
+    pictures = []
+    for index, image in enumerate(file.images):
+        path = folder / image.file_name
+        if not path.is_file():
+            raise NotFound(
+                f"{data}, images.{index}: there is no picture {path}: name the folder of the "
+                "pictures with --images"
+            )
+        pictures.append(_labelled(path, image, by_image[image.id], class_ids))
+    return pictures, tuple(category.name for category in categories)
+
+
+def coco_class_names(data: Path) -> tuple[str, ...]:
+    """Names of a COCO file's categories in the order of their ids; raises as `read_coco`."""
+    return tuple(category.name for category in _by_id(_parse(data).categories))
+
+
+def _by_id(categories: Iterable[_Category]) -> list[_Category]:
+    return sorted(categories, key=lambda category: category.id)
+
+
+def _parse(data: Path) -> _File:
+    try:
+        return _ADAPTER.validate_json(data.read_bytes())
+    except OSError as error:
+        raise NotFound(f"{data} cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise InvalidOption(
+            f"{data}, {where}: {first['msg']}; labels are a COCO JSON file of boxes, or a folder "
+            "of YOLO label files"
+        ) from error
+
+
+def _refuse_twins(data: Path, what: str, ids: Iterable[int]) -> None:
+    [(most, times)] = Counter(ids).most_common(1) or [(0, 0)]
+    if times > 1:
+        raise InvalidOption(f"{data}, {what}: {times} of them have the id {most}; it must be one")
+
+
+def _corners(annotation: _Annotation) -> tuple[float, float, float, float]:
+    x, y, width, height = annotation.bbox
+    return x, y, x + width, y + height
+
+
+def _labelled(
+    path: Path, image: _Image, annotations: list[_Annotation], class_ids: dict[int, int]
+) -> LabelledImage:
+    boxes = [_corners(annotation) for annotation in annotations]
+    areas = [a.bbox[2] * a.bbox[3] if a.area is None else a.area for a in annotations]
+    return LabelledImage(
+        path=path,
+        width=image.width,
+        height=image.height,
+        boxes=np.array(boxes, np.float32).reshape(-1, 4),
+        class_ids=np.array([class_ids[a.category_id] for a in annotations], np.int32),
+        crowd=np.array([a.iscrowd for a in annotations], np.bool_),
+        areas=np.array(areas, np.float32),
+    )

@@ -1,0 +1,170 @@
+"""A set of labelled pictures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from fovea_engines.evaluate.accuracy.coco import coco_class_names, read_coco
+from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
+from fovea_engines.evaluate.accuracy.yolo import read_yolo, yolo_class_names
+from fovea_engines.plural import counted
+from fovea_engines.repository.digest import file_sha256, json_sha256
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+_NAMES_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Pictures and what is on them.
+
+    Attributes:
+        path: the COCO file, or the folder of YOLO labels.
+        images: in the order of the file, or by name.
+        class_names: by class id; None where nothing names them.
+    """
+
+    path: Path
+    images: tuple[LabelledImage, ...]
+    class_names: tuple[str, ...] | None
+
+    def for_model(
+        self, labels: Sequence[str | None] | None, num_classes: int | None = None
+    ) -> Self:
+        """The same with the class ids and names of a model.
+
+        Classes meet by name. Sets that call a few of them otherwise (aeroplane, airplane) meet
+        by number: there are as many on both sides, and most are called the same.
+
+        Args:
+            labels: the model's class names by id; None for a class that was never detected, and
+                may be any of this set that is not among the others. None as a whole: the model
+                has no names.
+            num_classes: how many classes the model has; None: unknown.
+
+        Raises:
+            InvalidOption: the model does not have a class of this set, or two of the same name.
+        """
+        if self.class_names is None and num_classes is not None:
+            self._check_class_ids(num_classes)
+        if labels is None:
+            self._check_count(num_classes)
+            return self
+        known = [label for label in labels if label is not None]
+        if twins := [name for name, times in Counter(known).items() if times > 1]:
+            raise InvalidOption(
+                f"two classes of the model are called {twins[0]!r}: build it with --labels that "
+                "tell them apart"
+            )
+        names = self.class_names
+        if names is None:
+            numbered = (str(i) if label is None else label for i, label in enumerate(labels))
+            return replace(self, class_names=tuple(numbered))
+        used = {names[class_id] for image in self.images for class_id in image.class_ids}
+        strangers = sorted(used.difference(known))
+        if strangers and _numbered_alike(names, labels):
+            either = zip(names, labels, strict=True)
+            return replace(self, class_names=tuple(label or own for own, label in either))
+        if strangers and (None not in labels or len(strangers) == len(used)):
+            more = ", ..." if len(known) > _NAMES_SHOWN else ""
+            raise InvalidOption(
+                f"{self.path} has the class {strangers[0]!r}, and the model has not, only "
+                f"{', '.join(known[:_NAMES_SHOWN])}{more}: call both the same, or take the "
+                "objects of that class out"
+            )
+        theirs = [*labels, *strangers]
+        ids = np.array([theirs.index(name) if name in used else -1 for name in names], np.int32)
+        images = (replace(image, class_ids=ids[image.class_ids]) for image in self.images)
+        class_names = (str(i) if name is None else name for i, name in enumerate(theirs))
+        return replace(self, images=tuple(images), class_names=tuple(class_names))
+
+    def _check_class_ids(self, num_classes: int) -> None:
+        for image in self.images:
+            if (most := max(image.class_ids.tolist(), default=0)) >= num_classes:
+                raise InvalidOption(
+                    f"{self.path}, labels of {image.path.name}: there is no class {most}, only 0 "
+                    f"to {num_classes - 1}: were these labels made for this model?"
+                )
+
+    def _check_count(self, num_classes: int | None) -> None:
+        names = self.class_names
+        if names is not None and num_classes is not None and len(names) != num_classes:
+            raise InvalidOption(
+                f"{self.path} has {counted(len(names), 'class')} and the model {num_classes} "
+                "without names, so which is which is unknown: build the model with --labels"
+            )
+
+    def sha256(self) -> str:
+        """Digest of all pictures and labels, as hex; reads every picture."""
+        return json_sha256(
+            [
+                [
+                    image.path.name,
+                    file_sha256(image.path),
+                    image.boxes.tolist(),
+                    image.class_ids.tolist(),
+                    image.crowd.tolist(),
+                    image.areas.tolist(),
+                ]
+                for image in self.images
+            ]
+        )
+
+
+def read_dataset(data: Path, images: Path | None = None) -> Dataset:
+    """Read labelled pictures.
+
+    Class ids are the ids of YOLO labels, and the places of COCO's categories in the order of
+    their ids; `Dataset.for_model` makes them a model's.
+
+    Args:
+        data: a COCO JSON file, or a folder of YOLO label files (or one that holds it as `labels`).
+        images: folder of the pictures; None looks beside a COCO file, and in the `images` that
+            stands where `labels` does for YOLO.
+
+    Raises:
+        InvalidOption: the labels are malformed or empty; the message names file and place.
+        NotFound: the labels or a picture are not there.
+        InvalidImage: a picture is damaged.
+    """
+    if images is not None and not images.is_dir():
+        raise NotFound(f"{images} is not a folder of pictures")
+    names: tuple[str, ...] | None
+    if data.is_dir():
+        pictures, names = read_yolo(data, images)
+    elif data.is_file():
+        pictures, names = read_coco(data, data.parent if images is None else images)
+    else:
+        raise NotFound(
+            f"{data} is not there: labels are a COCO JSON file, or a folder of YOLO label files"
+        )
+    if not any((~picture.crowd).any() for picture in pictures):
+        seen = counted(len(pictures), "picture")
+        raise InvalidOption(f"{data} has no object to find on its {seen}")
+    return Dataset(data, tuple(pictures), names)
+
+
+def read_class_names(data: Path) -> tuple[str, ...] | None:
+    """Class names of labels that were read before, by class id as of a model without labels.
+
+    Args:
+        data: as of `read_dataset`.
+
+    Returns:
+        None where nothing names them.
+    """
+    return yolo_class_names(data) if data.is_dir() else coco_class_names(data)
+
+
+def _numbered_alike(names: Sequence[str], labels: Sequence[str | None]) -> bool:
+    """Whether two lists of classes are the same list, but for how a few classes are called."""
+    if len(names) != len(labels):
+        return False
+    known = sum(label is not None for label in labels)
+    return 2 * sum(ours == theirs for ours, theirs in zip(names, labels, strict=True)) > known

@@ -1,0 +1,98 @@
+"""A picture and the objects that people marked on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.evaluate.samples import Pixels, read_picture
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledImage:
+    """A picture and what is on it. Boxes are in pixels of the upright picture, not clipped to it.
+
+    Attributes:
+        path: of the picture.
+        width: of the upright picture, pixels.
+        height: likewise.
+        boxes: float32 [n, 4], corners x1 y1 x2 y2.
+        class_ids: int32 [n].
+        crowd: bool [n]; finding a crowd counts neither for nor against a detector.
+        areas: float32 [n], square pixels: of the object where the labels tell, else of its box.
+    """
+
+    path: Path
+    width: int
+    height: int
+    boxes: NDArray[np.float32]
+    class_ids: NDArray[np.int32]
+    crowd: NDArray[np.bool_]
+    areas: NDArray[np.float32]
+
+    def data(self) -> bytes:
+        """The encoded picture.
+
+        Raises:
+            NotFound: it is gone, or cannot be read.
+        """
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise NotFound(f"the picture {self.path} cannot be read ({error.strerror})") from error
+
+    def pixels(self) -> Pixels:
+        """The decoded picture, uint8 [height, width, 3], RGB, upright.
+
+        Raises:
+            InvalidImage: it is damaged.
+            InvalidOption: it is not of the size that was labelled.
+        """
+        pixels = read_picture(self.path)
+        self.check_size(pixels.shape[1], pixels.shape[0])
+        return pixels
+
+    def check_size(self, width: int, height: int) -> None:
+        """Refuse labels that were made on another form of the picture.
+
+        Args:
+            width: of the picture as it was decoded and turned upright, pixels.
+            height: likewise.
+
+        Raises:
+            InvalidOption: the labels say otherwise.
+        """
+        if (width, height) != (self.width, self.height):
+            raise InvalidOption(
+                f"{self.path} is {width} x {height} pixels upright, and its labels are for "
+                f"{self.width} x {self.height}: give the pictures that were labelled, and labels "
+                "of the picture as its EXIF orientation shows it"
+            )
+
+
+def check_box(where: str, box: tuple[float, float, float, float], width: int, height: int) -> None:
+    """Refuse a box that cannot be of this picture.
+
+    Edges may lie outside, as many sets mark what the frame cuts off; the centre may not. A box
+    without area is let through, for the best-known sets have some: COCO counts it as missed.
+
+    Args:
+        where: file and place in it, for the error.
+        box: corners x1 y1 x2 y2, pixels.
+        width: of the picture.
+        height: likewise.
+
+    Raises:
+        InvalidOption: its centre is outside the picture.
+    """
+    x1, y1, x2, y2 = box
+    if not (0 <= (x1 + x2) / 2 <= width and 0 <= (y1 + y2) / 2 <= height):
+        corners = " ".join(f"{corner:g}" for corner in box)
+        raise InvalidOption(
+            f"{where}: the box [{corners}] lies outside its picture of {width} x {height} pixels: "
+            "correct or remove it"
+        )

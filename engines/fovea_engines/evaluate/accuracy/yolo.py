@@ -1,0 +1,152 @@
+"""Labels as YOLO writes them: a text file a picture, a line an object."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage, check_box
+from fovea_engines.evaluate.samples import picture_files, read_picture
+from fovea_engines.repository.labels import read_labels
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+# What LabelImg, Label Studio and darknet leave among or above the label files.
+CLASSES_FILE = "classes.txt"
+
+# Values are 0 to 1; writers that round end a little outside.
+_ROUNDING = 1e-3
+_MOST_CLASSES = 1_000_000
+
+
+def read_yolo(
+    data: Path, folder: Path | None
+) -> tuple[list[LabelledImage], tuple[str, ...] | None]:
+    """Read a folder of YOLO label files.
+
+    A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
+    its box. Coordinates are 0 to 1 of the upright picture. A picture without a label file, or
+    with an empty one, is one with nothing on it.
+
+    Args:
+        data: the folder, or one that holds it as `labels`.
+        folder: of the pictures; None takes the `images` that stands where `labels` does in the
+            path, as YOLO itself does, or the folder of the labels.
+
+    Returns:
+        The pictures by name, and the names of classes.txt where that is there.
+
+    Raises:
+        InvalidOption: a line is malformed; the message names file and line.
+        NotFound: there are no labels, or no picture for one.
+        InvalidImage: a picture is damaged.
+    """
+    labels = data / "labels" if (data / "labels").is_dir() else data
+    folder = _beside(labels) if folder is None else folder
+    files = {p.stem: p for p in sorted(labels.glob("*.txt")) if p.name != CLASSES_FILE}
+    if not files:
+        raise NotFound(f"{labels} has no YOLO label file (*.txt): name the folder that has them")
+    names = yolo_class_names(data)
+    pictures = picture_files(folder, sys.maxsize)
+    if orphans := sorted(files.keys() - {picture.stem for picture in pictures}):
+        raise NotFound(
+            f"{files[orphans[0]]}: there is no picture {folder / orphans[0]}.jpg (or .png ...): "
+            "name the folder of the pictures with --images"
+        )
+    known = None if names is None else len(names)
+    return [_labelled(picture, files.get(picture.stem), known) for picture in pictures], names
+
+
+def yolo_class_names(data: Path) -> tuple[str, ...] | None:
+    """Class names of a folder of YOLO labels; None where no classes.txt has them.
+
+    Raises:
+        InvalidOption: classes.txt is not text.
+    """
+    files = (data / "labels" / CLASSES_FILE, data / CLASSES_FILE)
+    file = next((file for file in files if file.is_file()), None)
+    return None if file is None else read_labels(file)
+
+
+def _beside(labels: Path) -> Path:
+    parts = list(labels.absolute().parts)
+    if "labels" not in parts:
+        return labels
+    parts[len(parts) - 1 - parts[::-1].index("labels")] = "images"
+    return Path(*parts)
+
+
+def _labelled(picture: Path, file: Path | None, num_classes: int | None) -> LabelledImage:
+    # Only a decoded picture has a size that is surely upright.
+    height, width, _ = read_picture(picture).shape
+    rows = [] if file is None else _read_rows(file, width, height, num_classes)
+    boxes = np.array([box for _, box in rows], np.float32).reshape(-1, 4)
+    return LabelledImage(
+        path=picture,
+        width=width,
+        height=height,
+        boxes=boxes,
+        class_ids=np.array([class_id for class_id, _ in rows], np.int32),
+        crowd=np.zeros(len(rows), np.bool_),
+        areas=(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
+    )
+
+
+def _read_rows(
+    file: Path, width: int, height: int, num_classes: int | None
+) -> list[tuple[int, tuple[float, float, float, float]]]:
+    """Class id and box, corners in pixels, of each line."""
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"{file} is not a text file of YOLO labels ({error})") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not (words := line.split()):
+            continue
+        where = f"{file}, line {number}"
+        class_id = _class_id(where, words[0], num_classes)
+        x1, y1, x2, y2 = _corners(where, words[1:])
+        box = (x1 * width, y1 * height, x2 * width, y2 * height)
+        check_box(where, box, width, height)
+        rows.append((class_id, box))
+    return rows
+
+
+def _class_id(where: str, word: str, num_classes: int | None) -> int:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not value.is_integer() or not 0 <= value < _MOST_CLASSES:
+        raise InvalidOption(f"{where}: {word!r} is not a class id, a whole number from 0 up")
+    if num_classes is not None and value >= num_classes:
+        raise InvalidOption(
+            f"{where}: there is no class {word}, only 0 to {num_classes - 1} in {CLASSES_FILE}"
+        )
+    return int(value)
+
+
+def _corners(where: str, words: list[str]) -> tuple[float, float, float, float]:
+    """Corners 0 to 1 of a box, or of the box around a polygon."""
+    try:
+        values = [float(word) for word in words]
+    except ValueError:
+        values = []
+    if len(values) != 4 and (len(values) < 6 or len(values) % 2):
+        raise InvalidOption(
+            f"{where}: after the class come 4 numbers of a box, cx cy w h, or x y of 3 or more "
+            f"corners of a polygon, not {' '.join(words) or 'nothing'!r}"
+        )
+    if not all(-_ROUNDING <= value <= 1 + _ROUNDING for value in values):
+        raise InvalidOption(
+            f"{where}: coordinates are 0 to 1 of the picture's width and height, not "
+            f"{' '.join(words)!r}: divide pixels by the picture's size"
+        )
+    if len(values) > 4:
+        xs, ys = values[0::2], values[1::2]
+        return min(xs), min(ys), max(xs), max(ys)
+    cx, cy, width, height = values
+    return cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2

@@ -1,0 +1,171 @@
+"""Whether an engine of full precision computes just what its source model does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.options import MAX_DETECTIONS, PredictOptions
+from fovea_engines.evaluate.agreement.samples import Outputs, Sample
+from fovea_engines.session import Array
+from fovea_preprocess.errors import Disagreement
+
+MAX_BOX_PX = 1.0
+MAX_SCORE = 0.01
+# Of a raw output, over its largest value; decides where there are no detections to compare.
+MAX_OUTPUT_ERROR = 0.01
+
+# Compared is what scores over this, and on an image without much to find the best few.
+_CONF = 0.05
+_AT_LEAST = 20
+# From this score on, the default threshold of a request, a box counts in full.
+_FULL_WEIGHT = 0.25
+
+
+class IdentityCheck:
+    """Compares images that pass through it, before suppression.
+
+    The difference of a box is multiplied by a weight. It is 1 from a score of .25 on, the default
+    threshold of a request, and falls in proportion to the score under that. On an image on which
+    all score less, the best score has weight 1.
+
+    Attributes:
+        detections: of the source model that were compared.
+        box_px: largest weighted difference of a box corner, pixels of the model's input.
+        score: largest difference of a score.
+    """
+
+    def __init__(self, head: Head | None) -> None:
+        self._head = head
+        self.detections = 0
+        self.box_px = 0.0
+        self.score = 0.0
+
+    def each(self, pairs: Iterable[tuple[Sample, Outputs]]) -> Iterator[tuple[Sample, Outputs]]:
+        """Pass on samples with the engine's answers.
+
+        Raises:
+            Disagreement: a box is off by more than 1 px of the model's input, weighted, a score
+                by more than 0.01, a detection is missing or extra; or, where the source model
+                has no detection of any score, a raw output is off by more than 1 % of its
+                largest value.
+        """
+        for sample, have in pairs:
+            self._check(sample, have)
+            yield sample, have
+
+    def _check(self, sample: Sample, have: Outputs) -> None:
+        output_error = _output_error(sample.name, sample.want, have)
+        if self._head is not None:
+            conf = _threshold(self._head, sample.want)
+            # Lower than compared: the partner of what just reaches the threshold may not.
+            lowest = conf - min(MAX_SCORE, conf / 5)
+            want = _candidates(self._head, sample.want, lowest)
+            if len(want):
+                found = _candidates(self._head, have, lowest)
+                box_px, score = compare_detections(sample.name, want, found, conf)
+                self.detections += int((want.scores >= conf).sum())
+                self.box_px, self.score = max(self.box_px, box_px), max(self.score, score)
+                return
+        if not output_error <= MAX_OUTPUT_ERROR:
+            raise Disagreement(
+                f"on {sample.name} a raw output is {output_error:.2g} of its largest value off "
+                f"(at most {MAX_OUTPUT_ERROR} is allowed): try another --backend"
+            )
+
+
+def compare_detections(
+    name: str, want: Detections, have: Detections, conf: float
+) -> tuple[float, float]:
+    """The largest weighted difference of a box corner, pixels, and the largest of a score.
+
+    Args:
+        name: of the image, for the error.
+        want: of the source model, also those that score somewhat less than `conf`.
+        have: of the engine, likewise.
+        conf: from this score on a detection must have a partner.
+
+    Raises:
+        Disagreement: see `IdentityCheck.each`.
+    """
+    box_px = score = 0.0
+    full = np.clip(want.scores.max(), np.finfo(np.float32).tiny, _FULL_WEIGHT)
+    for one, other, where in ((want, have, "source model"), (have, want, "engine")):
+        compared = int((one.scores >= conf).sum())
+        off = _nearest(one, other, np.minimum(one.scores / full, 1))
+        off_px, off_score = (values[:compared] for values in off)
+        lost = np.flatnonzero(~((off_px <= MAX_BOX_PX) & (off_score <= MAX_SCORE)))
+        if len(lost):
+            first = lost[0]
+            box = " ".join(f"{corner:.1f}" for corner in one.boxes[first])
+            nearest = (
+                f"the nearest of the other is {off_px[first]:.2f} px (weighted by score) and "
+                f"{off_score[first]:.3f} off"
+                if np.isfinite(off_px[first])
+                else "the other has none of that class"
+            )
+            raise Disagreement(
+                f"on {name} the {where} finds class {one.class_ids[first]} at [{box}] with score "
+                f"{one.scores[first]:.3f}, and {nearest} ({len(lost)} of {compared} differ; at "
+                f"most {MAX_BOX_PX} px and {MAX_SCORE} are allowed): try another --backend"
+            )
+        box_px = max(box_px, float(off_px.max(initial=0)))
+        score = max(score, float(off_score.max(initial=0)))
+    return box_px, score
+
+
+def _threshold(head: Head, outputs: Mapping[str, Array]) -> float:
+    best = _candidates(head, outputs, 0.0, _AT_LEAST).scores
+    return min(_CONF, float(best.min(initial=_CONF)))
+
+
+def _candidates(
+    head: Head, outputs: Mapping[str, Array], conf: float, most: int = MAX_DETECTIONS
+) -> Detections:
+    # Nothing is suppressed: a difference of 1e-6 would decide which of two equal boxes is left.
+    return head.decode(outputs, 0, PredictOptions(conf=conf, iou=1.0, max_det=most))
+
+
+def _nearest(
+    one: Detections, other: Detections, weights: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Per detection of `one`, how far the closest of its class in `other` is; inf for none.
+
+    Distances of boxes are weighted.
+    """
+    if not len(other):
+        return np.full(len(one), np.inf), np.full(len(one), np.inf)
+    off_px = np.zeros((len(one), len(other)), np.float32)
+    for a, b in zip(one.boxes.T, other.boxes.T, strict=True):
+        np.maximum(off_px, np.abs(a[:, None] - b), out=off_px)
+    off_px *= weights[:, None]
+    off_px[one.class_ids[:, None] != other.class_ids] = np.inf
+    off_score = np.abs(one.scores[:, None] - other.scores)
+    best = np.argmin(np.maximum(off_px / MAX_BOX_PX, off_score / MAX_SCORE), axis=1)[:, None]
+    return np.take_along_axis(off_px, best, 1)[:, 0], np.take_along_axis(off_score, best, 1)[:, 0]
+
+
+def _output_error(name: str, want: Outputs, have: Outputs) -> float:
+    errors = [0.0]
+    for output, expected in want.items():
+        actual = have[output]
+        if expected.shape != actual.shape:
+            raise Disagreement(
+                f"on {name} an output is {list(actual.shape)} where the source model has "
+                f"{list(expected.shape)}: try another --backend"
+            )
+        same = (expected == actual) | ((expected != expected) & (actual != actual))
+        off = np.abs(expected.astype(np.float64) - actual)[~same]
+        if not np.isfinite(off).all():
+            raise Disagreement(
+                f"on {name} an output is not finite where the other model's is: try another "
+                "--backend"
+            )
+        largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
+        errors.append(float(off.max(initial=0)) / max(largest, 1e-6))
+    return max(errors)

@@ -1,0 +1,92 @@
+"""Which detection of one model is which of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+
+MIN_IOU = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matching:
+    """Two models' detections of one picture, in pairs.
+
+    Attributes:
+        want: int [n], indices into the source's detections.
+        have: int [n], of their partners in the engine's.
+        iou: float [n], how far the partners overlap.
+        missed: detections of the source without a partner.
+        extra: detections of the engine without one.
+    """
+
+    want: NDArray[np.intp]
+    have: NDArray[np.intp]
+    iou: NDArray[np.float64]
+    missed: int
+    extra: int
+
+    @property
+    def total(self) -> float:
+        """Boxes that either finds; one that only one of them finds is half a box."""
+        return len(self.iou) + (self.missed + self.extra) / 2
+
+    @property
+    def lost(self) -> float:
+        """Of `total`, what the two do not share: 0 when all is the same."""
+        return self.total - float(self.iou.sum())
+
+    @property
+    def quality(self) -> float:
+        """Panoptic quality: 1 when all is the same, 0 when nothing is (arXiv 1801.00868, eq. 1)."""
+        return 1 - self.lost / self.total if self.total else 1.0
+
+
+def match(want: Detections, have: Detections, conf: float, margin: float) -> Matching:
+    """Pair detections of the same class that overlap by half or more, best score first.
+
+    Args:
+        want: the source's, down to a score of `conf - margin`.
+        have: the engine's, likewise.
+        conf: from this score on a detection counts.
+        margin: a partner may score less than `conf` by so much: a score of .249 for one of .251
+            is no loss.
+    """
+    overlap = iou(want.boxes, have.boxes)
+    shared = overlap.copy()
+    overlap[want.class_ids[:, None] != have.class_ids] = 0.0
+    pairs: list[tuple[int, int]] = []
+    for i in range(len(want) if len(have) else 0):
+        best = int(np.argmax(overlap[i]))
+        if overlap[i, best] >= MIN_IOU:
+            pairs.append((i, best))
+            overlap[:, best] = 0.0
+    ours = np.array([i for i, _ in pairs], np.intp)
+    theirs = np.array([j for _, j in pairs], np.intp)
+    counts = np.maximum(want.scores[ours], have.scores[theirs]) >= conf
+    lowest = np.minimum(want.scores[ours], have.scores[theirs])[counts]
+    ours, theirs = ours[counts][lowest >= conf - margin], theirs[counts][lowest >= conf - margin]
+    return Matching(
+        want=ours,
+        have=theirs,
+        iou=shared[ours, theirs],
+        missed=int((want.scores >= conf).sum() - (want.scores[ours] >= conf).sum()),
+        extra=int((have.scores >= conf).sum() - (have.scores[theirs] >= conf).sum()),
+    )
+
+
+def iou(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Intersection over union of boxes [n, 4] and [m, 4], x1 y1 x2 y2: [n, m]."""
+    a, b = one.astype(np.float64)[:, None], other.astype(np.float64)[None]
+    sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    shared = np.clip(sides, 0, None).prod(axis=-1)
+    areas = [np.clip(box[..., 2:] - box[..., :2], 0, None).prod(axis=-1) for box in (a, b)]
+    union = areas[0] + areas[1] - shared
+    overlap: NDArray[np.float64] = np.divide(
+        shared, union, out=np.zeros_like(shared), where=union > 0
+    )
+    return overlap

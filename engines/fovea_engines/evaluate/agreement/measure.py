@@ -1,0 +1,205 @@
+"""The figures of agreement between an engine and its source model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.evaluate.agreement.matching import Matching, match
+from fovea_engines.evaluate.agreement.samples import Outputs, Sample
+from fovea_engines.repository.figures import Agreement, WorstPicture
+from fovea_engines.session import Array
+
+NO_NUMBER = 1e30
+"""Stands for a difference that is infinite or no number, which JSON cannot say."""
+
+Floats = NDArray[np.float64]
+
+CONF = 0.25
+MARGIN = 0.05
+_WORST = 5
+
+
+def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
+    """Compare an engine with its source model on pictures.
+
+    With a known head detections are compared, of score .25 and more after suppression; without
+    one, or where there are none, the raw outputs are.
+
+    Args:
+        head: of both.
+        pairs: pictures with the source's answer, and the engine's; see `answers`.
+    """
+    return _agreement([_compare(head, sample, have) for sample, have in pairs])
+
+
+def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> Agreement:
+    """Compare two detectors whose raw outputs differ in kind.
+
+    Args:
+        pairs: name of a picture, what the source finds on it and what the other does, of score
+            `CONF - MARGIN` and more.
+    """
+    return _agreement([_Figures(name, *_found(want, have)) for name, want, have in pairs])
+
+
+def _agreement(figures: list[_Figures]) -> Agreement:
+    matched = [one for one in figures if one.matching is not None]
+    return Agreement(
+        images=len(figures),
+        detections=sum(one.detections for one in figures),
+        missed=sum(one.matching.missed for one in matched if one.matching),
+        extra=sum(one.matching.extra for one in matched if one.matching),
+        mean_iou=_mean([one.matching.iou for one in matched if one.matching]),
+        score_drift=_mean([one.drift for one in figures]),
+        quality=_quality(figures),
+        box_px=float(max(one.box_px for one in figures)),
+        score=max(float(np.abs(one.drift).max(initial=0)) for one in figures),
+        output_error=max(one.output_error for one in figures),
+        same_top=_same_top(figures),
+        worst=tuple(
+            one.worst
+            for one in sorted(figures, key=lambda one: -one.lost)[:_WORST]
+            if one.worst.quality < 1
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Figures:
+    """Of one picture; see `Agreement`.
+
+    `energies` are those of the error and of what is right, by output.
+    """
+
+    name: str
+    matching: Matching | None
+    detections: int
+    drift: NDArray[np.float32]
+    box_px: float
+    output_error: float = 0.0
+    energies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    same_top: bool | None = None
+
+    @property
+    def quality(self) -> float:
+        return _closeness([self]) if self.matching is None else self.matching.quality
+
+    @property
+    def lost(self) -> float:
+        """What it takes from the quality of all pictures together."""
+        return 1 - self.quality if self.matching is None else self.matching.lost
+
+    @property
+    def worst(self) -> WorstPicture:
+        found = WorstPicture(self.name, round(self.quality, 4), round(self.lost, 4))
+        if self.matching is None:
+            return found
+        return replace(found, missed=self.matching.missed, extra=self.matching.extra)
+
+
+_Found = tuple[Matching | None, int, NDArray[np.float32], float]
+"""The first figures of a picture, that come from its detections."""
+
+
+def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
+    want = sample.want
+    found: _Found = (None, 0, np.zeros(0, np.float32), 0.0)
+    if head is not None:
+        found = _found(*(_detect(head, outputs) for outputs in (want, have)))
+    off = {name: _difference(array, have[name]) for name, array in want.items()}
+    return _Figures(
+        sample.name,
+        *found,
+        output_error=max(_largest_error(array, off[name]) for name, array in want.items()),
+        energies={
+            name: (_energy(off[name]), _energy(_finite(array))) for name, array in want.items()
+        },
+        same_top=_top(want) == _top(have) if _is_classifier(want) else None,
+    )
+
+
+def _found(want: Detections, have: Detections) -> _Found:
+    matching = match(want, have, CONF, MARGIN)
+    drift = have.scores[matching.have] - want.scores[matching.want]
+    corners = np.abs(have.boxes[matching.have] - want.boxes[matching.want])
+    detections = int((want.scores >= CONF).sum())
+    return matching, detections, drift, float(corners.max(initial=0))
+
+
+def _detect(head: Head, outputs: Outputs) -> Detections:
+    return head.decode(outputs, 0, PredictOptions(conf=CONF - MARGIN))
+
+
+def _quality(figures: list[_Figures]) -> float:
+    """Of all pictures together; one without detections on either side says nothing."""
+    total = sum(one.matching.total for one in figures if one.matching)
+    if total:
+        return 1 - sum(one.lost for one in figures) / total
+    return _closeness(figures)
+
+
+def _same_top(figures: list[_Figures]) -> float | None:
+    tops = [one.same_top for one in figures if one.same_top is not None]
+    return sum(tops) / len(tops) if tops else None
+
+
+def _is_classifier(outputs: Outputs) -> bool:
+    shapes = [array.shape for array in outputs.values()]
+    return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] == 1 < shapes[0][1]
+
+
+def _top(outputs: Outputs) -> int:
+    [scores] = outputs.values()
+    return int(scores.argmax())
+
+
+def _closeness(figures: Sequence[_Figures]) -> float:
+    """1 minus the relative error of the output that is furthest off on all pictures together."""
+    outputs = figures[0].energies
+    errors = (_relative_error([one.energies[name] for one in figures]) for name in outputs)
+    return 1 - max(errors, default=0.0)
+
+
+def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
+    """Length of the error over the length of what is right; 1 where it is more or no number."""
+    error, energy = (sum(one) for one in zip(*energies, strict=True))
+    if error == 0:
+        return 0.0
+    ratio = float(np.sqrt(error / energy)) if energy else 1.0
+    return ratio if ratio < 1 else 1.0
+
+
+def _difference(want: Array, have: Array) -> Floats:
+    """Zero where both are the same, infinite or no number; infinite where shapes differ."""
+    if want.shape != have.shape:
+        return np.full(want.shape or 1, np.inf)
+    same = (want == have) | ((want != want) & (have != have))
+    return np.where(same, 0.0, have.astype(np.float64) - np.where(same, 0.0, want))
+
+
+def _finite(array: Array) -> Floats:
+    return np.where(np.isfinite(array), array, 0.0)
+
+
+def _energy(values: Floats) -> float:
+    return float(np.square(values, dtype=np.float64).sum())
+
+
+def _largest_error(want: Array, off: Floats) -> float:
+    if not np.isfinite(off).all():
+        return NO_NUMBER
+    largest = max(float(np.abs(_finite(want)).max(initial=0)), 1e-6)
+    return min(float(np.abs(off).max(initial=0)) / largest, NO_NUMBER)
+
+
+def _mean(arrays: list[NDArray[Any]]) -> float | None:
+    values = np.concatenate(arrays) if arrays else np.zeros(0)
+    return float(values.mean()) if len(values) else None

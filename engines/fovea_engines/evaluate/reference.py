@@ -1,0 +1,54 @@
+"""Plain ONNX Runtime, which says what a model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fovea_engines.session import Array
+from fovea_preprocess.errors import UnsupportedModel
+
+
+class Judge:
+    """A model of one input, run as it is.
+
+    Not through a backend: the judge must not share code with what it judges.
+
+    Args:
+        model: ONNX, a file or its bytes.
+
+    Raises:
+        UnsupportedModel: ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, model: Path | bytes) -> None:
+        import onnxruntime as ort
+
+        errors = ort.capi.onnxruntime_pybind11_state
+        self._refusals = (
+            errors.Fail,
+            errors.InvalidArgument,
+            errors.InvalidGraph,
+            errors.NotImplemented,
+            errors.RuntimeException,
+        )
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        try:
+            self._session = ort.InferenceSession(model, options, ["CPUExecutionProvider"])
+        except self._refusals as error:
+            raise UnsupportedModel(f"ONNX Runtime cannot load the model: {error}") from error
+        [feed] = self._session.get_inputs()
+        self._input = feed.name
+
+    def run(self, outputs: Sequence[str], row: Array) -> list[Array]:
+        """The named outputs for one picture, [1, ...].
+
+        Raises:
+            UnsupportedModel: ONNX Runtime cannot compute them.
+        """
+        try:
+            found: list[Array] = self._session.run(list(outputs), {self._input: row})
+        except self._refusals as error:
+            raise UnsupportedModel(f"ONNX Runtime cannot run the model: {error}") from error
+        return found

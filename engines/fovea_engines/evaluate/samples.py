@@ -1,0 +1,67 @@
+"""Pictures that a built engine is checked on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_preprocess.errors import InvalidImage, InvalidOption
+from fovea_preprocess.image import decode_image
+
+Pixels = NDArray[np.uint8]
+
+MAX_SAMPLES = 16
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
+_PHOTOGRAPHS = Path(__file__).parent / "photographs"
+
+"""Stands for a folder in cards and reports, where a build was given none."""
+
+
+def picture_files(folder: Path, most: int) -> list[Path]:
+    """Picture files of a folder, at most `most`, spread evenly over their sorted names.
+
+    Raises:
+        InvalidOption: the folder is not there or has no picture.
+    """
+    if not folder.is_dir():
+        raise InvalidOption(f"{folder} is not a folder of pictures")
+    files = sorted(p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+    if not files:
+        raise InvalidOption(f"{folder} has no picture ({', '.join(sorted(_SUFFIXES))})")
+    taken = np.linspace(0, len(files) - 1, min(most, len(files))).round().astype(int)
+    return [files[i] for i in taken]
+
+
+def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tuple[str, Pixels]]:
+    """Name and pixels, uint8 [height, width, 3] RGB, of each sample.
+
+    Args:
+        folder: of images; None takes the photographs that ship with Fovea.
+        most: images to take from the folder, spread evenly over their names.
+
+    Raises:
+        InvalidOption: the folder is not there or has no image.
+        InvalidImage: an image in it is damaged; the message names it.
+    """
+    for file in picture_files(folder or _PHOTOGRAPHS, most):
+        yield file.name, read_picture(file)
+
+
+def sample_image(folder: Path | None, name: str) -> Pixels:
+    """The sample of that name, as `sample_images` gives it."""
+    return read_picture((folder or _PHOTOGRAPHS) / name)
+
+
+def read_picture(file: Path) -> Pixels:
+    """Pixels, uint8 [height, width, 3] RGB, of a picture file.
+
+    Raises:
+        InvalidImage: it is damaged; the message names it.
+    """
+    try:
+        return decode_image(file.read_bytes()).pixels
+    except InvalidImage as error:
+        raise InvalidImage(f"{file}: {error}") from error

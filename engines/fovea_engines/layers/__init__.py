@@ -1,1 +1,0 @@
-"""Two networks compared layer by layer."""

@@ -1,1 +1,0 @@
-"""Writing an arithmetic precision into an ONNX graph."""

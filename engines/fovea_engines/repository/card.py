@@ -1,0 +1,147 @@
+"""The card that lies beside an engine: what was built from what, and how well it agrees."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fovea_engines.device import Gpu
+from fovea_engines.repository.figures import Accuracy, Agreement, Calibration
+from fovea_engines.repository.options import BuilderOptions
+from fovea_engines.repository.writing import write_file
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import InvalidModel, NotFound
+from fovea_preprocess.spec import PreprocessSpec
+
+CARD_FORMAT: Final = 1
+CARD_FILE = "card.json"
+
+Precision = Literal["fp32", "fp16", "int8"]
+FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCard:
+    """Everything a server needs to know about an engine before it opens it.
+
+    Attributes:
+        format: version of the card itself.
+        name: model name in the repository.
+        created: when it was built, UTC; None where no build was (a plain Triton repository).
+        content_key: what went in, as one sha256; equal keys build equal engines.
+        backend: "openvino", "onnxruntime", "tensorrt" or "tensorrt-rtx".
+        backend_version: version of the runtime that compiled and checked the engine.
+        device: the processor it was checked on.
+        precision: element type of the arithmetic.
+        onnx_sha256: of the source model, external data included.
+        files: file name in the version folder -> sha256; the one that is opened comes first.
+        max_batch: most rows one call may carry.
+        inputs: in the model's order.
+        outputs: in the model's order.
+        family: head family, e.g. "yolov8"; None: not recognised, the engine serves tensors.
+        reason: why that family, or why none.
+        task: e.g. "detect"; "tensors" where unknown.
+        labels: class names by id; None where unknown.
+        preprocess: how a picture becomes an input row; without a family the usual YOLO way is
+            assumed; None where the model takes no pictures.
+        agreement: None where no build was.
+        calibration: None unless INT8 was written into the graph by this build.
+        accuracy: on labelled pictures, by precision; "fp32" is the source model. Empty when the
+            build was given none.
+        tensorrt: agreement of the file that was prepared for TensorRT, as ONNX Runtime computes
+            it; None when none was asked for.
+        judge: backend that computed the figures in the engine's place, where it could not run; None
+            where it ran.
+        builder: how a TensorRT engine was built; None for others.
+        gpu: the one that a TensorRT engine was built for; None where it was for the compute
+            capabilities that `builder` names, and for other backends.
+        refused: why it was not published; None in every card of a repository's versions.
+        build_seconds: seconds by phase of the build.
+        metadata: the source model's `metadata_props`.
+    """
+
+    format: Literal[1]
+    name: str
+    created: datetime | None
+    content_key: str
+    backend: str
+    backend_version: str
+    device: str
+    precision: Precision
+    onnx_sha256: str
+    files: Annotated[dict[FileName, str], Field(min_length=1)]
+    max_batch: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    family: str | None
+    reason: str
+    task: str
+    labels: tuple[str, ...] | None
+    preprocess: PreprocessSpec | None
+    agreement: Agreement | None
+    build_seconds: dict[str, float]
+    metadata: dict[str, str]
+    calibration: Calibration | None = None
+    accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    tensorrt: Agreement | None = None
+    judge: str | None = None
+    builder: BuilderOptions | None = None
+    gpu: Gpu | None = None
+    refused: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return value
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The inverse of `to_json`.
+
+        Raises:
+            InvalidModel: a field is missing, or is not of its type; or a newer format.
+        """
+        if isinstance(value, dict) and value.get("format", CARD_FORMAT) != CARD_FORMAT:
+            raise InvalidModel(
+                f"the engine card has format {value['format']}, this Fovea reads {CARD_FORMAT}: "
+                "build the engine again with this version"
+            )
+        try:
+            # Through text, because only JSON's own rules are strict and take a list for a tuple.
+            card: Self = _ADAPTER.validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"]) or "the whole"
+            raise InvalidModel(
+                f"the engine card is damaged ({field}: {first['msg']}): build the engine again"
+            ) from error
+        return card
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the card at `path`.
+
+        Raises:
+            NotFound: there is no such file.
+            InvalidModel: it is not a card.
+        """
+        try:
+            return cls.from_json(json.loads(path.read_bytes()))
+        except FileNotFoundError as error:
+            raise NotFound(f"{path} is not there") from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidModel(f"{path} is not JSON ({error}): build the engine again") from error
+        except InvalidModel as error:
+            raise InvalidModel(f"{path}: {error}") from error
+
+    def write(self, path: Path) -> None:
+        """Write the card as indented JSON."""
+        write_file(path, json.dumps(self.to_json(), indent=2).encode() + b"\n")
+
+
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(EngineCard)

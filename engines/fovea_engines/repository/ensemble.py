@@ -1,0 +1,69 @@
+"""A model that is made of others, as its config.pbtxt has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from fovea_engines.repository.model_config import tensor_spec
+from fovea_engines.session import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleStep:
+    """One model of an ensemble.
+
+    Attributes:
+        model: its name.
+        version: of it; None for the one that its version policy prefers.
+        inputs: of the model -> tensor of the ensemble.
+        outputs: of the model -> tensor of the ensemble.
+    """
+
+    model: str
+    version: int | None
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+    @classmethod
+    def of(cls, message: Any) -> Self:
+        """From a step of the `ModelEnsembling` message."""
+        version = message.model_version if message.model_version > 0 else None
+        # Sorted, because protobuf hands maps out in any order.
+        inputs, outputs = sorted(message.input_map.items()), sorted(message.output_map.items())
+        return cls(message.model_name, version, dict(inputs), dict(outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """What an ensemble takes, gives and runs.
+
+    Attributes:
+        name: of the model.
+        max_batch: most rows of a request; 0 where the first dimension is no batch.
+        inputs: tensors that clients send, with the batch dimension.
+        outputs: tensors that they get, with the batch dimension.
+        steps: the models, as they are written.
+    """
+
+    name: str
+    max_batch: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    steps: tuple[EnsembleStep, ...]
+
+    @classmethod
+    def of(cls, message: Any, name: str) -> Self:
+        """From the `ModelConfig` message of a model of that name."""
+        rows = message.max_batch_size
+
+        def specs(tensors: Iterable[Any]) -> tuple[TensorSpec, ...]:
+            return tuple(tensor_spec(tensor, rows) for tensor in tensors)
+
+        steps = tuple(map(EnsembleStep.of, message.ensemble_scheduling.step))
+        return cls(name, rows, specs(message.input), specs(message.output), steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)

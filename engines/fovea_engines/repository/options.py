@@ -1,0 +1,135 @@
+"""What a TensorRT build is asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from fovea_engines.device import gpu_here
+from fovea_engines.repository.digest import file_sha256
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+_LEVELS = range(6)
+
+# The type of a shared object, ET_DYN, is the half word at 16 (elf(5)).
+_ELF, _TYPE_AT, _SHARED = b"\x7fELF", 16, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The batches that one profile takes.
+
+    Attributes:
+        min: fewest rows, at least 1.
+        opt: rows that it is fastest with.
+        max: most rows.
+
+    Raises:
+        InvalidOption: on construction, when they do not ascend.
+    """
+
+    min: int
+    opt: int
+    max: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min <= self.opt <= self.max:
+            raise InvalidOption(
+                f"profile is {self}; its batches must ascend from 1 or more, e.g. 1,4,8"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.min},{self.opt},{self.max}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A profile as it is typed: "1,4,8".
+
+        Raises:
+            InvalidOption: it is none.
+        """
+        if not re.fullmatch(r"\s*\d{1,6}\s*(,\s*\d{1,6}\s*){2}", text):
+            raise InvalidOption(f"profile is {text!r}; write three batches MIN,OPT,MAX, e.g. 1,4,8")
+        return cls(*map(int, text.split(",")))
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A library of plugins, as the card of an engine that needs it names it.
+
+    Attributes:
+        path: where it lay at build: absolute, links followed.
+        sha256: of its bytes.
+    """
+
+    path: Path
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The library at `path`, which is not loaded yet.
+
+        Raises:
+            NotFound: there is no such file.
+            InvalidOption: it is not a shared library for Linux.
+        """
+        try:
+            with path.open("rb") as file:
+                start = file.read(_TYPE_AT + 2)
+        except FileNotFoundError as error:
+            raise NotFound(f"the plugin library {path} is not there") from error
+        except OSError as error:
+            raise InvalidOption(
+                f"the plugin library {path} cannot be read: {error.strerror}"
+            ) from error
+        if start[:4] != _ELF or int.from_bytes(start[_TYPE_AT:], "little") != _SHARED:
+            raise InvalidOption(
+                f"{path} is not a shared library (ELF): give the .so file that TensorRT's plugins "
+                "were linked into"
+            )
+        return cls(path.resolve(), file_sha256(path))
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderOptions:
+    """How a plan is built.
+
+    Attributes:
+        profiles: the batches it is made for, at least one profile.
+        workspace: most bytes of GPU memory that a layer may use besides its tensors; None leaves
+            it to TensorRT, which takes all.
+        level: how long kernels are looked for, 0 to 5: more is slower to build and runs faster.
+        capabilities: compute capabilities to build for ahead of time, e.g. ("80", "89"); empty
+            builds for the GPU that is here.
+        plugins: libraries of plugins that the model needs.
+
+    Raises:
+        InvalidOption: on construction, when a value is out of its range.
+    """
+
+    profiles: tuple[Profile, ...] = (Profile(1, 1, 1),)
+    workspace: int | None = None
+    level: int = 3
+    capabilities: tuple[str, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.profiles:
+            raise InvalidOption("profiles are none; give one, e.g. 1,4,8")
+        if self.level not in _LEVELS:
+            raise InvalidOption(f"--builder-level is {self.level}; it must be 0 to 5")
+        if self.workspace is not None and self.workspace < 1:
+            raise InvalidOption("--workspace must be 1 MiB or more; leave it out for all there is")
+
+    @property
+    def max_batch(self) -> int:
+        """Most rows that a profile takes."""
+        return max(profile.max for profile in self.profiles)
+
+
+def target(options: BuilderOptions) -> str:
+    """The GPUs that a plan is built for here, in words."""
+    named = [f"SM{capability}" for capability in options.capabilities]
+    return ", ".join(named) or str(gpu_here() or "the GPU here")

@@ -1,0 +1,289 @@
+"""A model repository on disk, in Triton's layout: NAME/VERSION/, with config.pbtxt beside."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.swap import swap
+from fovea_engines.repository.writing import write_file
+from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
+
+DEFAULT_REPOSITORY = Path("repository")
+"""What commands use where nobody says which."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+# Triton's rule: only whole numbers that do not start with a zero are versions.
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+
+
+def check_name(name: str) -> str:
+    """Give `name` back if it can name a model.
+
+    Raises:
+        InvalidOption: it is empty, too long, hidden, or could lead out of the repository.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidOption(
+            f"{name!r} cannot name a model: use letters, digits, '_', '-' and '.', "
+            "not '.' first, at most 128 of them"
+        )
+    return name
+
+
+def version_folder(path: Path, version: int | None = None) -> Path:
+    """Folder of a version of a model, by default of the latest.
+
+    Args:
+        path: the model's folder, or that of a version.
+        version: of the model.
+
+    Raises:
+        NotFound: there is no such version.
+        InvalidOption: it is a file.
+    """
+    if not path.is_dir():
+        raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")
+    path = path.absolute()
+    around = ModelRepository(path.parent)
+    if version is None and not around.versions(path.name):
+        return path
+    return around.folder(path.name, version)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRepository:
+    """Models and their versions under one folder.
+
+    What a reader sees is always whole: versions appear, and change places, by one rename.
+    """
+
+    root: Path
+
+    def folders(self) -> tuple[str, ...]:
+        """Names of what may hold a model, sorted.
+
+        Raises:
+            NotFound: the repository is not a folder.
+        """
+        if not self.root.is_dir():
+            raise NotFound(f"{self.root} is not a folder: make one with `fovea build`")
+        found = (p for p in self.root.iterdir() if _NAME.fullmatch(p.name) and p.is_dir())
+        return tuple(sorted(path.name for path in found))
+
+    def models(self) -> tuple[str, ...]:
+        """Names with at least one version, sorted.
+
+        Raises:
+            NotFound: the repository is not a folder.
+        """
+        return tuple(name for name in self.folders() if self.versions(name))
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Versions of a model, ascending; empty when the model is not there."""
+        folder = self.root / check_name(name)
+        if not folder.is_dir():
+            return ()
+        found = (p for p in folder.iterdir() if _VERSION.fullmatch(p.name) and p.is_dir())
+        return tuple(sorted(int(p.name) for p in found))
+
+    def latest(self, name: str) -> int:
+        """The highest version of a model.
+
+        Raises:
+            NotFound: the model is not there.
+        """
+        versions = self.versions(name)
+        if not versions:
+            raise NotFound(f"no model {name!r} in {self.root}")
+        return versions[-1]
+
+    def folder(self, name: str, version: int | None = None) -> Path:
+        """Folder of a version, by default the latest.
+
+        Raises:
+            NotFound: the model or the version is not there; the message lists its versions.
+        """
+        latest = self.latest(name)
+        if version is not None and version not in self.versions(name):
+            known = ", ".join(map(str, self.versions(name)))
+            raise NotFound(
+                f"no version {version} of model {name!r} in {self.root}; versions there: {known}"
+            )
+        return self.root / name / str(version or latest)
+
+    def path_of(self, model: str) -> Path:
+        """Folder of the model of that name; where there is none, the path that it is by itself.
+
+        Raises:
+            NotFound: it is neither.
+        """
+        own = self.root / model
+        if _NAME.fullmatch(model) and own.is_dir():
+            return own
+        if not Path(model).exists():
+            raise NotFound(
+                f"there is no model {model!r} in {self.root}, and no file or folder {model}"
+            )
+        return Path(model)
+
+    def next_version(self, name: str) -> int:
+        """The version that a build of `name` would get."""
+        return max(self.versions(name), default=0) + 1
+
+    def find(self, name: str, content_key: str) -> int | None:
+        """The newest version of `name` that was built from the same things."""
+        for version in reversed(self.versions(name)):
+            try:
+                card = EngineCard.read(self.folder(name, version) / CARD_FILE)
+            except (NotFound, InvalidModel):
+                continue
+            if card.content_key == content_key:
+                return version
+        return None
+
+    @contextmanager
+    def publish(self, name: str) -> Iterator[Path]:
+        """Make a new version: fill the folder that is given, and it appears whole or not at all.
+
+        Yields:
+            An empty hidden folder in the repository. When the block ends well, it becomes
+            ``NAME/<next version>``, unless a version with its card's content key has appeared
+            meanwhile: then, and when the block raises, it is removed. What a killed build left
+            behind is removed by the next one.
+        """
+        check_name(name)
+        self.root.mkdir(parents=True, exist_ok=True)
+        with self._staging(name) as staging:
+            yield staging
+            _finish(staging)
+            with _locked(self.root):
+                if not self._is_there_already(name, staging):
+                    model = self.root / name
+                    model.mkdir(exist_ok=True)
+                    staging.rename(model / str(self.next_version(name)))
+                    _sync(model)
+                    _sync(self.root)
+
+    @contextmanager
+    def replace(self, name: str, version: int) -> Iterator[Path]:
+        """Make a version anew: fill the folder that is given, and it appears whole or not at all.
+
+        Yields:
+            An empty hidden folder, as `publish` does. When the block ends well, it takes the place
+            of ``NAME/VERSION``, in one step.
+
+        Raises:
+            NotFound: the version is not there.
+            OSError: the repository cannot be written, or is on a file system that cannot do this.
+        """
+        folder = self.folder(name, version)
+        with self._staging(name) as staging:
+            yield staging
+            _finish(staging)
+            with _locked(self.root):
+                swap(staging, folder)
+                _sync(folder.parent)
+                _sync(self.root)
+
+    @contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Let others who want to hold this model wait: other threads and processes."""
+        with _locked(self.root / check_name(name)):
+            yield
+
+    def write_beside(self, name: str, file: str, text: str) -> None:
+        """Write a file of the model that is no version's own, whole or not at all."""
+        model = self.root / check_name(name)
+        # Always the same name: the next build overwrites what a killed one has left.
+        new = model / f".{file}.new"
+        with _locked(self.root):
+            try:
+                write_file(new, text.encode())
+                new.chmod(0o644)  # whatever the umask: a server of another user reads it
+                _sync(new)
+                new.replace(model / file)
+            finally:
+                new.unlink(missing_ok=True)
+        _sync(model)
+
+    def remove_folder(self, name: str, folder: str) -> None:
+        """Remove a folder of a model that is no version; nothing when it is not there."""
+        shutil.rmtree(self.root / check_name(name) / folder, ignore_errors=True)
+
+    def empty_folder(self, name: str, folder: str) -> Path:
+        """An empty folder of a model that is no version; what was in it is removed."""
+        self.remove_folder(name, folder)
+        path = self.root / name / folder
+        path.mkdir(parents=True)
+        return path
+
+    def _is_there_already(self, name: str, staging: Path) -> bool:
+        try:
+            card = EngineCard.read(staging / CARD_FILE)
+        except NotFound:
+            return False
+        return self.find(name, card.content_key) is not None
+
+    @contextmanager
+    def _staging(self, name: str) -> Iterator[Path]:
+        with _locked(self.root):
+            self._remove_abandoned()
+            staging = Path(tempfile.mkdtemp(prefix=f".{name}.staging-", dir=self.root))
+            owner = _lock(staging)
+        try:
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            os.close(owner)
+
+    def _remove_abandoned(self) -> None:
+        # A living build holds a lock on its folder; the kernel takes a dead one's lock away.
+        for staging in self.root.glob(".*.staging-*"):
+            try:
+                os.close(_lock(staging))
+            except BlockingIOError:
+                continue
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _finish(staging: Path) -> None:
+    staging.chmod(0o755)  # mkdtemp's 0700 would keep a server of another user out
+    for path in [*staging.rglob("*"), staging]:
+        _sync(path)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,147 @@
+"""The one seam between an engine file and the runtime that executes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
+from typing import Any, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.placed import PlacedPicture
+
+Array = NDArray[Any]
+
+
+@cache
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":
+        # Makes the name known to numpy.
+        import ml_dtypes  # noqa: F401
+    return np.dtype(name)
+
+
+class Closing(ABC):
+    """Closes itself at the end of a `with` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back. Calling it again does nothing."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a model.
+
+    Attributes:
+        name: as in the model.
+        dtype: numpy's name of the element type, e.g. "float32".
+        shape: with -1 where a dimension is dynamic; the batch comes first.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The element type as numpy knows it."""
+        return _numpy_dtype(self.dtype)
+
+
+class Session(Protocol):
+    """An engine that is loaded and owns its memory; a context manager.
+
+    `infer` may be called from several threads at once.
+
+    Attributes:
+        inputs: in the model's order.
+        outputs: in the model's order.
+        max_batch: most rows one call may carry.
+        concurrency: how many calls side by side keep the device busy; the server runs as many
+            owner threads.
+        steady: whether a call returns as soon as this thread has computed, after a time that
+            depends on the shapes of its inputs and not on what is in them.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch: int
+    concurrency: int
+    steady: bool
+
+    def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
+        """Run one batch.
+
+        Args:
+            feeds: an array per input, C-contiguous, [rows, ...]; not written to, not kept.
+            alone: nothing else waits, so this call may use every core. Under load a core a call
+                is faster (measured: docs of `benchmarks/backends.py`), so the caller says which.
+
+        Returns:
+            An array per output, [rows, ...], owned by the caller.
+
+        Raises:
+            InferenceFailed: the runtime refused the input or broke.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Calling it again does nothing."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+@runtime_checkable
+class PictureSession(Session, Protocol):
+    """A session whose device letterboxes pictures by itself; `infer` takes rows as ever."""
+
+    def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedPicture, LetterboxMap]:
+        """Make a picture ready; any number of threads may.
+
+        Args:
+            pixels: uint8 [h, w, 3], RGB, upright; kept, and not copied unless they are more than
+                the device has room for.
+
+        Returns:
+            What `infer_pictures` takes, and the map from `pixels` to the model's input.
+        """
+        ...
+
+    def infer_pictures(self, pictures: Sequence[PlacedPicture]) -> dict[str, Array]:
+        """Run one batch of pictures.
+
+        Args:
+            pictures: of `place`, at most `max_batch`.
+
+        Returns:
+            As `infer`.
+
+        Raises:
+            InferenceFailed: the device refused them or broke.
+        """
+        ...

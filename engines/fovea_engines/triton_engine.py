@@ -1,0 +1,139 @@
+"""A plain Triton version folder: an engine without a card, which is derived on the fly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from fovea_engines.backends.registry import DISTRIBUTIONS, TENSORRT_BACKENDS, open_session
+from fovea_engines.backends.tensorrt.foreign import read_plan_file
+from fovea_engines.detect.heads.metadata import labels_from_metadata
+from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.recognise import recognise
+from fovea_engines.device import processor_name
+from fovea_engines.graph.metadata import read_metadata
+from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard
+from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.labels import LABELS_FILE, read_labels
+from fovea_engines.repository.model_config import CONFIG_FILE, read_max_batch
+from fovea_engines.session import Session, TensorSpec
+from fovea_preprocess.errors import InvalidModel, NotFound, UnsupportedModel
+from fovea_preprocess.spec import PreprocessSpec
+
+ENGINE_FILES = ("model.onnx", "model.xml", "model.plan", "model.engine")
+"""The first that is there is opened. Plans may have the header that Ultralytics writes."""
+
+# The first one is taken where nobody says which.
+_CPU_BACKENDS = {".onnx": ("onnxruntime", "openvino"), ".xml": ("openvino",)}
+
+
+@dataclass(frozen=True, slots=True)
+class PlainChoice:
+    """What a configuration says of how an engine without a card is opened.
+
+    Attributes:
+        file: the engine file; "" for the first known one that is there.
+        backend: runs it; "" for the one that goes with the file.
+        max_batch: most rows of a call where the model has a batch dimension, 0 where it has none
+            for clients; None for what config.pbtxt says, at least 1.
+    """
+
+    file: str = ""
+    backend: str = ""
+    max_batch: int | None = None
+
+
+def open_plain(
+    folder: Path, choice: PlainChoice | None = None, *, threads: int | None = None
+) -> tuple[EngineCard, Session]:
+    """Open a version folder that has no card, and write one in memory.
+
+    Raises:
+        NotFound: the engine file is not there, or none of the known ones.
+        InvalidModel: the runtime cannot read it, or is not one for such files.
+        BackendUnavailable: its runtime cannot be used here, or another one made it.
+    """
+    choice = choice or PlainChoice()
+    file = choice.file or next((name for name in ENGINE_FILES if (folder / name).is_file()), None)
+    if file is None:
+        raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(ENGINE_FILES)}")
+    if not (folder / file).is_file():
+        raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
+    backend, metadata = _origin(folder / file, choice.backend)
+    max_batch = choice.max_batch
+    if max_batch is None:
+        max_batch = read_max_batch(folder.parent / CONFIG_FILE)
+    session = open_session(backend, folder / file, max_batch=max_batch, threads=threads)
+    if not _has_batch(session):
+        session.max_batch = 0
+    return _card(folder, file, backend, session, metadata), session
+
+
+def _has_batch(session: Session) -> bool:
+    """Whether the first dimension of every tensor can be a batch of pictures or rows."""
+    first = {spec.shape[:1] for spec in (*session.inputs, *session.outputs)}
+    return first in ({(-1,)}, {(1,)})
+
+
+def _origin(file: Path, said: str) -> tuple[str, dict[str, str]]:
+    """The backend that runs a file, which may be said, and what its exporter says of it."""
+    # To deserialise a plan is to run the code in it: none is let in under another name.
+    fitting = _CPU_BACKENDS.get(file.suffix, TENSORRT_BACKENDS)
+    if said and said not in fitting:
+        raise InvalidModel(
+            f"{file} is not for backend '{said}' but for {' or '.join(fitting)}: correct "
+            "config.pbtxt, or give the file the suffix of what it is"
+        )
+    if file.suffix in _CPU_BACKENDS:
+        return said or fitting[0], read_metadata(file) if file.suffix == ".onnx" else {}
+    plan = read_plan_file(file)
+    return said or plan.backend, plan.metadata
+
+
+def _card(
+    folder: Path, file: str, backend: str, session: Session, metadata: dict[str, str]
+) -> EngineCard:
+    recognition = recognise(session.inputs, session.outputs, metadata)
+    labels = labels_from_metadata(metadata, recognition.num_classes)
+    if labels is None and (folder.parent / LABELS_FILE).is_file():
+        labels = read_labels(folder.parent / LABELS_FILE)
+    digest = file_sha256(folder / file)
+    return EngineCard(
+        format=CARD_FORMAT,
+        name=folder.resolve().parent.name,
+        created=None,
+        content_key="",
+        backend=backend,
+        backend_version=version(DISTRIBUTIONS[backend]),
+        device=processor_name(),
+        precision="fp32",
+        onnx_sha256=digest if file.endswith(".onnx") else "",
+        files={file: digest},
+        max_batch=session.max_batch,
+        inputs=session.inputs,
+        outputs=session.outputs,
+        family=recognition.family,
+        reason=recognition.reason,
+        task=recognition.task,
+        labels=labels,
+        preprocess=_preprocess(recognition.family, session.inputs, metadata),
+        agreement=None,
+        build_seconds={},
+        metadata=metadata,
+    )
+
+
+def _preprocess(
+    family: str | None, inputs: tuple[TensorSpec, ...], metadata: dict[str, str]
+) -> PreprocessSpec | None:
+    # A graph that takes so many pictures at once, never fewer, takes none one by one.
+    if len(inputs) != 1 or inputs[0].shape[:1] not in ((-1,), (1,)):
+        return None
+    try:
+        return default_preprocess(family, inputs, metadata)
+    except UnsupportedModel:
+        if family is not None:
+            raise
+        # Any model may lie in a plain repository; one that takes no pictures is still served.
+        return None

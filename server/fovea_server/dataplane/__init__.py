@@ -1,0 +1,1 @@
+"""Everything that a transport may ask of the server."""

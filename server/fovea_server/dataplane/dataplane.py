@@ -1,0 +1,246 @@
+"""Predictions, and what is known of models, independent of how they travel.
+
+HTTP and gRPC convert to and from this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.errors import DeadlineExceeded, FoveaError, ModelNotReady, Unavailable
+from fovea_server.dataplane.document import model_document, model_list
+from fovea_server.dataplane.images import (
+    encoded_pictures,
+    options_of,
+    prediction_tensors,
+    timeout_of,
+    wanted,
+)
+from fovea_server.dataplane.model_schemas import (
+    Model,
+    ModelList,
+    ModelStatistics,
+    VersionStatistics,
+)
+from fovea_server.dataplane.statistics_json import version_statistics
+from fovea_server.extensions.trace import TraceSettings
+from fovea_server.images.job import ImageResult, Job, Timing
+from fovea_server.models.model import ServedModel, State
+from fovea_server.models.registry import Registry
+from fovea_server.tensors.classification import check_class_type, classify
+from fovea_server.tensors.messages import InferRequest, InferResponse
+
+# Elements that take about a millisecond to put in order.
+_MANY = 65_536
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The answer for a list of images.
+
+    Attributes:
+        model: name of the model that answered.
+        version: of that model.
+        task: "detect"; "tensors" where the head is not recognised.
+        reason: why there are tensors and no boxes; empty where there are boxes.
+        labels: class names by id; None when unknown.
+        images: a result for each image, in order; an error where only that image failed.
+        timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
+    """
+
+    model: str
+    version: int
+    task: str
+    reason: str
+    labels: tuple[str, ...] | None
+    images: tuple[ImageResult | FoveaError, ...]
+    timing_ms: dict[str, float]
+
+
+class DataPlane:
+    """Answers from the models of a registry."""
+
+    def __init__(self, registry: Registry, trace: TraceSettings) -> None:
+        self.registry = registry
+        self._trace = trace
+
+    async def predict(
+        self,
+        name: str,
+        version: int | None,
+        images: Sequence[bytes | FoveaError],
+        options: PredictOptions,
+        *,
+        timeout_s: float | None = None,
+        keep_pixels: bool = False,
+    ) -> Prediction:
+        """Run a model on images.
+
+        Args:
+            name: of the model.
+            version: of the model; None for the newest.
+            images: encoded pictures; an error stands for a picture that could not be had, and
+                is answered in its place.
+            options: what is asked of the detector.
+            timeout_s: after this the answer is worth nothing and work on it stops.
+            keep_pixels: hand the upright pictures back with the results.
+
+        Returns:
+            Results and per-image errors, in order.
+
+        Raises:
+            NotFound, ModelNotReady, QueueFull, ShuttingDown, DeadlineExceeded, InvalidRequest:
+                of the request as a whole.
+        """
+        started = time.monotonic()
+        model = self.registry.get(name, version)
+        pipeline = model.pipeline
+        options = pipeline.engine.resolve(options)
+        deadline = None if timeout_s is None else started + timeout_s
+        jobs = [
+            image if isinstance(image, FoveaError) else Job(image, options, deadline, keep_pixels)
+            for image in images
+        ]
+        pipeline.submit([job for job in jobs if isinstance(job, Job)])
+        engine, results = pipeline.engine, await _outcomes(jobs, timeout_s)
+        for result in results:
+            if isinstance(result, DeadlineExceeded):
+                raise result
+        return Prediction(
+            model=model.name,
+            version=model.version,
+            task=engine.card.task if engine.head else "tensors",
+            reason="" if engine.head else engine.card.reason,
+            labels=engine.labels,
+            images=tuple(results),
+            timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
+        )
+
+    def check_ready(self, name: str | None = None) -> None:
+        """Raise what keeps the server, or one of its models, from taking requests.
+
+        Raises:
+            Unavailable: the server is not ready.
+            NotFound: there is no such model.
+            ModelNotReady: none of its versions is ready.
+        """
+        if name is None:
+            if not self.registry.ready:
+                raise Unavailable(self.registry.reason)
+        elif (model := self.registry.get(name)).state is not State.READY:
+            raise ModelNotReady(f"model '{name}': {model.failure or model.reason}")
+
+    def models(self) -> ModelList:
+        """Every model that is served, or could not be loaded."""
+        return model_list(self.registry)
+
+    def model(self, name: str, version: int | None = None) -> Model:
+        """All that is known of a model; raises as `predict` does where it is not there."""
+        return model_document(self.registry, name, version)
+
+    def statistics(self, name: str) -> ModelStatistics:
+        """What a model has done; raises as `predict` does where it is not there."""
+        self.registry.get(name)
+        ready = [m for m in self.registry if m.name == name and m.state is State.READY]
+        ready.sort(key=lambda model: model.version)
+        counted = [VersionStatistics.model_validate(version_statistics(m)) for m in ready]
+        return ModelStatistics(name=name, versions=counted)
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Run a model on tensors.
+
+        Raises:
+            NotFound, InvalidRequest, QueueFull, ModelNotReady, ShuttingDown, InferenceFailed:
+                in Triton's words where it has them.
+        """
+        model = self.registry.find(request.model_name, request.model_version)
+        pictures = encoded_pictures(model, request)
+        if pictures is not None:
+            return await self._boxes(model, request, pictures)
+        classes = {
+            each.name: each.classification for each in request.outputs if each.classification
+        }
+        if classes:
+            _check_classes(classes, model)
+        request.trace = self._trace.sample(model.name, model.version, request.id)
+        response = await model.scheduler.infer(request)
+        if classes:
+            await _classify(response, classes, model)
+        if request.trace is not None:
+            self._trace.save(request.trace)
+        return response
+
+    async def _boxes(
+        self, model: ServedModel, request: InferRequest, pictures: list[bytes]
+    ) -> InferResponse:
+        prediction = await self.predict(
+            model.name,
+            model.version,
+            pictures,
+            options_of(request),
+            timeout_s=timeout_of(model, request),
+        )
+        tensors = wanted(request, prediction_tensors(prediction))
+        return InferResponse(model.name, str(model.version), tensors, request.id)
+
+
+def _check_classes(classes: Mapping[str, int], model: ServedModel) -> None:
+    """Refuse outputs that have no classes before the model runs for nothing."""
+    for tensor in model.signature.outputs:
+        if classes.get(tensor.name):
+            check_class_type(tensor.datatype)
+
+
+async def _classify(
+    response: InferResponse, classes: Mapping[str, int], model: ServedModel
+) -> None:
+    """Put the first classes of outputs in their places, `classes` of each."""
+    for index, tensor in enumerate(response.outputs):
+        if not (k := classes.get(tensor.name, 0)):
+            continue
+        work = partial(
+            classify,
+            tensor,
+            k,
+            model.labels_of(tensor.name),
+            batched=model.signature.max_batch_size > 0,
+        )
+        large = tensor.array.size > _MANY
+        response.outputs[index] = await asyncio.to_thread(work) if large else work()
+
+
+async def _outcomes(
+    jobs: Sequence[Job | FoveaError], timeout_s: float | None
+) -> list[ImageResult | FoveaError]:
+    """Wait for every job; cancelling this cancels them."""
+
+    async def outcome(job: Job | FoveaError) -> ImageResult | FoveaError:
+        if isinstance(job, FoveaError):
+            return job
+        try:
+            return await asyncio.wrap_future(job.future)
+        except FoveaError as error:
+            return error
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            if len(jobs) == 1:
+                return [await outcome(jobs[0])]
+            return await asyncio.gather(*map(outcome, jobs))
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"no answer within {timeout_s:g} s; allow more time or send less"
+        ) from None
+
+
+def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
+    timings = [r.timing for r in results if isinstance(r, ImageResult)]
+    return {
+        stage.name: 1e3 * max((getattr(t, stage.name) for t in timings), default=0.0)
+        for stage in fields(Timing)
+    }

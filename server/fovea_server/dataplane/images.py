@@ -1,0 +1,161 @@
+"""Pictures that travel as tensors: a JPEG in a BYTES element in, boxes out.
+
+So Triton's clients need no preprocessing and no NMS of their own. A model that takes pictures
+answers a BYTES tensor of the name of its input, [n] or [n, 1], an encoded picture an element; the
+options of a prediction travel as `parameters` of the request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
+from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_preprocess.image import looks_encoded
+from fovea_server.dataplane.options import parse_options
+from fovea_server.images.job import ImageResult
+from fovea_server.scheduling.waiting import QueuePolicy
+from fovea_server.tensors.byte_strings import decode
+from fovea_server.tensors.datatypes import NAMES
+from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
+
+if TYPE_CHECKING:
+    from fovea_server.dataplane.dataplane import Prediction
+    from fovea_server.models.model import ServedModel
+
+
+def raw_picture(model: ServedModel, body: memoryview) -> InputTensor | None:
+    """The input that a raw request means whose whole body is a picture; None where it is none."""
+    if not model.takes_pictures or not looks_encoded(bytes(body[:8])):
+        return None
+    element = np.empty(1, object)
+    element[0] = bytes(body)
+    return InputTensor(model.signature.inputs[0].name, "BYTES", (1,), element)
+
+
+def encoded_pictures(model: ServedModel, request: InferRequest) -> list[bytes] | None:
+    """The pictures in a request; None where it holds tensors for the engine.
+
+    Raises:
+        InvalidRequest: its BYTES are not pictures one by one.
+    """
+    if not model.takes_pictures or len(request.inputs) != 1:
+        return None
+    sent, expected = request.inputs[0], model.signature.inputs[0]
+    if sent.datatype != "BYTES" or expected.datatype == "BYTES" or sent.name != expected.name:
+        return None
+    if len(sent.shape) not in (1, 2) or sent.shape[1:] not in ((), (1,)) or sent.shape[0] < 1:
+        raise InvalidRequest(
+            f"input '{sent.name}' has shape {list(sent.shape)}; pictures are BYTES of shape [n] or "
+            "[n, 1], an encoded picture an element"
+        )
+    elements = sent.data
+    if isinstance(elements, memoryview):
+        elements = decode(elements, sent.shape[0])
+    pictures: list[bytes] = elements.tolist()
+    if len(pictures) != sent.shape[0]:
+        raise InvalidRequest(
+            f"input '{sent.name}' has {len(pictures)} elements; its shape {list(sent.shape)} says "
+            f"{sent.shape[0]}"
+        )
+    return pictures
+
+
+def options_of(request: InferRequest) -> PredictOptions:
+    """What the request's parameters ask of the detector.
+
+    Raises:
+        InvalidOption: one is unknown or out of its range.
+    """
+    given = dict(request.parameters)
+    if isinstance(given.get("classes"), int):
+        given["classes"] = str(given["classes"])
+    return parse_options(given)
+
+
+def timeout_of(model: ServedModel, request: InferRequest) -> float | None:
+    """Seconds that the answer may take; None for any time.
+
+    What the model's queue policy says; where that refuses nobody, what the request asks for.
+    """
+    policy = QueuePolicy.of(model.config.dynamic_batching.default_queue_policy)
+    asked_us = request.timeout_us
+    if policy.timeout_us and policy.rejects:
+        return policy.timeout_of(asked_us) / 1e6
+    return asked_us / 1e6 or None
+
+
+def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
+    """A prediction as tensors.
+
+    Returns:
+        ``num_detections`` INT32 [n]; ``boxes`` FP32 [n, k, 4], x1 y1 x2 y2 in pixels of the
+        upright picture; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
+        [n, k]. k is the most found on one picture; what is over a picture's own number is zero.
+        The engine's own outputs, [n, ...], where the head is not recognised.
+
+    Raises:
+        FoveaError: the first picture that could not be answered.
+    """
+    results = [_result(prediction, index) for index in range(len(prediction.images))]
+    if results[0].detections is None:
+        return _raw(results)
+    found = [result.detections for result in results if result.detections is not None]
+    most = max(len(detections.scores) for detections in found)
+    names = np.full((len(found), most), b"", object)
+    for row, detections in enumerate(found):
+        for column, class_id in enumerate(detections.class_ids.tolist()):
+            names[row, column] = class_name(prediction.labels, class_id).encode()
+    return [
+        OutputTensor("num_detections", "INT32", np.array([len(d.scores) for d in found], np.int32)),
+        OutputTensor("boxes", "FP32", _padded([d.boxes for d in found], (most, 4))),
+        OutputTensor("scores", "FP32", _padded([d.scores for d in found], (most,))),
+        OutputTensor(
+            "class_ids", "INT32", _padded([d.class_ids for d in found], (most,), np.int32)
+        ),
+        OutputTensor("class_names", "BYTES", names),
+    ]
+
+
+def wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
+    """Those that the request asks for.
+
+    Raises:
+        InvalidRequest: it asks for one that is not there.
+    """
+    asked = {output.name for output in request.outputs}
+    known = {tensor.name for tensor in tensors}
+    if unknown := sorted(asked - known):
+        raise InvalidRequest(
+            f"unexpected inference output '{unknown[0]}' for model '{request.model_name}'; "
+            f"pictures are answered with {', '.join(tensor.name for tensor in tensors)}"
+        )
+    return [tensor for tensor in tensors if not asked or tensor.name in asked]
+
+
+def _result(prediction: Prediction, index: int) -> ImageResult:
+    image = prediction.images[index]
+    if not isinstance(image, FoveaError):
+        return image
+    if len(prediction.images) > 1:
+        raise image.with_text(f"picture {index}: {image}") from image
+    raise image
+
+
+def _raw(results: list[ImageResult]) -> list[OutputTensor]:
+    rows = [result.tensors or {} for result in results]
+    return [
+        OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))
+        for name, array in rows[0].items()
+    ]
+
+
+def _padded(arrays: list[Array], shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+    padded = np.zeros((len(arrays), *shape), dtype)
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return padded

@@ -1,0 +1,134 @@
+"""JSON about models, their statistics and the health of the server; see `schemas.py` for images."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fovea_engines.repository.card import EngineCard
+from fovea_preprocess.spec import PreprocessSpec
+from fovea_server.models.model import State
+
+
+class Live(BaseModel):
+    """The process answers."""
+
+    live: bool
+
+
+class Ready(BaseModel):
+    """The server, or the model, takes requests."""
+
+    ready: bool
+
+
+class ModelVersion(BaseModel):
+    """One version of a model."""
+
+    version: str
+    state: State
+    ready: bool
+    reason: Annotated[
+        str | None,
+        Field(description="why it is not ready, or why its last reload failed; null otherwise"),
+    ]
+
+
+class ModelSummary(BaseModel):
+    """One model of the list. What is not known of a model that is not ready is null."""
+
+    # All fields are in every answer, so clients need not look whether one is there.
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    name: str
+    version: str | None = Field(
+        None,
+        description="the version that this is about: the newest that can answer, or the newest",
+    )
+    ready: bool
+    reason: str | None = Field(description="why that version is not ready; null where it is")
+    versions: list[ModelVersion] = []
+    task: str | None = Field(
+        None, description='"detect", or "tensors" where the outputs are not decoded'
+    )
+    accepts_images: bool = False
+    backend: str | None = Field(None, description="also null for an ensemble")
+    precision: str | None = Field(None, description="also null for an ensemble")
+    label_count: int = Field(0, description="0 where the model has no labels")
+
+
+class ModelList(BaseModel):
+    """Every model that is served, or could not be loaded; by name."""
+
+    models: list[ModelSummary]
+
+
+class TensorMetadata(BaseModel):
+    """An input or output of a model."""
+
+    name: str
+    datatype: Annotated[str, Field(description="as the v2 protocol names it")]
+    shape: Annotated[list[int], Field(description="-1 where any size goes")]
+
+
+class Model(ModelSummary):
+    """All that is known of one version of a model."""
+
+    max_batch_size: Annotated[int, Field(description="0 where the model has no batch dimension")]
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+    preprocess: Annotated[
+        PreprocessSpec | None,
+        Field(description="how an image becomes the input; null where it takes no images"),
+    ]
+    labels: Annotated[list[str] | None, Field(description="class names by id")]
+    card: Annotated[EngineCard | None, Field(description="what `fovea build` wrote of the engine")]
+    card_reason: Annotated[str | None, Field(description="why there is no card")]
+
+
+class Duration(BaseModel):
+    """How often something happened, and how long it took in all."""
+
+    count: int
+    ns: int
+
+
+class RequestStatistics(BaseModel):
+    """Where the time of requests went."""
+
+    success: Duration
+    fail: Duration
+    queue: Duration
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    cache_hit: Duration
+    cache_miss: Duration
+
+
+class BatchStatistics(BaseModel):
+    """Where the time of executions of one batch size went."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+class VersionStatistics(BaseModel):
+    """Counters of one version, under the names of Triton's statistics extension."""
+
+    version: str
+    last_inference: Annotated[int, Field(description="milliseconds since 1970; 0 for never")]
+    inference_count: Annotated[int, Field(description="images, or rows of tensors")]
+    execution_count: Annotated[int, Field(description="calls of the engine")]
+    inference_stats: RequestStatistics
+    batch_stats: list[BatchStatistics]
+
+
+class ModelStatistics(BaseModel):
+    """Counters of the versions of a model that are ready, since they were loaded."""
+
+    name: str
+    versions: list[VersionStatistics]

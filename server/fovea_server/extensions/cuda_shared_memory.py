@@ -1,0 +1,217 @@
+"""Memory of GPUs that clients have registered, for tensors that are not sent.
+
+Source: "CUDA Shared Memory Extension" of Triton's protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from fovea_engines.backends.cuda.base import Device, DeviceMemory, PinnedMemory, Stream
+from fovea_engines.backends.cuda.driver import open_device
+from fovea_preprocess.errors import (
+    AlreadyExists,
+    BackendError,
+    InvalidRequest,
+    NotFound,
+    RegionFailed,
+    Unsupported,
+)
+from fovea_server.extensions.shared_memory import NOT_ALLOWED
+
+log = logging.getLogger(__name__)
+
+_HANDLE_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRegion:
+    """Memory of a GPU that another process has allocated.
+
+    Attributes:
+        name: what requests call it.
+        device_id: number of the GPU.
+        byte_size: its size.
+    """
+
+    name: str
+    device_id: int
+    byte_size: int
+
+
+class CudaSharedMemory:
+    """The regions of GPUs' memory that clients have registered; any thread may call.
+
+    Tensors are copied through the host, and are taken like any others from there.
+
+    Args:
+        allowed: whether clients may register anything.
+        device: opens the GPU of a number.
+    """
+
+    def __init__(self, allowed: bool, device: Callable[[int], Device] = open_device) -> None:
+        self._allowed = allowed
+        self._device = device
+        self._devices: dict[int, Device] = {}
+        self._lock = threading.Lock()
+        self._opened: dict[str, OpenedRegion] = {}
+        # Those that are unregistered and still held, too.
+        self._open: weakref.WeakSet[OpenedRegion] = weakref.WeakSet()
+
+    def register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+        """Open memory that another process has allocated, in Triton's words where it is refused.
+
+        Args:
+            name: what requests will call it.
+            raw_handle: a `cudaIpcMemHandle_t`.
+            device_id: number of its GPU.
+            byte_size: how much of it.
+
+        Raises:
+            Unsupported: clients may not.
+            AlreadyExists: the name is taken.
+            InvalidRequest: the handle is none, there is no such GPU, or its memory is smaller.
+        """
+        if not self._allowed:
+            raise Unsupported(NOT_ALLOWED)
+        if len(raw_handle) != _HANDLE_SIZE:
+            raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+        with self._lock:
+            if name in self._opened:
+                raise AlreadyExists(f"shared memory region '{name}' already in manager")
+            try:
+                if device_id not in self._devices:
+                    self._devices[device_id] = self._device(device_id)
+                region = CudaRegion(name, device_id, byte_size)
+                opened = OpenedRegion(region, self._devices[device_id], raw_handle)
+            except BackendError as error:
+                log.warning("CUDA shared memory region %r: %s", name, error)
+                raise InvalidRequest(
+                    "failed to register shared memory region: invalid args"
+                ) from error
+            self._opened[name] = opened
+            self._open.add(opened)
+
+    def unregister(self, name: str | None = None) -> None:
+        """Forget a region, or all; one that is not there is as good as forgotten."""
+        with self._lock:
+            names = list(self._opened) if name is None else [name]
+            for each in names:
+                self._opened.pop(each, None)
+
+    def status(self, name: str | None = None) -> list[CudaRegion]:
+        """One region, or all in the order of their names.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        opened = dict(self._opened)
+        if name is None:
+            return [opened[each].region for each in sorted(opened)]
+        if name not in opened:
+            raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
+        return [opened[name].region]
+
+    def find(self, name: str) -> OpenedRegion | None:
+        """A region, which stays open while it is held; None where there is none."""
+        return self._opened.get(name)
+
+    def close(self) -> None:
+        """Forget everything and let go of the GPUs. Calling it again does nothing."""
+        self.unregister()
+        with self._lock:
+            for region in list(self._open):
+                region.close()
+            while self._devices:
+                self._devices.popitem()[1].close()
+
+
+class OpenedRegion:
+    """A region, and what it takes to copy from and to it, until nothing refers to it any more.
+
+    Any thread may call.
+
+    Args:
+        region: what is known of it.
+        device: its GPU.
+        handle: a `cudaIpcMemHandle_t`.
+
+    Raises:
+        InvalidRequest: the memory behind the handle is smaller.
+        BackendError: it cannot be opened.
+    """
+
+    def __init__(self, region: CudaRegion, device: Device, handle: bytes) -> None:
+        self.region = region
+        self._device = device
+        self._lock = threading.Lock()
+        with device.current(), ExitStack() as undo:
+            self._memory = device.open_shared(handle)
+            undo.callback(self._memory.close)
+            if not 0 < region.byte_size <= self._memory.size:
+                raise InvalidRequest(
+                    f"failed to register shared memory region '{region.name}': invalid args"
+                )
+            self._pinned = device.pinned(region.byte_size)
+            undo.callback(self._pinned.close)
+            self._stream = device.stream()
+            undo.pop_all()
+        taken = (self._stream, self._pinned, self._memory)
+        self._finalizer = weakref.finalize(self, _close, region.name, device, taken)
+        # The driver may be gone by then.
+        self._finalizer.atexit = False
+
+    def close(self) -> None:
+        """Let go of it, whoever refers to it. Calling it again does nothing."""
+        self._finalizer()
+
+    def read(self, offset: int, byte_size: int) -> memoryview:
+        """A copy of a part of it, in the host's memory.
+
+        Raises:
+            RegionFailed: the GPU has failed.
+        """
+        with self._lock, self._failures(), self._device.current():
+            if byte_size:
+                part = self._memory.at(offset)
+                self._device.copy_out(self._pinned, part, byte_size, self._stream)
+                self._stream.synchronize()
+            return memoryview(self._pinned.array[:byte_size].tobytes())
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write to a part of it; done when this returns.
+
+        Raises:
+            RegionFailed: the GPU has failed.
+        """
+        with self._lock, self._failures(), self._device.current():
+            if data.nbytes:
+                self._pinned.array[: data.nbytes] = np.frombuffer(data, np.uint8)
+                part = self._memory.at(offset)
+                self._device.copy_in(part, self._pinned, data.nbytes, self._stream)
+                self._stream.synchronize()
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except BackendError as error:
+            raise RegionFailed(f"shared memory region '{self.region.name}': {error}") from error
+
+
+def _close(
+    name: str, device: Device, taken: Iterable[Stream | PinnedMemory | DeviceMemory]
+) -> None:
+    try:
+        with device.current():
+            for each in taken:
+                each.close()
+    except BackendError as error:
+        log.warning("CUDA shared memory region %r: %s", name, error)

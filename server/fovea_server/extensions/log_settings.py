@@ -1,0 +1,77 @@
+"""The logging extension: what the log tells can be changed while the server runs.
+
+Source: "Logging Extension" of Triton's protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from fovea_preprocess.errors import InvalidRequest, Unavailable, Unsupported
+from fovea_server.extensions.json_values import as_bool, as_string, as_unsigned
+from fovea_server.log_lines import LogFormat
+from fovea_server.logs import ServerLog
+
+_SEVERITIES = {
+    "log_info": logging.INFO,
+    "log_warning": logging.WARNING,
+    "log_error": logging.ERROR,
+}
+# Triton's is an int32, and gRPC has no room for more.
+_MOST_VERBOSE = 2**31 - 1
+_FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
+
+
+class LogSettings:
+    """Settings of a log, as requests name them.
+
+    Args:
+        log: what they steer.
+    """
+
+    def __init__(self, log: ServerLog) -> None:
+        self._log = log
+
+    def get(self) -> dict[str, Any]:
+        """log_file, log_info, log_warning, log_error, log_verbose_level and log_format."""
+        return {
+            "log_file": "" if self._log.file is None else str(self._log.file),
+            **{name: severity in self._log.told for name, severity in _SEVERITIES.items()},
+            "log_verbose_level": self._log.verbose,
+            "log_format": self._log.format,
+        }
+
+    def update(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Change what is given and known; None leaves a setting as it is.
+
+        Returns:
+            As `get`.
+
+        Raises:
+            Unsupported: the file is given.
+            MalformedJson: a value is of another type.
+            InvalidRequest: the verbosity is out of its range.
+            Unavailable: there is no such format.
+        """
+        given = {name: value for name, value in given.items() if value is not None}
+        if "log_file" in given:
+            raise Unsupported("log file location can not be updated through network protocol")
+        told = {
+            severity
+            for name, severity in _SEVERITIES.items()
+            if as_bool(given.get(name, severity in self._log.told))
+        }
+        verbose = as_unsigned(given.get("log_verbose_level", self._log.verbose))
+        if verbose > _MOST_VERBOSE:
+            raise InvalidRequest(
+                f"log_verbose_level is {verbose}; it must be from 0 to {_MOST_VERBOSE}"
+            )
+        if "log_format" in given:
+            wanted = as_string(given["log_format"])
+            if wanted not in _FORMATS:
+                raise Unavailable(f"invalid argument for --log_format, got: {wanted}")
+            self._log.format = _FORMATS[wanted]
+        self._log.tell(frozenset(told), verbose)
+        return self.get()

@@ -1,0 +1,115 @@
+"""Tensors in memory that clients have registered: where a request says so, nothing is sent."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
+from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory, OpenedRegion
+from fovea_server.extensions.shared_memory import SharedMemory
+from fovea_server.tensors.messages import OutputTensor
+from fovea_server.tensors.wire import wire
+
+
+class RegionSlice(NamedTuple):
+    """Where in shared memory a tensor is, bytes."""
+
+    region: str
+    offset: int
+    byte_size: int
+
+
+class Room:
+    """A place for an output, which stays good when its region is unregistered.
+
+    Args:
+        target: the bytes themselves; or the GPU's region that they are in.
+        offset: of the first byte in the target.
+        byte_size: how many there are.
+    """
+
+    def __init__(self, target: memoryview | OpenedRegion, offset: int, byte_size: int) -> None:
+        self._target = target
+        self._offset = offset
+        self._byte_size = byte_size
+
+    def write(self, output: OutputTensor) -> int:
+        """Put an output there.
+
+        Returns:
+            Bytes that were written.
+
+        Raises:
+            RegionFailed: the room is too small, or the GPU has failed; Triton's text.
+        """
+        data = memoryview(wire(output))
+        if data.nbytes > self._byte_size:
+            raise RegionFailed(
+                f"shared memory size specified with the request for output '{output.name}' "
+                f"({self._byte_size} bytes) should be at least {data.nbytes} bytes to hold the "
+                "results"
+            )
+        if isinstance(self._target, memoryview):
+            self._target[self._offset : self._offset + data.nbytes] = data
+        else:
+            self._target.write(self._offset, data)
+        return data.nbytes
+
+
+class Regions:
+    """Finds tensors in registered regions, in Triton's words where it cannot.
+
+    Args:
+        system: regions of this machine's memory.
+        cuda: regions of GPUs' memory.
+    """
+
+    def __init__(self, system: SharedMemory, cuda: CudaSharedMemory) -> None:
+        self._system = system
+        self._cuda = cuda
+
+    def read(self, region: str, offset: int, byte_size: int) -> memoryview:
+        """Bytes of a region; of system memory not a copy, so that the client can still change it.
+
+        Args:
+            region: its name.
+            offset: of the first byte in the region.
+            byte_size: how many.
+
+        Raises:
+            NotFound: there is no such region.
+            InvalidRequest: it is smaller.
+            RegionFailed: its memory is not there any more.
+        """
+        found = self._find(region, offset, byte_size)
+        if isinstance(found, memoryview):
+            return found[offset : offset + byte_size]
+        return found.read(offset, byte_size)
+
+    def room(self, region: str, offset: int, byte_size: int) -> Room:
+        """Where an output is to go; asked for before the model runs, lest it run for nothing.
+
+        Args:
+            region: its name.
+            offset: of the first byte in the region.
+            byte_size: room for the output there.
+
+        Raises:
+            NotFound: there is no such region.
+            InvalidRequest: it is smaller than the room.
+            RegionFailed: its memory is not there any more.
+        """
+        return Room(self._find(region, offset, byte_size), offset, byte_size)
+
+    def _find(self, region: str, offset: int, byte_size: int) -> memoryview | OpenedRegion:
+        found: memoryview | OpenedRegion | None = self._system.view(region)
+        if found is None:
+            found = self._cuda.find(region)
+        if found is None:
+            raise NotFound(f"Unable to find shared memory region: '{region}'")
+        size = found.nbytes if isinstance(found, memoryview) else found.region.byte_size
+        if not 0 <= offset < size:
+            raise InvalidRequest(f"Invalid offset for shared memory region: '{region}'")
+        if not 0 <= byte_size <= size - offset:
+            raise InvalidRequest(f"Invalid offset + byte size for shared memory region: '{region}'")
+        return found

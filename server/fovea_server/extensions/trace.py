@@ -1,0 +1,190 @@
+"""The trace extension: which requests leave their timestamps in a file.
+
+Source: "Trace Extension" of Triton's protocol and its docs/user_guide/trace.md. Timestamps are
+traced; the level TENSORS is taken and adds nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
+from fovea_server.extensions.trace_file import TraceFile
+from fovea_server.extensions.trace_values import count, levels, whole
+from fovea_server.models.registry import Registry
+from fovea_server.tensors.request_trace import RequestTrace
+
+log = logging.getLogger(__name__)
+
+_DEFAULTS = {"trace_level": (), "trace_rate": 1000, "trace_count": -1, "log_frequency": 0}
+
+
+class TraceSettings:
+    """Settings of tracing, of the server and of single models, and what they choose.
+
+    A model's own settings go before the server's, and those before the operator's.
+
+    Args:
+        config: the operator's, as `--trace-config` takes them.
+        registry: knows the models.
+
+    Raises:
+        InvalidOption: the operator's cannot be understood, or trace to no file.
+    """
+
+    def __init__(self, config: Iterable[str], registry: Registry) -> None:
+        self._registry = registry
+        self._ids = itertools.count(1)
+        self._file: TraceFile | None = None
+        self._defaults: dict[str, Any] = dict(_DEFAULTS)
+        # What is said for the server (None) and for models; the rest is what they fall back to.
+        self._own: dict[str | None, dict[str, Any]] = {None: {}}
+        self._samplers: dict[str | None, _Sampler] = {}
+        try:
+            for option in config:
+                self._configure(option)
+            self._apply(None, {})
+        except InvalidRequest as error:
+            raise InvalidOption(
+                f"--trace-config: {error}; there are triton,file=FILE, triton,log-frequency=N, "
+                "level=TIMESTAMPS, rate=N, count=N and mode=triton"
+            ) from error
+
+    def get(self, model: str | None = None) -> dict[str, Any]:
+        """trace_level, trace_rate, trace_count, log_frequency, trace_file and trace_mode.
+
+        Raises:
+            InvalidRequest: there is no such model.
+        """
+        self._known(model)
+        sampler = self._sampler(model)
+        return {
+            "trace_level": list(sampler.level) or ["OFF"],
+            "trace_rate": str(sampler.rate),
+            "trace_count": str(sampler.left),
+            "log_frequency": str(sampler.log_frequency),
+            "trace_file": "" if self._file is None else str(self._file.path),
+            "trace_mode": "triton",
+        }
+
+    def update(self, model: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Change what is given and known; None takes back what was said.
+
+        Returns:
+            As `get`.
+
+        Raises:
+            Unsupported: the file is given.
+            MalformedJson: a value is of another type.
+            InvalidRequest: there is no such model, or a value is out of its range.
+        """
+        self._known(model)
+        if "trace_file" in given:
+            raise Unsupported("trace file location can not be updated through network protocol")
+        own = dict(self._own.get(model, {}))
+        for name, parse in _PARSERS.items():
+            if name in given and given[name] is None:
+                own.pop(name, None)
+            elif name in given and (value := parse(name, given[name])) is not None:
+                own[name] = value
+        self._apply(model, own)
+        return self.get(model)
+
+    def sample(self, model: str, version: int, request_id: str) -> RequestTrace | None:
+        """A trace for a request that has just come; nearly always None."""
+        if not self._sampler(model).chooses():
+            return None
+        return RequestTrace(next(self._ids), model, version, request_id)
+
+    def save(self, trace: RequestTrace) -> None:
+        """Write a trace of `sample`, now that its request is answered."""
+        assert self._file is not None, "nothing is chosen without one"
+        try:
+            self._file.add(trace.entries(), self._sampler(trace.model).log_frequency)
+        except OSError as error:
+            log.error("traces cannot be written to %s: %s", self._file.path, error)
+
+    def _sampler(self, model: str | None) -> _Sampler:
+        return self._samplers.get(model) or self._samplers[None]
+
+    def _known(self, model: str | None) -> None:
+        if model is None:
+            return
+        try:
+            self._registry.find(model)
+        except NotFound as error:
+            raise InvalidRequest(f"Request for unknown model : {model}") from error
+
+    def _apply(self, model: str | None, own: dict[str, Any]) -> None:
+        scope = {**self._own, model: own}
+        samplers = {
+            name: self._made(ChainMap(said, scope[None], self._defaults))
+            for name, said in scope.items()
+            # Those that fall back to what has changed begin to count anew with it.
+            if model in (None, name)
+        }
+        self._own = scope
+        self._samplers = {**self._samplers, **samplers}
+
+    def _made(self, settings: Mapping[str, Any]) -> _Sampler:
+        sampler = _Sampler(settings)
+        if sampler.level and sampler.rate == 0:
+            reason = "sample rate must be non-zero"
+        elif sampler.level and self._file is None:
+            reason = "trace file name is not given"
+        else:
+            return sampler
+        raise InvalidRequest(f"Attempting to set invalid trace setting :{reason}")
+
+    def _configure(self, option: str) -> None:
+        setting, _, value = option.partition("=")
+        mode, _, name = setting.rpartition(",")
+        match mode, name:
+            case "triton", "file" if value:
+                self._file = TraceFile(Path(value))
+            case "triton", "log-frequency":
+                self._defaults["log_frequency"] = whole("log_frequency", value)
+            case "", "level" if (level := levels("trace_level", [value.upper()])) is not None:
+                self._defaults["trace_level"] = level
+            case "", "rate":
+                self._defaults["trace_rate"] = whole("trace_rate", value)
+            case "", "count":
+                self._defaults["trace_count"] = count("trace_count", value)
+            case "", "mode" if value == "triton":
+                pass
+            case _:
+                raise InvalidRequest(f"'{option}' is not understood")
+
+
+class _Sampler:
+    """Chooses every so many'th request, until there were enough."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.level: tuple[str, ...] = settings["trace_level"]
+        self.rate: int = settings["trace_rate"]
+        self.left: int = settings["trace_count"]
+        self.log_frequency: int = settings["log_frequency"]
+        self._seen = 0
+
+    def chooses(self) -> bool:
+        if not self.level or not self.left:
+            return False
+        self._seen += 1
+        if self._seen % self.rate:
+            return False
+        if self.left > 0:
+            self.left -= 1
+        return True
+
+
+_PARSERS: dict[str, Callable[[str, Any], Any]] = {
+    "trace_level": levels,
+    "trace_rate": whole,
+    "trace_count": count,
+    "log_frequency": whole,
+}

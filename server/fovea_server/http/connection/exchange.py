@@ -1,0 +1,276 @@
+"""One request of the v2 protocol and its answer, on a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from enum import Enum, auto
+from urllib.parse import unquote
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, ShuttingDown
+from fovea_server.http.connection.body import Body
+from fovea_server.http.connection.connection import Connection
+from fovea_server.http.v2.compression import too_large
+from fovea_server.http.v2.front import Front
+from fovea_server.http.v2.messages import Answer, Buffer, Request, error_answer, refusal
+from fovea_server.http.v2.routing import Route
+from fovea_server.log_lines import REQUEST_ID
+from fovea_server.traffic.access_log import Access
+from fovea_server.traffic.request_id import HEADER, request_id
+
+log = logging.getLogger(__name__)
+
+_ID_HEADER = HEADER.encode()
+# What proxies log where the client went away before there was an answer.
+_LEFT = 499
+# Below this one write of a copy is cheaper than several, and not worth counting.
+_SMALL = 65_536
+
+
+class Arrival(Enum):
+    """How much of a request is there."""
+
+    UNDER_WAY = auto()
+    WHOLE = auto()
+    REFUSED = auto()
+    """Not all, and the rest is for nobody."""
+
+
+class Turn(Enum):
+    """How far an exchange is in the order of its connection."""
+
+    BEHIND = auto()
+    """Another one is to be answered first."""
+    NOW = auto()
+    RUNNING = auto()
+    ANSWERED = auto()
+    LOST = auto()
+    """The client went away before it was answered."""
+
+
+class Exchange:
+    """Collects a body, has the request answered, writes the answer.
+
+    Plain calls and one task instead of ASGI's messages: that halves the cost of a small request.
+
+    Args:
+        front: answers.
+        connection: carries the exchange.
+        method: in capitals.
+        target: path and query, as sent.
+        headers: names in lower case.
+        keep_alive: whether the connection is for more exchanges.
+
+    Attributes:
+        keep_alive: the connection stays open after it.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        connection: Connection,
+        method: str,
+        target: bytes,
+        headers: dict[bytes, bytes],
+        keep_alive: bool,
+    ) -> None:
+        self.keep_alive = keep_alive
+        self._began = time.monotonic()
+        given = headers.get(_ID_HEADER)
+        self._id = request_id(None if given is None else given.decode("latin-1"))
+        self._front = front
+        self._connection = connection
+        self._method, self._target = method, target
+        self._expects = headers.get(b"expect", b"").lower() == b"100-continue"
+        self._arrival, self._turn = Arrival.UNDER_WAY, Turn.BEHIND
+        self._held = 0
+        self._body = Body()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        path = target.partition(b"?")[0].decode("latin-1")
+        self._todo: tuple[Route, Request] | Answer = front.admit(method, path, headers, self._hold)
+        self._asked = None if isinstance(self._todo, Answer) else self._todo
+        # The parser has refused what is no number.
+        declared = int(headers.get(b"content-length", b"0"))
+        limit = front.service.settings.http_max_input_size
+        if declared > limit:
+            self.give_up(too_large(declared, limit))
+
+    @property
+    def response_complete(self) -> bool:
+        """Nothing more will be written."""
+        return self._turn is Turn.ANSWERED or self._turn is Turn.LOST
+
+    def start(self) -> None:
+        """Its turn has come: what was before it on the connection is answered."""
+        self._turn = Turn.NOW
+        if self._expects and self._arrival is Arrival.UNDER_WAY:
+            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._go_on()
+
+    def wait_for_body(self) -> None:
+        """There is nothing more to read now; the rest must come in time."""
+        if self._timer is None and self._arrival is Arrival.UNDER_WAY:
+            timeout_s = self._front.service.settings.body_timeout_s
+            late = BodyTimeout(f"the body did not arrive within {timeout_s:g} s")
+            self._timer = self._connection.loop.call_later(timeout_s, self.give_up, late)
+
+    def stop_waiting(self) -> None:
+        """The rest of the body may take its time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_body(self, piece: bytes) -> int:
+        """More of the body.
+
+        Returns:
+            How much of it is held.
+        """
+        if self._arrival is Arrival.UNDER_WAY and not isinstance(self._todo, Answer):
+            try:
+                self._hold(len(piece))
+                limit = self._front.service.settings.http_max_input_size
+                if self._held > limit:
+                    raise too_large(f"over {limit}", limit)
+            except FoveaError as error:
+                self.give_up(error)
+            else:
+                self._body.add(piece)
+        return self._held
+
+    def on_whole(self) -> None:
+        """All of the body is there."""
+        self.stop_waiting()
+        if self._arrival is Arrival.REFUSED:
+            if self._turn is Turn.ANSWERED:
+                self._connection.close()
+            return
+        self._arrival = Arrival.WHOLE
+        self._go_on()
+
+    def on_lost(self) -> None:
+        """The client went away: what is being done for it is given up."""
+        if self._turn is not Turn.ANSWERED:
+            self._turn = Turn.LOST
+            self._report(_LEFT, 0, None)
+        self.stop_waiting()
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._let_go()
+
+    def give_up(self, error: FoveaError) -> None:
+        """Refuse a request whose body is not all there; the rest of it is for nobody."""
+        if self._arrival is not Arrival.UNDER_WAY:
+            return
+        if not isinstance(self._todo, Answer):
+            self._todo = error_answer(error)
+        self._arrival, self.keep_alive = Arrival.REFUSED, False
+        self._let_go()
+        self.stop_waiting()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._turn is not Turn.NOW or self._arrival is Arrival.UNDER_WAY:
+            return
+        if isinstance(self._todo, Answer):
+            self._write(self._todo)
+            return
+        self._turn = Turn.RUNNING
+        self._task = self._connection.loop.create_task(self._run(*self._todo))
+        self._connection.tasks.add(self._task)
+        self._task.add_done_callback(self._end)
+
+    async def _run(self, route: Route, request: Request) -> None:
+        REQUEST_ID.set(self._id)
+        request.body = self._body.take()
+        try:
+            answer = await self._front.answer(route, request)
+        except asyncio.CancelledError:
+            # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
+            answer = error_answer(ShuttingDown("the server stopped before the answer was there"))
+        self._let_go()
+        if self._turn is Turn.RUNNING:
+            self._write(answer)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._connection.tasks.discard(task)
+        # A task that is cancelled before its first step has done nothing.
+        self._let_go()
+        if not task.cancelled() and task.exception() is not None:
+            about = (self._method, self._target)
+            log.error("%s %r", *about, exc_info=task.exception(), extra={"id": self._id})
+            self._connection.transport.abort()
+
+    def _hold(self, size: int) -> None:
+        self._front.intake.take(size)
+        self._held += size
+
+    def _let_go(self) -> None:
+        self._body.take()
+        self._front.intake.give_back(self._held)
+        self._held = 0
+
+    def _write(self, answer: Answer) -> None:
+        size = sum(map(len, answer.body))
+        self._turn = Turn.ANSWERED
+        pieces: list[Buffer] = [STATUS_LINE[answer.status], b"content-type: ", answer.media_type]
+        pieces += (b"\r\nx-request-id: ", self._id.encode())
+        for name, value in answer.headers:
+            pieces += (b"\r\n", name, b": ", value)
+        pieces.append(b"\r\ncontent-length: %d\r\n" % size)
+        pieces.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        if self._method != "HEAD":
+            pieces += answer.body
+        if size < _SMALL:
+            self._connection.transport.write(b"".join(pieces))
+        else:
+            try:
+                self._connection.write_large(pieces, size)
+            except QueueFull as error:
+                self._write(error_answer(error))
+                return
+        self._report(answer.status, size if self._method != "HEAD" else 0, answer.error)
+        if self.keep_alive:
+            self._connection.on_response_complete()
+        elif self._arrival is Arrival.WHOLE:
+            self._connection.close()
+        else:
+            # Closed now, most clients would see a connection that broke as they sent.
+            self._connection.linger()
+
+    def _report(self, status: int, size: int, error: FoveaError | None) -> None:
+        """Account for the request, once it is answered or its client has left."""
+        traffic, model, api = self._front.traffic, "", ""
+        if self._asked is not None:
+            route, request = self._asked
+            model, api = unquote(request.names["model"] or ""), route.api
+        if api == "inference":
+            traffic.inferred(model, status, self._began, error)
+        if traffic.access_log is None:
+            return
+        peer = self._connection.client
+        client, target = peer[0] if peer else "-", self._target.decode("latin-1")
+        traffic.access_log.add(
+            Access(client, self._method, target, model, status, size, self._began, self._id),
+            probe=api == "health",
+        )
+
+
+class Refusal(Exchange):
+    """The answer to what is no request; the last of its connection.
+
+    Args:
+        front: answers.
+        connection: carries it.
+        message: what is wrong.
+    """
+
+    def __init__(self, front: Front, connection: Connection, message: str) -> None:
+        super().__init__(front, connection, "-", b"-", {}, keep_alive=False)
+        self._todo = refusal(400, message)
+        self._arrival = Arrival.WHOLE

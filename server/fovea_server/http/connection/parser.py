@@ -1,0 +1,64 @@
+"""The parser of requests: httptools', which here reads the body of a request with `Upgrade`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import httptools
+
+from fovea_server.http.v2.messages import Buffer
+
+
+class Head(Protocol):
+    """Collects the line and the headers of the newest request; names in lower case."""
+
+    url: bytes
+    headers: list[tuple[bytes, bytes]]
+
+
+class RequestParser(httptools.HttpRequestParser):
+    """Reads requests, and ignores their wish for another protocol, as RFC 9110 (7.8) allows.
+
+    httptools ends such a request behind its head, so that its body would be the next request.
+    The callbacks for that end come while `should_upgrade()` is true, and must do nothing: the
+    same request comes once more, without the wish.
+
+    Args:
+        protocol: gets the callbacks, and collects the head.
+    """
+
+    def __init__(self, protocol: Head) -> None:
+        self._head = protocol
+        self._begin()
+
+    def feed_data(self, data: Buffer) -> None:  # type: ignore[override]
+        """Parse bytes, wherever they were cut.
+
+        Raises:
+            httptools.HttpParserError: they are no request, or one for a proxy.
+        """
+        pieces = [memoryview(data)]
+        while pieces:
+            piece = pieces.pop()
+            try:
+                super().feed_data(piece)
+            except httptools.HttpParserUpgrade as end:
+                if self.get_method() == b"CONNECT":
+                    raise httptools.HttpParserError("CONNECT is for proxies") from None
+                # The head is parsed again rather than the body read here: so one parser decides
+                # where every body ends, by the same rules with and without `Upgrade`. It takes no
+                # header of several lines, so that a head means the same when it is put together.
+                pieces += [piece[end.args[0] :], memoryview(self._without_upgrade())]
+                # It is at its end where the connection is to close: it would read nothing more.
+                self._begin()
+
+    def _begin(self) -> None:
+        super().__init__(self._head)
+        # As uvicorn does: what follows the last request of a connection is no error.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def _without_upgrade(self) -> bytes:
+        version = self.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.get_method(), self._head.url, version)]
+        lines += [b"%s: %s" % field for field in self._head.headers if field[0] != b"upgrade"]
+        return b"\r\n".join((*lines, b"", b""))

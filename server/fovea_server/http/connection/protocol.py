@@ -1,0 +1,266 @@
+"""HTTP/1.1 on the wire: uvicorn's, with bounds that it has not, and a short way for /v2."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.http.connection.exchange import Exchange, Refusal
+from fovea_server.http.connection.parser import RequestParser
+from fovea_server.http.connection.writing import Writing
+from fovea_server.http.v2.front import Front
+from fovea_server.http.v2.messages import Buffer
+
+MAX_HEAD_BYTES = 65_536
+HEAD_TIMEOUT_S = 20.0
+
+# What is read of requests whose turn has not come; a connection that is not read is not seen to
+# break, and so their answers would be made for nobody.
+_MOST_QUEUED = 8
+_MOST_QUEUED_BYTES = 65_536
+# How long a client may go on sending what is refused.
+_LINGER_S = 3.0
+
+Cycle = Exchange | RequestResponseCycle
+
+
+class ServerProtocol(HttpToolsProtocol):
+    """A connection.
+
+    Requests whose line and headers are too large, or do not arrive in time, are cut off, and so
+    are clients that do not take their answers. Requests of the v2 protocol become an `Exchange`;
+    all others go to the ASGI application. One is answered after the other, and none before what
+    was answered last is nearly sent.
+
+    Args:
+        front: answers the v2 protocol; the rest is uvicorn's.
+    """
+
+    def __init__(self, *args: Any, front: Front, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.parser = RequestParser(self)
+        self._front = front
+        self._writing: Writing
+        self._running: Cycle | None = None
+        """Whose turn it is, or was last; `cycle` is the newest."""
+        self._exchange: Exchange | None = None
+        """Of which the body is read now."""
+        self._bare_bytes = 0
+        """Read since there was anything of a body: heads, trailers, nothing."""
+        self._in_head = self._broken = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give a new connection its time to send a head."""
+        super().connection_made(transport)
+        self._writing = Writing(
+            transport, self.loop, self._front.intake, self._front.service.settings.body_timeout_s
+        )
+        self._begin_head()
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass bytes on, unless there are too many already of what is no body."""
+        if self._broken:
+            return
+        if self._bare_bytes > MAX_HEAD_BYTES:
+            self.send_400_response("The request's headers are too large.")
+            return
+        self._bare_bytes += len(data)
+        super().data_received(data)
+        if self._in_head:
+            self._watch_head()
+        elif self._exchange is not None:
+            if self.flow.read_paused:
+                self._exchange.stop_waiting()
+            else:
+                self._exchange.wait_for_body()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, after those before it; nothing is read any more."""
+        self._broken = True
+        self._end_head()
+        newest = self.cycle
+        if self._exchange is not None:
+            self._exchange.give_up(InvalidRequest(msg))
+        elif isinstance(newest, RequestResponseCycle) and newest.more_body:
+            if newest is self._running and not newest.response_started:
+                Refusal(self._front, self, msg).start()
+            else:
+                self.close()
+            return
+        if newest is None or newest.keep_alive:
+            self._submit(Refusal(self._front, self, msg))
+
+    def on_message_begin(self) -> None:
+        """Bound the head of every request of the connection."""
+        self._begin_head()
+        self._exchange = None
+        self.url, self.headers = b"", []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One more of the head; those behind a body are nobody's."""
+        if self._in_head:
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Send the request on its way; its body has limits of its own."""
+        if self.parser.should_upgrade():
+            return
+        self._end_head()
+        if not self.url.startswith(b"/v2"):
+            self._to_application()
+            return
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        method = self.parser.get_method().decode("ascii")
+        self._exchange = Exchange(
+            self._front, self, method, self.url, dict(self.headers), bool(keep_alive)
+        )
+        self._submit(self._exchange)
+
+    def _submit(self, exchange: Exchange) -> None:
+        previous, self.cycle = self.cycle, exchange  # type: ignore[assignment]
+        if (previous is None or previous.response_complete) and not self.flow.write_paused:
+            self._running = exchange
+            exchange.start()
+            return
+        self.pipeline.appendleft((exchange, self.app))  # type: ignore[arg-type]
+        if len(self.pipeline) >= _MOST_QUEUED:
+            self.flow.pause_reading()
+
+    def _to_application(self) -> None:
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """More of a body."""
+        self._bare_bytes = 0
+        if self._exchange is None:
+            super().on_body(body)
+        elif self._exchange.on_body(body) > _MOST_QUEUED_BYTES and self.pipeline:
+            self.flow.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The end of a body."""
+        if self.parser.should_upgrade():
+            return
+        if self._exchange is None:
+            super().on_message_complete()
+        else:
+            whole, self._exchange = self._exchange, None
+            whole.on_whole()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        if isinstance(cycle, Exchange):
+            cycle.start()
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or wait for it, but not for ever."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._idle_since = self.loop.time()
+        if self.pipeline:
+            # Not here: each answer would be written from within the one before it.
+            self.loop.call_soon(self._start_next)
+        else:
+            self.flow.resume_reading()
+        # One timer that looks now and then costs less than one for every request.
+        if self._idle_timer is None:
+            self._watch_idleness(self.timeout_keep_alive)
+
+    def _start_next(self) -> None:
+        free = self._running is None or self._running.response_complete
+        if not (free and self.pipeline) or self.flow.write_paused or self.transport.is_closing():
+            return
+        cycle: Any
+        cycle, app = self.pipeline.pop()
+        self.flow.resume_reading()
+        self._start_asgi_task(cycle, app)
+        if self._exchange is not None:
+            self._exchange.wait_for_body()
+
+    def write_large(self, pieces: list[Buffer], size: int) -> None:
+        """Write, and count the bytes until they are sent.
+
+        Raises:
+            QueueFull: too much is held already.
+        """
+        self._writing.hold(size)
+        self.transport.writelines(pieces)
+        if not self.flow.write_paused:
+            self._writing.on_sent()
+
+    def pause_writing(self) -> None:
+        """The client takes its answers more slowly than they are made."""
+        super().pause_writing()
+        self._writing.watch()
+
+    def resume_writing(self) -> None:
+        """What was written is nearly sent: the next one may be answered."""
+        super().resume_writing()
+        self._writing.on_sent()
+        self._start_next()
+
+    def close(self) -> None:
+        """End, when what was written is sent."""
+        self.transport.close()
+        self._writing.watch()
+
+    def linger(self) -> None:
+        """End, but let the client send on for a while: it looks for no answer before."""
+        self.flow.resume_reading()
+        self.loop.call_later(_LINGER_S, self.close)
+
+    def _watch_idleness(self, seconds: float) -> None:
+        self._idle_timer = self.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        busy = self.cycle is not None and not self.cycle.response_complete
+        if left > 0 or busy:
+            self._watch_idleness(left if left > 0 else 1.0)
+        else:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give up what is being done for the client."""
+        self._end_head()
+        self._writing.on_sent()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
+            if isinstance(cycle, Exchange):
+                cycle.on_lost()
+            elif cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
+        self.cycle = None  # type: ignore[assignment]
+        super().connection_lost(exc)
+
+    def _begin_head(self) -> None:
+        self._in_head, self._bare_bytes = True, 0
+
+    def _watch_head(self) -> None:
+        # Only now and not at its beginning: most come in one piece.
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.close)
+
+    def _end_head(self) -> None:
+        self._in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,1 +1,0 @@
-"""What each address of the protocol does: a request in, an answer out."""

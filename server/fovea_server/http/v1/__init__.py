@@ -1,0 +1,1 @@
+"""Images in, boxes out: routes of FastAPI and their OpenAPI page."""

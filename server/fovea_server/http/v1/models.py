@@ -1,0 +1,60 @@
+"""The models that are served: what they are, and what they have done."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+
+from fovea_server.dataplane.model_schemas import Model, ModelList, ModelStatistics, Ready
+from fovea_server.http.v1.access import restricted, service_of
+from fovea_server.http.v1.openapi import described
+
+ModelName = Annotated[str, Path(description="name of the model", examples=["yolov8n"])]
+Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
+
+router = APIRouter(tags=["models"], prefix="/v1/models")
+_METADATA = [restricted("metadata")]
+
+
+@router.get("", dependencies=_METADATA, **described("list_models", ModelList, 403))
+async def list_models(request: Request) -> ModelList:
+    """List the models that are served, and those that could not be loaded and why."""
+    return service_of(request).plane.models()
+
+
+@router.get("/{name}", dependencies=_METADATA, **described("get_model", Model, 403, 404, 503))
+async def get_model(request: Request, name: ModelName) -> Model:
+    """Describe the version of a model that answers: inputs, outputs, labels and engine card."""
+    return service_of(request).plane.model(name)
+
+
+@router.get(
+    "/{name}/versions/{version}",
+    dependencies=_METADATA,
+    **described("get_model_version", Model, 403, 404, 422, 503),
+)
+async def get_model_version(request: Request, name: ModelName, version: Version) -> Model:
+    """Describe one version of a model."""
+    return service_of(request).plane.model(name, version)
+
+
+@router.get(
+    "/{name}/ready",
+    dependencies=[restricted("health")],
+    **described("model_ready", Ready, 403, 404, 503),
+)
+async def model_ready(request: Request, name: ModelName) -> Ready:
+    """Tell whether a model takes requests; 503 says why not."""
+    service_of(request).plane.check_ready(name)
+    return Ready(ready=True)
+
+
+@router.get(
+    "/{name}/statistics",
+    dependencies=[restricted("statistics")],
+    **described("model_statistics", ModelStatistics, 403, 404, 503),
+)
+async def model_statistics(request: Request, name: ModelName) -> ModelStatistics:
+    """Count what each version of a model has answered, and where the time went."""
+    return service_of(request).plane.statistics(name)

@@ -1,0 +1,146 @@
+"""The OpenAPI document: what FastAPI derives from the routes, and what it cannot know."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from fovea_server.http.v1.schemas import Error, PredictAnswer, PredictRequest
+
+_BINARY = {"type": "string", "format": "binary"}
+_OPTIONS = ("conf", "iou", "classes", "max_det", "agnostic")
+_CLASSES = "names or ids of the classes to keep; a name with a comma goes in double quotes"
+_BODY = (
+    "One encoded image as it is, whatever the Content-Type says (`image/jpeg` is fine too); "
+    "a form with an image in each file part; or JSON with images as base64 or addresses. "
+    "Options in a form or in JSON win over those in the address."
+)
+_ERRORS = {
+    400: "the request, or its only image, cannot be understood; or a class name is unknown",
+    403: "a header that the operator asks for is missing or wrong",
+    404: "no such model or version",
+    408: "the body did not arrive in time",
+    413: "the body or the image is over the limit",
+    422: "an option, or the version, is out of its range or not known",
+    429: "too much is waiting; send again after `Retry-After` seconds",
+    503: "the server or the model is not ready, or the server is stopping",
+    504: "no answer within X-Request-Timeout-Ms",
+}
+
+
+def described(operation_id: str, answer: type[BaseModel], *errors: int) -> dict[str, Any]:
+    """What a route tells FastAPI of itself: its name, its answer, and its errors by status."""
+    responses: dict[int | str, Any] = {
+        status: {"model": Error, "description": _ERRORS[status]} for status in errors
+    }
+    responses["default"] = {"model": Error, "description": "any other error, e.g. 500"}
+    return {"operation_id": operation_id, "response_model": answer, "responses": responses}
+
+
+def described_prediction(operation_id: str) -> dict[str, Any]:
+    """The same for a route that reads images from its body, and its options, by hand."""
+    route = described(operation_id, PredictAnswer, *_ERRORS)
+    images = {kind: {"schema": _BINARY} for kind in ("image/jpeg", "image/png")}
+    route["responses"][200] = {"content": images}
+    # Generators that know one kind of body only take the first.
+    content = {
+        "application/octet-stream": {"schema": _BINARY},
+        "multipart/form-data": {"schema": _reference("PredictForm")},
+        "application/json": {"schema": _reference("PredictRequest")},
+    }
+    body = {"required": True, "description": _BODY, "content": content}
+    return route | {"openapi_extra": {"parameters": _parameters(), "requestBody": body}}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The whole document, with examples."""
+    if app.openapi_schema is not None:
+        return app.openapi_schema
+    made = FastAPI.openapi(app)
+    schemas = made["components"]["schemas"]
+    schemas.update(_request_schemas())
+    for schema in schemas.values():
+        # What follows in a docstring is for readers of the code.
+        schema["description"] = schema.get("description", "").partition("\n\n")[0]
+    examples = json.loads(Path(__file__).with_name("examples.json").read_text())
+    for path in made["paths"].values():
+        for operation in path.values():
+            _add_examples(operation, examples)
+    return made
+
+
+def _add_examples(operation: dict[str, Any], examples: dict[str, Any]) -> None:
+    of_route = examples[operation["operationId"].removesuffix("_version")]
+    for status, response in operation["responses"].items():
+        content = response.get("content", {}).get("application/json")
+        if content is not None:
+            given = of_route["answers"] if status == "200" else examples["errors"][status]
+            content["examples"] = {name: {"value": value} for name, value in given.items()}
+    body = operation.get("requestBody", {"content": {}})["content"]
+    for kind, given in of_route.get("bodies", {}).items():
+        body[kind]["examples"] = {name: {"value": value} for name, value in given.items()}
+
+
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+@cache
+def _request_schemas() -> dict[str, Any]:
+    """Schemas of bodies that are read by hand, so FastAPI does not collect them."""
+    request = PredictRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = request.pop("$defs")
+    for option in request["properties"].values():
+        # Generated clients send every default that they read here, and then what a form leaves
+        # open would win over what the address says.
+        if (default := option.pop("default", None)) is not None:
+            option["description"] += f"; default {json.dumps(default)}"
+    options = {name: request["properties"][name] for name in _OPTIONS}
+    form = {
+        "title": "PredictForm",
+        "type": "object",
+        "description": "A form with an image in each file part.",
+        "required": ["file"],
+        "properties": {
+            "file": {"type": "array", "items": _BINARY},
+            **options,
+            "classes": _classes(),
+        },
+    }
+    return {**schemas, "PredictRequest": request, "PredictForm": form}
+
+
+def _classes() -> dict[str, Any]:
+    """The option where it travels as text; it may be repeated."""
+    return {"type": "array", "items": {"type": "string"}, "description": _CLASSES}
+
+
+def _parameters() -> list[dict[str, Any]]:
+    """The options as parameters of the address, and the deadline."""
+    properties = _request_schemas()["PredictForm"]["properties"]
+    examples = {"conf": 0.4, "iou": 0.6, "classes": ["person", "5"], "max_det": 10}
+    parameters = [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "schema": properties[name],
+            "description": properties[name]["description"],
+            "example": examples.get(name, True),
+        }
+        for name in _OPTIONS
+    ]
+    deadline = {
+        "name": "X-Request-Timeout-Ms",
+        "in": "header",
+        "required": False,
+        "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
+        "description": "after this it answers 504 and work on it stops",
+        "example": 2000,
+    }
+    return [*parameters, deadline]

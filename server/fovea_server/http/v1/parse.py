@@ -1,0 +1,141 @@
+"""From a request body to pictures and options."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field, File, FormParser, parse_options_header
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.plural import counted
+from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption, InvalidRequest
+from fovea_server.dataplane.options import OPTIONS, parse_options
+from fovea_server.http.v1.schemas import PredictRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A picture that must be fetched first."""
+
+    address: str
+
+
+Source = bytes | Url | FoveaError
+
+
+def parse_body(
+    body: bytes, content_type: str, query: Mapping[str, str], max_images: int
+) -> tuple[list[Source], PredictOptions]:
+    """Take a body apart: JSON, a multipart form, or else one picture as it is.
+
+    Args:
+        body: the whole body.
+        content_type: of the request; "" when it was not said.
+        query: options given in the address; those in the body win.
+        max_images: most pictures in one request.
+
+    Returns:
+        The pictures in order, and the options.
+
+    Raises:
+        InvalidRequest: it cannot be understood, or holds no or too many pictures.
+        InvalidOption: an option is unknown or out of range.
+    """
+    kind, parameters = parse_options_header(content_type)
+    sources: list[Source]
+    if kind == b"application/json":
+        sources, given = _from_json(body)
+    elif kind == b"multipart/form-data":
+        sources, given = _from_form(body, parameters.get(b"boundary"), max_images)
+    else:
+        sources, given = [body], {}
+    if len(sources) > max_images:
+        raise InvalidRequest(
+            f"the request has {len(sources)} pictures and the limit is {max_images}; split it"
+        )
+    return sources, parse_options({**query, **given})
+
+
+_MAX_FIELDS = 64
+_SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
+
+
+def _from_json(body: bytes) -> tuple[list[Source], dict[str, Any]]:
+    try:
+        request = PredictRequest.model_validate(orjson.loads(body))
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the body"
+        message = f"{where}: {first['msg']}"
+        if first["loc"] and first["loc"][0] in OPTIONS:
+            raise InvalidOption(message) from None
+        raise InvalidRequest(f"{message}; {_SHAPE}") from None
+    given = {name: getattr(request, name) for name in OPTIONS if name in request.model_fields_set}
+    return [_from_json_image(i.data, i.url) for i in request.images], given
+
+
+def _from_json_image(data: str | None, url: str | None) -> Source:
+    if (data is None) == (url is None):
+        raise InvalidRequest(_SHAPE)
+    if url is not None:
+        return Url(url)
+    assert data is not None
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return InvalidImage("data is not base64")
+
+
+def _from_form(
+    body: bytes, boundary: bytes | None, max_images: int
+) -> tuple[list[Source], dict[str, Any]]:
+    if not boundary:
+        raise InvalidRequest("the Content-Type of a multipart form must name its boundary")
+    pictures: list[Source] = []
+    values: dict[str, list[str]] = {}
+    ended: list[bool] = []
+
+    def on_file(file: File) -> None:
+        file.file_object.seek(0)
+        pictures.append(file.file_object.read())
+        if len(pictures) > max_images:
+            raise InvalidRequest(
+                f"the form has more than {counted(max_images, 'picture')}; split it"
+            )
+
+    def on_field(field: Field) -> None:
+        name = (field.field_name or b"").decode(errors="replace")
+        value = (field.value or b"").decode(errors="replace")
+        # A field that is sent twice is a list: `classes=0` and `classes=5`.
+        values.setdefault(name, []).append(value)
+        if sum(map(len, values.values())) > _MAX_FIELDS:
+            raise InvalidRequest(f"the form has more than {_MAX_FIELDS} fields")
+
+    try:
+        parser = FormParser(
+            "multipart/form-data",
+            on_field,
+            on_file,
+            on_end=lambda: ended.append(True),
+            boundary=boundary,
+            # The whole body is in memory already and within its limit: never spill to disk.
+            config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},
+        )
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise InvalidRequest(f"the form cannot be read: {error}") from None
+    if not ended:
+        raise InvalidRequest("the form does not end: its last boundary is missing")
+    if not pictures:
+        raise InvalidRequest("the form has no file; send each picture as a file part")
+    return pictures, {name: ",".join(texts) for name, texts in values.items()}

@@ -1,0 +1,225 @@
+"""Image in, boxes out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+
+from fovea_engines.detect.draw import draw, encode
+from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.errors import (
+    DeadlineExceeded,
+    FetchRefused,
+    FoveaError,
+    InvalidOption,
+    InvalidRequest,
+    ShuttingDown,
+)
+from fovea_preprocess.size import size_text
+from fovea_server.dataplane.dataplane import DataPlane, Prediction
+from fovea_server.http.v1.access import restricted
+from fovea_server.http.v1.answer import prediction_json
+from fovea_server.http.v1.body import read_body
+from fovea_server.http.v1.models import ModelName, Version
+from fovea_server.http.v1.openapi import described_prediction
+from fovea_server.http.v1.parse import Source, Url, parse_body
+from fovea_server.images.job import ImageResult
+from fovea_server.settings import Settings
+
+if TYPE_CHECKING:
+    from fovea_server.http.v1.fetch import Fetcher
+
+T = TypeVar("T")
+
+
+router = APIRouter(tags=["predict"], dependencies=[restricted("inference")])
+
+Picture = Literal["image/jpeg", "image/png"]
+_ANSWERS: dict[str, Picture | None] = {
+    "application/json": None,
+    "*/*": None,
+    "image/jpeg": "image/jpeg",
+    "image/png": "image/png",
+    "image/*": "image/jpeg",
+}
+
+
+@router.post("/v1/models/{name}/predict", **described_prediction("predict"))
+async def predict(request: Request, name: ModelName) -> Response:
+    """Find what is on one or more images, with the newest version of a model."""
+    return await _answer(request, name, None)
+
+
+@router.post(
+    "/v1/models/{name}/versions/{version}/predict", **described_prediction("predict_version")
+)
+async def predict_version(request: Request, name: ModelName, version: Version) -> Response:
+    """Find what is on one or more images, with one version of a model."""
+    return await _answer(request, name, version)
+
+
+async def _answer(request: Request, name: str, version: int | None) -> Response:
+    settings: Settings = request.app.state.service.settings
+    plane: DataPlane = request.app.state.service.plane
+    # An unknown model is told before a large body is taken in.
+    plane.registry.get(name, version)
+    timeout_s = _timeout_s(request)
+    picture = accepted_picture(request.headers.get("accept", ""))
+    try:
+        async with asyncio.timeout(timeout_s):
+            with request.app.state.intake.body() as take:
+                body = await read_body(
+                    request,
+                    take,
+                    max_bytes=settings.http_max_input_size,
+                    timeout_s=settings.body_timeout_s,
+                )
+                sources, options = await _parsed(request, body, settings)
+                work = _predicted(request, name, version, sources, options, timeout_s, picture)
+                return await _unless_gone(request, work)
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"no answer within {timeout_s} s; allow more time or send less"
+        ) from None
+    except asyncio.CancelledError:
+        # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
+        raise ShuttingDown("the server stopped before the answer was there; send again") from None
+
+
+async def _predicted(
+    request: Request,
+    name: str,
+    version: int | None,
+    sources: list[Source],
+    options: PredictOptions,
+    timeout_s: float | None,
+    picture: Picture | None,
+) -> Response:
+    plane: DataPlane = request.app.state.service.plane
+    images = await _fetched(request, sources)
+    if picture is None:
+        prediction = await plane.predict(name, version, images, options, timeout_s=timeout_s)
+        _raise_if_alone(prediction)
+        return Response(orjson.dumps(prediction_json(prediction)), media_type="application/json")
+    if len(images) != 1:
+        raise InvalidRequest(f"Accept: {picture} answers one picture; send one, or accept JSON")
+    # Pixels that wait to be drawn on are large: few at a time.
+    async with request.app.state.drawing:
+        prediction = await plane.predict(
+            name, version, images, options, timeout_s=timeout_s, keep_pixels=True
+        )
+        _raise_if_alone(prediction)
+        content = await run_in_threadpool(_annotated, prediction, picture)
+    return Response(content, media_type=picture)
+
+
+def _raise_if_alone(prediction: Prediction) -> None:
+    """The error of a single picture is the error of the request."""
+    if len(prediction.images) == 1 and isinstance(prediction.images[0], FoveaError):
+        raise prediction.images[0]
+
+
+async def _parsed(
+    request: Request, body: bytes, settings: Settings
+) -> tuple[list[Source], PredictOptions]:
+    params = request.query_params
+    query = {key: ",".join(params.getlist(key)) for key in params}
+    kind = request.headers.get("content-type", "")
+    if kind.startswith(("application/json", "multipart/")):
+        # Taking a large body apart takes milliseconds that the event loop does not have.
+        return await run_in_threadpool(parse_body, body, kind, query, settings.max_images)
+    return parse_body(body, kind, query, settings.max_images)
+
+
+async def _fetched(request: Request, sources: list[Source]) -> list[bytes | FoveaError]:
+    """The sources with every address replaced by what is behind it."""
+    fetcher: Fetcher | None = request.app.state.fetcher
+    settings: Settings = request.app.state.service.settings
+    left = settings.http_max_input_size
+    few = asyncio.Semaphore(4)
+
+    async def fetched(source: Source) -> bytes | FoveaError:
+        nonlocal left
+        if not isinstance(source, Url):
+            return source
+        if fetcher is None:
+            return FetchRefused("this server does not fetch urls; start it with --allow-url")
+        try:
+            async with few:
+                data = await fetcher.fetch(source.address)
+        except FetchRefused as error:
+            return error
+        left -= len(data)
+        if left < 0:
+            return FetchRefused(
+                "the images of this request are over the limit of "
+                f"{size_text(settings.http_max_input_size)} together: ask for fewer, or raise "
+                "--http-max-input-size (bytes)"
+            )
+        return data
+
+    return list(await asyncio.gather(*map(fetched, sources)))
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await the work; if the client goes away first, cancel it, so that it frees its place."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+def _timeout_s(request: Request) -> float | None:
+    text = request.headers.get("x-request-timeout-ms")
+    if text is None:
+        return None
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = -1.0
+    if not 0 < milliseconds <= 3_600_000:
+        raise InvalidOption(
+            f"X-Request-Timeout-Ms is '{text}'; it must be milliseconds, from 1 to 3600000"
+        )
+    return milliseconds / 1e3
+
+
+def accepted_picture(accept: str) -> Picture | None:
+    """The picture format that an Accept header prefers to JSON; None for JSON.
+
+    Args:
+        accept: with quality values, as in RFC 9110, 12.5.1.
+    """
+    best: Picture | None = None
+    most = 0.0
+    for part in accept.lower().split(","):
+        kind, *parameters = (word.strip() for word in part.split(";"))
+        quality = next((p[2:] for p in parameters if p.startswith("q=")), "1")
+        try:
+            weight = float(quality)
+        except ValueError:
+            weight = 0.0
+        if kind in _ANSWERS and weight > most:
+            most, best = weight, _ANSWERS[kind]
+    return best
+
+
+def _annotated(prediction: Prediction, kind: Picture) -> bytes:
+    result = prediction.images[0]
+    assert isinstance(result, ImageResult)
+    assert result.pixels is not None, "asked for with keep_pixels"
+    if result.detections is None:
+        raise InvalidRequest("this model's head is not recognised: there are no boxes to draw")
+    return encode(draw(result.pixels, result.detections, prediction.labels), kind)

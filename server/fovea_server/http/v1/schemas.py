@@ -1,0 +1,125 @@
+"""What travels as JSON, for the OpenAPI page and for checking JSON requests.
+
+Answers are encoded from arrays directly (`answer.py`); a test holds them to these schemas.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fovea_engines.detect.options import MAX_DETECTIONS, PredictOptions
+
+_DEFAULT = PredictOptions()
+
+
+class ImageSource(BaseModel):
+    """A picture in a JSON request: exactly one of `data` and `url`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    data: str | None = Field(None, description="the encoded picture, base64")
+    url: str | None = Field(None, description="http(s) address (needs `--allow-url`)")
+
+
+class PredictRequest(BaseModel):
+    """A JSON request."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    images: Annotated[list[ImageSource], Field(min_length=1)]
+    conf: float = Field(_DEFAULT.conf, ge=0, le=1, description="least score")
+    iou: float = Field(
+        _DEFAULT.iou, ge=0, le=1, description="overlap above which the weaker of two boxes goes"
+    )
+    classes: list[int | str] | None = Field(
+        None, description="names or ids of the classes to keep; default all"
+    )
+    max_det: int = Field(
+        _DEFAULT.max_det, ge=1, le=MAX_DETECTIONS, description="most detections an image"
+    )
+    agnostic: bool = Field(_DEFAULT.agnostic, description="suppress across classes")
+
+
+class Box(BaseModel):
+    """Corners in pixels of the upright original."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+class Detection(BaseModel):
+    """One thing found."""
+
+    box: Box
+    score: float
+    class_id: int
+    class_name: str
+
+
+class Tensor(BaseModel):
+    """A raw output row of a model whose head is not recognised."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[object]
+
+
+class ErrorDetail(BaseModel):
+    """A stable word for programs, a sentence for people."""
+
+    code: str
+    message: str
+
+
+class Error(BaseModel):
+    """Every answer that is not 2xx."""
+
+    error: ErrorDetail
+
+
+class ImageAnswer(BaseModel):
+    """What was found in one picture; best first."""
+
+    width: int
+    height: int
+    orientation: Annotated[int, Field(ge=1, le=8, description="EXIF, as found in the file")]
+    detections: list[Detection]
+
+
+class TensorAnswer(BaseModel):
+    """The answer for one picture of a model whose head is not recognised.
+
+    The picture was letterboxed as RGB, 0 to 1, which is a guess.
+    """
+
+    width: int
+    height: int
+    orientation: Annotated[int, Field(ge=1, le=8)]
+    reason: Annotated[str, Field(description="why there are no boxes")]
+    tensors: list[Tensor]
+
+
+class TimingMs(BaseModel):
+    """Milliseconds by stage (of the slowest picture in each) and in all."""
+
+    decode: float
+    letterbox: float
+    queue: float
+    infer: float
+    postprocess: float
+    total: float
+
+
+class PredictAnswer(BaseModel):
+    """Answers in the order of the pictures; a bad picture among good ones fails only itself."""
+
+    model: str
+    version: str
+    task: Literal["detect", "tensors"]
+    images: list[ImageAnswer | TensorAnswer | Error]
+    timing_ms: TimingMs

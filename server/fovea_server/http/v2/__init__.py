@@ -1,0 +1,1 @@
+"""Triton's v2 protocol over HTTP."""

@@ -1,0 +1,113 @@
+"""gzip and deflate of bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+
+from fovea_preprocess.errors import BodyTooLarge, InvalidRequest, Unsupported
+from fovea_server.http.v2.messages import Answer, Request
+
+# Above this, compressing takes longer than the event loop should stand still.
+_IN_THREAD = 65_536
+# Unpacked on the event loop, and from then on in a thread.
+_FIRST, _PIECE = 65_536, 1 << 20
+# Packed bytes that are looked at in one go; what is left over of them is copied each time.
+_PACKED = 65_536
+# What zlib calls its formats: gzip or deflate, whichever it finds; and either, to write.
+_EITHER = 32 + zlib.MAX_WBITS
+_WRITTEN = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+async def decompressed(request: Request, limit: int) -> bytes | bytearray:
+    """The body as it was before it was compressed.
+
+    Bytes that are not compressed as they claim are nothing, as they are for Triton.
+
+    Raises:
+        Unsupported: the encoding is neither gzip nor deflate.
+        BodyTooLarge: it would be over the limit; found while unpacking.
+        QueueFull: there is no room for it beside what is held already.
+    """
+    encoding = request.headers.get(b"content-encoding", b"identity")
+    if encoding in (b"identity", b""):
+        return request.body
+    if encoding not in (b"gzip", b"deflate"):
+        raise Unsupported("Unsupported compression type")
+    unpacked = bytearray()
+    try:
+        async for piece in _unpacked(memoryview(request.body)):
+            request.hold(len(piece))
+            unpacked += piece
+            if len(unpacked) > limit:
+                raise too_large(f"over {limit}", limit)
+    except zlib.error:
+        return b""
+    return unpacked
+
+
+async def _unpacked(body: memoryview) -> AsyncIterator[bytes]:
+    unpacker = zlib.decompressobj(_EITHER)
+    piece = b""
+    for at in range(0, len(body), _PACKED):
+        left: bytes | memoryview = body[at : at + _PACKED]
+        while left and not unpacker.eof:
+            if at or piece:
+                # zlib lets other threads run.
+                piece = await asyncio.to_thread(unpacker.decompress, left, _PIECE)
+            else:
+                piece = unpacker.decompress(left, _FIRST)
+            yield piece
+            left = unpacker.unconsumed_tail
+    yield unpacker.flush()
+
+
+def too_large(size: int | str, limit: int) -> BodyTooLarge:
+    """The error of a body over the limit, in the words of Triton 2.73."""
+    return BodyTooLarge(
+        f"Request JSON size of {size} bytes exceeds the maximum allowed value of {limit} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
+
+
+def refuse_encoding(request: Request) -> None:
+    """Only infer takes compressed bodies.
+
+    Raises:
+        InvalidRequest: this one is compressed.
+    """
+    if request.headers.get(b"content-encoding", b"identity") not in (b"identity", b""):
+        raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
+
+
+async def compress(answer: Answer, accepted: bytes) -> None:
+    """Compress an answer in place, if the client would rather have that."""
+    encoding = _preferred(accepted.decode("latin-1"))
+    if encoding is None:
+        return
+    body, size = answer.body, sum(map(len, answer.body))
+    if size > _IN_THREAD:
+        answer.body = await asyncio.to_thread(_packed, body, _WRITTEN[encoding])
+    else:
+        answer.body = _packed(body, _WRITTEN[encoding])
+    answer.headers.append((b"content-encoding", encoding.encode()))
+
+
+def _packed(pieces: list[bytes | memoryview], wbits: int) -> list[bytes | memoryview]:
+    compressor = zlib.compressobj(wbits=wbits)
+    return [*(compressor.compress(piece) for piece in pieces), compressor.flush()]
+
+
+def _preferred(accepted: str) -> str | None:
+    """Of an Accept-Encoding header: gzip or deflate, or None for neither; the first of the best."""
+    best, best_weight = "identity", 0.0
+    for entry in accepted.split(","):
+        encoding, _, weight_text = entry.strip().partition(";q=")
+        try:
+            weight = float(weight_text or 1)
+        except ValueError:
+            continue
+        if encoding in ("identity", *_WRITTEN) and weight > best_weight:
+            best, best_weight = encoding, weight
+    return best if best in _WRITTEN else None

@@ -1,0 +1,143 @@
+"""The generate extension: keys of a JSON object in, keys of a JSON object out.
+
+Source: "Generate Extension" of Triton's protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
+from fovea_server.dataplane.service import Service
+from fovea_server.extensions.json_values import as_string
+from fovea_server.http.v2.compression import refuse_encoding
+from fovea_server.http.v2.endpoints.names import model_of
+from fovea_server.http.v2.infer_request import LONG
+from fovea_server.http.v2.json_reader import parse_json, read
+from fovea_server.http.v2.long_array import LongArray, parse_long
+from fovea_server.http.v2.messages import EVENTS, Answer, Buffer, Request, error_answer
+from fovea_server.http.v2.parameters import parameter
+from fovea_server.http.v2.tensor_json import MANY, data_json, elements_of
+from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
+from fovea_server.tensors.signature import ModelTensor
+
+
+async def generate(service: Service, request: Request) -> Answer:
+    """Run a model on inputs by name."""
+    return Answer(body=[await _generated(service, request)])
+
+
+async def generate_stream(service: Service, request: Request) -> Answer:
+    """The same, as a stream of one event."""
+    try:
+        event = await _generated(service, request)
+    except FoveaError as error:
+        answer = error_answer(error)
+        body: list[Buffer] = [b"data: ", *answer.body, b"\n\n"]
+        return Answer(answer.status, body, EVENTS, error=error)
+    return Answer(body=[b"data: ", event, b"\n\n"], media_type=EVENTS)
+
+
+async def _generated(service: Service, request: Request) -> bytes:
+    model = model_of(service, request)
+    refuse_encoding(request)
+    version = None if request.names["version"] is None else model.version
+    reader = _Reader(InferRequest(model.name, version, []), model.signature.inputs)
+    if len(request.body) > LONG:
+        asked = await asyncio.to_thread(reader.read, request.body)
+    else:
+        asked = reader.read(request.body)
+    response = await service.plane.infer(asked)
+    if any(tensor.array.size > MANY for tensor in response.outputs):
+        return await asyncio.to_thread(_written, response)
+    return _written(response)
+
+
+class _Reader:
+    """Makes a request of an object.
+
+    Args:
+        asked: is filled in.
+        inputs: of the model.
+    """
+
+    def __init__(self, asked: InferRequest, inputs: Sequence[ModelTensor]) -> None:
+        self._asked = asked
+        self._inputs = {tensor.name: tensor for tensor in inputs}
+        self._long: dict[str, LongArray] = {}
+
+    def read(self, body: bytes | bytearray) -> InferRequest:
+        """The request that a body asks for.
+
+        Raises:
+            MalformedJson: it is no JSON, or a member is of another type.
+            InvalidRequest: an input does not fit the model.
+        """
+        if len(body) > LONG:
+            given, self._long = parse_long(body, self._inputs)
+        else:
+            given = parse_json(body)
+        if type(given) is not dict:
+            raise MalformedJson("attempt to get members of a non-object")
+        self._set(given)
+        return self._asked
+
+    def _set(self, given: dict[str, Any]) -> None:
+        for name, value in given.items():
+            if name in self._inputs:
+                if type(value) is str and value in self._long:
+                    value = self._long[value]
+                self._asked.inputs.append(_input(self._inputs[name], value))
+            elif name == "id":
+                self._asked.id = read("id", as_string, value)
+            elif name == "parameters":
+                if type(value) is not dict:
+                    raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
+                self._set(value)
+            else:
+                self._asked.parameters[name] = parameter(name, value)
+
+
+def _input(tensor: ModelTensor, value: Any) -> InputTensor:
+    data = value if isinstance(value, list | LongArray) else [value]
+    elements = elements_of(tensor.name, tensor.datatype, data, None)
+    shape = _shape(tensor, elements.size)
+    return InputTensor(tensor.name, tensor.datatype, shape, elements)
+
+
+def _shape(tensor: ModelTensor, left: int) -> tuple[int, ...]:
+    """The model's shape; its last variable dimension takes all elements, the others are 1."""
+    refused = InvalidRequest(
+        f"The schema can not convert input '{tensor.name}' to tensor with proper shape"
+    )
+    shape = list(tensor.shape)
+    for size in shape:
+        if size != -1:
+            if size == 0 or left % size:
+                raise refused
+            left //= size
+    for index in reversed(range(len(shape))):
+        if shape[index] == -1:
+            shape[index], left = left, 1
+    if left != 1:
+        raise refused
+    return tuple(shape)
+
+
+def _written(response: InferResponse) -> bytes:
+    """By name, in the order of the names; a single element without its brackets."""
+    written: dict[str, Any] = {
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+        **response.parameters,
+    }
+    if response.id:
+        written["id"] = response.id
+    for tensor in response.outputs:
+        data = b"".join(data_json(tensor))
+        written[tensor.name] = orjson.Fragment(data[1:-1] if tensor.array.size == 1 else data)
+    return orjson.dumps(dict(sorted(written.items())))

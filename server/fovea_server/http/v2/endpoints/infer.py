@@ -1,0 +1,82 @@
+"""Tensors in, tensors out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_server.dataplane.images import raw_picture
+from fovea_server.dataplane.refusals import refuse_decoupled
+from fovea_server.dataplane.service import Service
+from fovea_server.extensions.leading_number import leading_number
+from fovea_server.http.v2.compression import compress, decompressed
+from fovea_server.http.v2.endpoints.names import model_of
+from fovea_server.http.v2.infer_request import LONG, BodyReader, Wish
+from fovea_server.http.v2.infer_response import infer_answer, is_long
+from fovea_server.http.v2.messages import TEXT, Answer, Request, error_answer
+from fovea_server.http.v2.raw_input import raw_input
+from fovea_server.models.model import ServedModel
+from fovea_server.tensors.messages import InferRequest
+
+
+async def infer(service: Service, request: Request) -> Answer:
+    """Run a model."""
+    # Triton names JSON as the type of only those errors that it finds between these two.
+    try:
+        model = model_of(service, request)
+        refuse_decoupled(model, "HTTP end point")
+        body = await decompressed(request, service.settings.http_max_input_size)
+        header_size = _header_size(request, len(body))
+    except FoveaError as error:
+        return error_answer(error, TEXT)
+    arguments = (service, model, request, body, header_size)
+    if header_size > LONG:
+        asked, wish = await asyncio.to_thread(_asked, *arguments)
+    else:
+        asked, wish = _asked(*arguments)
+    response = await service.plane.infer(asked)
+    try:
+        if is_long(response, wish):
+            answer = await asyncio.to_thread(infer_answer, response, wish)
+        else:
+            answer = infer_answer(response, wish)
+    except FoveaError as error:
+        return error_answer(error, TEXT)
+    accepted = request.headers.get(b"accept-encoding")
+    if accepted is not None:
+        await compress(answer, accepted)
+    return answer
+
+
+def _asked(
+    service: Service,
+    model: ServedModel,
+    request: Request,
+    body: bytes | bytearray,
+    header_size: int,
+) -> tuple[InferRequest, Wish]:
+    version = request.names["version"]
+    asked = InferRequest(model.name, None if version is None else model.version, [])
+    if header_size:
+        reader = BodyReader(asked, body, header_size, service.regions)
+        reader.read()
+        return asked, reader.wish
+    picture = raw_picture(model, memoryview(body))
+    asked.inputs.append(picture or raw_input(model, body))
+    # Who sends a picture so reads the answer, too; Triton answers a tensor in binary.
+    return asked, Wish(by_default=picture is None)
+
+
+def _header_size(request: Request, body_size: int) -> int:
+    """Bytes of JSON in the body; 0 says that it is a tensor and nothing else."""
+    given = request.headers.get(b"inference-header-content-length")
+    if given is None:
+        return body_size
+    # Triton reads it with C's atoi.
+    size = leading_number(given.decode("latin-1")) or 0
+    if not 0 <= size <= body_size:
+        raise InvalidRequest(
+            f"inference header size should be in range (0, {body_size}), "
+            f"got: {given.decode('latin-1')}"
+        )
+    return size

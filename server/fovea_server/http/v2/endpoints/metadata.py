@@ -1,0 +1,37 @@
+"""What the server and its models are, and what they have done."""
+
+from __future__ import annotations
+
+from fovea_server.dataplane.config_json import config_json
+from fovea_server.dataplane.metadata import model_metadata, server_metadata
+from fovea_server.dataplane.service import Service
+from fovea_server.dataplane.statistics_json import statistics_json
+from fovea_server.http.v2.endpoints.names import model_of, name_of, version_of
+from fovea_server.http.v2.messages import Answer, Request, json_answer
+
+
+async def server(service: Service, request: Request) -> Answer:
+    """Name, version and extensions of the server."""
+    return json_answer(server_metadata(service))
+
+
+async def model(service: Service, request: Request) -> Answer:
+    """Versions, inputs and outputs of a model."""
+    found = model_of(service, request)
+    return json_answer(model_metadata(found, service.plane.registry.versions(found.name)))
+
+
+async def config(service: Service, request: Request) -> Answer:
+    """The complete configuration of a model."""
+    return Answer(body=[config_json(model_of(service, request).config)])
+
+
+async def statistics(service: Service, request: Request) -> Answer:
+    """Counters of a model."""
+    registry = service.plane.registry
+    return json_answer(statistics_json(registry, name_of(request, "model"), version_of(request)))
+
+
+async def all_statistics(service: Service, request: Request) -> Answer:
+    """Counters of every model."""
+    return json_answer(statistics_json(service.plane.registry, None, None))

@@ -1,0 +1,86 @@
+"""Registering memory that client and server share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.dataplane.service import Service
+from fovea_server.extensions.json_values import as_string, as_unsigned
+from fovea_server.http.v2.base64_text import decoded
+from fovea_server.http.v2.endpoints.names import name_of
+from fovea_server.http.v2.json_reader import find, member, parse_json
+from fovea_server.http.v2.messages import Answer, Request, json_answer
+
+
+async def system_status(service: Service, request: Request) -> Answer:
+    """Regions of system memory."""
+    regions = service.system_shared_memory.status(name_of(request, "region") or None)
+    return json_answer([asdict(region) for region in regions])
+
+
+async def register_system(service: Service, request: Request) -> Answer:
+    """Register a region of system memory."""
+    name = _named(request, "system")
+    given = parse_json(request.body)
+    service.system_shared_memory.register(
+        name,
+        as_string(_required(given, "key")),
+        as_unsigned(find(given, "offset", 0)),
+        as_unsigned(_required(given, "byte_size")),
+    )
+    return Answer()
+
+
+async def unregister_system(service: Service, request: Request) -> Answer:
+    """Forget a region of system memory, or all."""
+    service.system_shared_memory.unregister(name_of(request, "region") or None)
+    return Answer()
+
+
+async def cuda_status(service: Service, request: Request) -> Answer:
+    """Regions of GPUs' memory."""
+    regions = service.cuda_shared_memory.status(name_of(request, "region") or None)
+    return json_answer([asdict(region) for region in regions])
+
+
+async def register_cuda(service: Service, request: Request) -> Answer:
+    """Register a region of a GPU's memory."""
+    name = _named(request, "cuda")
+    given = parse_json(request.body)
+    handle = as_string(member(_required(given, "raw_handle"), "b64"))
+    byte_size = as_unsigned(member(given, "byte_size"))
+    device_id = as_unsigned(member(given, "device_id"))
+    # The first one opens the GPU, which takes its time.
+    register = service.cuda_shared_memory.register
+    await asyncio.to_thread(register, name, _decoded(handle), device_id, byte_size)
+    return Answer()
+
+
+async def unregister_cuda(service: Service, request: Request) -> Answer:
+    """Forget a region of a GPU's memory, or all."""
+    service.cuda_shared_memory.unregister(name_of(request, "region") or None)
+    return Answer()
+
+
+def _named(request: Request, kind: str) -> str:
+    name = name_of(request, "region")
+    if not name:
+        raise InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
+    return name
+
+
+def _required(given: object, name: str) -> object:
+    value = find(given, name)
+    if value is None:
+        raise InvalidRequest(f"Shared memory register request has no '{name}' field")
+    return value
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return decoded(text)
+    except ValueError:
+        # Too short to be a handle, which is told by who knows how long they are.
+        return b""

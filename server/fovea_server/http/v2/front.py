@@ -1,0 +1,61 @@
+"""From a request of the v2 protocol to its answer, whatever happens on the way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from fovea_preprocess.errors import FoveaError
+from fovea_server.dataplane.service import Service
+from fovea_server.http.allow import allow
+from fovea_server.http.v2.messages import Answer, Request, error_answer, refusal
+from fovea_server.http.v2.routing import Route, resolve
+from fovea_server.intake import Intake
+
+log = logging.getLogger(__name__)
+
+
+class Front:
+    """Answers requests of the v2 protocol.
+
+    Attributes:
+        service: of the protocol.
+        intake: counts bodies.
+        traffic: hears of answers.
+    """
+
+    def __init__(self, service: Service, intake: Intake) -> None:
+        self.service = service
+        self.intake = intake
+        self.traffic = service.traffic
+
+    def admit(
+        self, method: str, path: str, headers: dict[bytes, bytes], hold: Callable[[int], None]
+    ) -> tuple[Route, Request] | Answer:
+        """What a request is for, once its head is there; or why it is refused."""
+        found = resolve(path)
+        if found is None:
+            return refusal(404, "Not Found")
+        route, names = found
+        answered = "GET" if method == "HEAD" else method
+        request = Request(answered, path, headers, b"", names, hold)
+        key = self.service.http_restrictions.missing(route.api, request.header)
+        if key is not None:
+            return refusal(403, f"This API is restricted, expecting header '{key}'")
+        if answered in route.methods:
+            return route, request
+        asked = method == "OPTIONS" and "GET" in route.methods
+        answer = Answer() if asked else refusal(405, "Method Not Allowed", route.refusal)
+        answer.headers.append((b"allow", allow(route.methods).encode()))
+        return answer
+
+    async def answer(self, route: Route, request: Request) -> Answer:
+        """The answer to a whole request."""
+        try:
+            return await route.endpoint(self.service, request)
+        except FoveaError as error:
+            return error_answer(error)
+        except Exception:
+            # The log has the traceback; it is nobody else's business.
+            log.exception("%s %r", request.method, request.path)
+            return refusal(500, "an internal error; the server's log has the details")

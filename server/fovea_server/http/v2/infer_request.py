@@ -1,0 +1,197 @@
+"""The body of an infer request, and what it asks of the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.extensions.json_values import as_bool, as_list, as_string, as_unsigned
+from fovea_server.extensions.regions import Regions, RegionSlice, Room
+from fovea_server.http.v2.json_reader import parse_json, read, read_member
+from fovea_server.http.v2.long_array import LongArray, parse_long
+from fovea_server.http.v2.parameters import set_parameters
+from fovea_server.http.v2.tensor_json import elements_of
+from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
+
+LONG = 262_144
+"""Bytes of JSON that take longer to read than the event loop should stand still."""
+
+_EMPTY = memoryview(b"")
+
+
+@dataclass(slots=True)
+class Wish:
+    """How the outputs are to travel.
+
+    Attributes:
+        binary: of each output by name, whether in binary; those in shared memory are not here.
+        rooms: of each output in shared memory, where.
+        by_default: whether outputs that are not named travel in binary.
+    """
+
+    binary: dict[str, bool] = field(default_factory=dict)
+    rooms: dict[str, Room] = field(default_factory=dict)
+    by_default: bool = False
+
+
+class BodyReader:
+    """Takes a body apart.
+
+    What is right is looked at once and quickly; what is wrong is looked at again, to be told.
+
+    Args:
+        request: that is filled in.
+        body: the JSON, and after it the binary tensors.
+        header_size: how many bytes of it are JSON.
+        regions: shared memory.
+    """
+
+    def __init__(
+        self,
+        request: InferRequest,
+        body: bytes | bytearray,
+        header_size: int,
+        regions: Regions,
+    ) -> None:
+        self.wish = Wish()
+        self._request = request
+        self._body = memoryview(body)
+        self._at = header_size
+        self._json = body if header_size == len(body) else body[:header_size]
+        self._regions = regions
+        self._long: dict[str, LongArray] = {}
+
+    def read(self) -> None:
+        """Fill in the request and the wish.
+
+        Raises:
+            MalformedJson: it is no JSON, or a field is missing or of another type.
+            InvalidRequest: fields contradict each other, or the bytes are too few or too many.
+            RegionFailed, NotFound: a tensor is not in the shared memory that is named.
+        """
+        if len(self._json) > LONG:
+            parsed, self._long = parse_long(self._json, ("data",))
+        else:
+            parsed = parse_json(self._json)
+        document = _members(parsed)
+        request, wish = self._request, self.wish
+        if "id" in document:
+            request.id = read("id", as_string, document["id"])
+        if "parameters" in document:
+            wish.by_default = set_parameters(request, document["parameters"])
+        inputs = read_member("inputs", as_list, document)
+        request.inputs = [self._input(given) for given in inputs]
+        if self._at != len(self._body):
+            raise InvalidRequest(
+                f"unexpected additional input data for model '{request.model_name}'"
+            )
+        if "outputs" in document:
+            for given in read("outputs", as_list, document["outputs"]):
+                self._output(given)
+
+    def _input(self, given: Any) -> InputTensor:
+        given = _members(given)
+        parameters = _members(given.get("parameters"))
+        size = parameters.get("binary_data_size")
+        region = parameters.get("shared_memory_region")
+        data = given.get("data")
+        if (data is None) + (size is None) + (region is None) != 2:
+            raise _one_source(data=data, binary_data_size=size, shared_memory_region=region)
+        name, datatype, shape = _described(given)
+        if size is not None:
+            if type(size) is not int or size < 0:
+                read("binary_data_size", as_unsigned, size)
+            return InputTensor(name, datatype, shape, self._next(name, size))
+        if region is not None:
+            return InputTensor(name, datatype, shape, self._regions.read(*_slice(parameters)))
+        count = prod(shape)
+        if count == 0:
+            return InputTensor(name, datatype, shape, _EMPTY)
+        elements: list[Any] | LongArray
+        if type(data) is str and data in self._long:
+            elements = self._long[data]
+        else:
+            elements = read("data", as_list, data)
+        return InputTensor(name, datatype, shape, elements_of(name, datatype, elements, count))
+
+    def _next(self, name: str, size: int) -> memoryview:
+        missing = self._at + size - len(self._body)
+        if missing > 0:
+            raise InvalidRequest(
+                f"unexpected size for input '{name}', expecting {missing} additional bytes for "
+                f"model '{self._request.model_name}'"
+            )
+        self._at += size
+        return self._body[self._at - size : self._at]
+
+    def _output(self, given: Any) -> None:
+        given = _members(given)
+        name = given.get("name")
+        if type(name) is not str:
+            name = read_member("name", as_string, given)
+        if name in self.wish.binary or name in self.wish.rooms:
+            return
+        parameters = _members(given.get("parameters"))
+        classes = parameters.get("classification", 0)
+        if type(classes) is not int or classes < 0:
+            read("classification", as_unsigned, classes)
+        binary = parameters.get("binary_data", False)
+        if type(binary) is not bool:
+            read("binary_data", as_bool, binary)
+        if parameters.get("shared_memory_region") is not None:
+            if "classification" in parameters:
+                raise _either("classification")
+            if binary:
+                raise _either("binary_data")
+            self.wish.rooms[name] = self._regions.room(*_slice(parameters))
+        else:
+            self.wish.binary[name] = binary
+        self._request.outputs.append(RequestedOutput(name, classes))
+
+
+def _members(value: Any) -> dict[str, Any]:
+    """An object's; Triton finds none in what is no object."""
+    return value if type(value) is dict else {}
+
+
+def _described(given: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
+    """Name, datatype and shape of an input."""
+    name, datatype, shape = given.get("name"), given.get("datatype"), given.get("shape")
+    if type(name) is str and type(datatype) is str and type(shape) is list:
+        for size in shape:
+            if type(size) is not int or size < 0:
+                break
+        else:
+            return name, datatype, tuple(shape)
+    # One of them is wrong, and these tell which.
+    name = read_member("name", as_string, given)
+    datatype = read_member("datatype", as_string, given)
+    return name, datatype, read_member("shape", _shape, given)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(as_unsigned(size) for size in as_list(value))
+
+
+def _slice(parameters: dict[str, Any]) -> RegionSlice:
+    offset, size = "shared_memory_offset", "shared_memory_byte_size"
+    return RegionSlice(
+        read_member("shared_memory_region", as_string, parameters),
+        read(offset, as_unsigned, parameters.get(offset, 0)),
+        read(size, as_unsigned, parameters.get(size, 0)),
+    )
+
+
+def _one_source(**found: object) -> InvalidRequest:
+    names = "".join(f" '{name}'" for name, value in found.items() if value is not None)
+    return InvalidRequest(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in "
+        "'parameters', 'shared_memory_region' in 'parameters'. But"
+        + (f" set{names}" if names else " no field is set")
+    )
+
+
+def _either(parameter: str) -> InvalidRequest:
+    return InvalidRequest(f"Output can't set both 'shared_memory_region' and '{parameter}'")

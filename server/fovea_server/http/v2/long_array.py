@@ -1,0 +1,151 @@
+"""Long arrays of a JSON document, set aside to be read in pieces.
+
+Parsing holds the interpreter's lock. A document with millions of numbers in one go would stop
+everything else in the process, whatever thread it is read in; piece by piece it does not.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from fovea_server.http.v2.json_reader import MAX_DEPTH, loads, parse_json, too_deep
+
+# Bytes that take about a millisecond to parse; an array of no more than that is not long.
+_PIECE = 131_072
+# Bytes that are searched for the beginnings of arrays in one go, and of those the ones that are
+# searched once more, because a beginning may lie across the border.
+_WINDOW, _OVERLAP = 1 << 20, 1024
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# What a piece begins with in place of what is before it in its list.
+_BEFORE = b"0"
+
+
+class _Piece(NamedTuple):
+    """A part of an array, from one comma to the next; brackets that are open on either side."""
+
+    begin: int
+    end: int
+    open_before: int
+    open_after: int
+
+
+@dataclass(slots=True, eq=False)
+class LongArray:
+    """An array that is still text. Iterating gives lists of its elements, nested as they are.
+
+    Attributes:
+        text: the document.
+        pieces: of the array, in order.
+    """
+
+    text: bytes | bytearray
+    pieces: list[_Piece]
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for begin, end, before, after in self.pieces:
+            opened = b"[" * before + _BEFORE if before else b""
+            text = opened + self.text[begin:end] + b"]" * after
+            elements = loads(text, begin - len(opened))
+            if before:
+                innermost = elements
+                for _ in range(before - 1):
+                    innermost = innermost[0]
+                del innermost[0]
+            yield elements
+
+
+def parse_long(text: bytes | bytearray, keys: Iterable[str]) -> tuple[Any, dict[str, LongArray]]:
+    """A document, and the long arrays in it.
+
+    Args:
+        text: the document.
+        keys: names of the members that may be long arrays.
+
+    Returns:
+        The value, in which a string stands for each long array; and these, by that string.
+
+    Raises:
+        MalformedJson: it is no JSON, as far as it was read; or it is nested too deep, or has more
+            values in it than `parse_json` takes.
+    """
+    names = b"|".join(re.escape(orjson.dumps(key)) for key in keys)
+    beginning = re.compile(rb"(?<!\\)(?:%s)\s{0,99}:\s{0,99}\[" % names)
+    # Nobody can send it.
+    secret = secrets.token_hex(16)
+    arrays: dict[str, LongArray] = {}
+    kept: list[bytes | bytearray] = []
+    done = at = 0
+    while at < len(text):
+        found = beginning.search(text, at, at + _WINDOW)
+        if found is None:
+            at += _WINDOW - _OVERLAP
+            continue
+        at = found.end()
+        pieces = _pieces(text, at - 1)
+        if pieces is not None:
+            name = f"{secret}-{len(arrays)}"
+            arrays[name] = LongArray(text, pieces)
+            kept += (text[done : at - 1], b'"%s"' % name.encode())
+            done = at = pieces[-1].end
+    kept.append(text[done:])
+    return parse_json(b"".join(kept)), arrays
+
+
+def _pieces(text: bytes | bytearray, begin: int) -> list[_Piece] | None:
+    """The array that begins there; None where it is short, no array, or has objects in it."""
+    pieces: list[_Piece] = []
+    at, opened, size = begin, 0, _PIECE
+    while True:
+        bare = _without_strings(bytes(text[at : at + size]))
+        codes = np.frombuffer(bare, np.uint8)
+        steps = (codes == ord("[")).astype(np.int32)
+        steps -= codes == ord("]")
+        levels = opened + np.cumsum(steps)
+        closed = levels == 0
+        cut = int(closed.argmax()) + 1 if closed.any() else _last_comma(bare)
+        if bare.find(b"{", 0, cut) >= 0:
+            return None
+        if levels[:cut].max(initial=0) > MAX_DEPTH:
+            raise too_deep()
+        if closed.any():
+            return [*pieces, _Piece(at, at + cut, opened, 0)] if pieces else None
+        if cut > 0:
+            after = int(levels[cut])
+            pieces.append(_Piece(at, at + cut, opened, after))
+            at, opened, size = at + cut, after, _PIECE
+        elif at + size < len(text):
+            # An element may be longer than a piece.
+            size *= 2
+        else:
+            return None
+
+
+def _without_strings(piece: bytes) -> bytes:
+    """As long as it is and with its structure; up to a string that is cut off at its end."""
+    if b'"' not in piece:
+        return piece
+    bare = _STRING.sub(lambda found: b"0" * len(found[0]), piece)
+    cut_off = bare.find(b'"')
+    return bare if cut_off < 0 else bare[:cut_off]
+
+
+def _last_comma(bare: bytes) -> int:
+    """The last one right behind an element; 0 where there is none but the first byte.
+
+    One behind a bracket or another comma is an error, which a cut there would hide.
+    """
+    at = len(bare)
+    while (at := bare.rfind(b",", 0, at)) > 0:
+        before = at - 1
+        while before > 0 and bare[before] in b" \t\r\n":
+            before -= 1
+        if bare[before] not in b"[,: \t\r\n":
+            return at
+    return 0

@@ -1,0 +1,63 @@
+"""Parameters of a request: those that the protocol knows, and all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fovea_preprocess.errors import InvalidRequest, MalformedJson
+from fovea_server.extensions.json_values import as_bool, as_string, as_unsigned
+from fovea_server.http.v2.json_reader import read
+from fovea_server.tensors.messages import InferRequest, Parameter
+
+
+def set_parameters(request: InferRequest, given: Any) -> bool:
+    """Put the parameters of a request where they belong.
+
+    Returns:
+        Whether outputs travel in binary unless they say otherwise.
+
+    Raises:
+        MalformedJson: one is of another type than the protocol says.
+        InvalidRequest: one is of no type that parameters have, or is reserved.
+    """
+    if type(given) is not dict:
+        raise MalformedJson("failed to get request params.: attempt to get members of a non-object")
+    binary = False
+    for name, value in given.items():
+        if name == "binary_data_output":
+            binary = read(name, as_bool, value)
+        elif name == "sequence_id":
+            request.sequence_id = read(name, _sequence_id, value)
+        elif name == "sequence_start":
+            request.sequence_start = read(name, as_bool, value)
+        elif name == "sequence_end":
+            request.sequence_end = read(name, as_bool, value)
+        elif name == "priority":
+            request.priority = read(name, as_unsigned, value)
+        elif name == "timeout":
+            request.timeout_us = read(name, as_unsigned, value)
+        elif name.startswith("triton_"):
+            raise InvalidRequest(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should "
+                "not be specified."
+            )
+        else:
+            request.parameters[name] = parameter(name, value)
+    return binary
+
+
+def parameter(name: str, value: Any) -> Parameter:
+    """A parameter that the protocol has no place for.
+
+    Raises:
+        InvalidRequest: it is of no type that parameters have.
+    """
+    if not isinstance(value, bool | int | float | str):
+        raise InvalidRequest(
+            f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+        )
+    return value
+
+
+def _sequence_id(value: Any) -> int | str:
+    return value if type(value) is int and value >= 0 else as_string(value)

@@ -1,0 +1,95 @@
+"""The addresses of the protocol. Source: the regular expressions of Triton's http_server.cc."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fovea_server.dataplane.service import Service
+from fovea_server.http.v2.endpoints import (
+    generate,
+    health,
+    infer,
+    metadata,
+    repository,
+    settings,
+    shared_memory,
+)
+from fovea_server.http.v2.messages import JSON, TEXT, Answer, Request
+
+Endpoint = Callable[[Service, Request], Awaitable[Answer]]
+
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+_SYSTEM = r"/v2/systemsharedmemory(?:/region/(?P<region>[^/]+))?"
+_CUDA = r"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What an address is for.
+
+    Attributes:
+        path: what it looks like.
+        api: the part of the protocol that it belongs to; restrictions name it.
+        methods: that it takes.
+        endpoint: what it does.
+        refusal: type of the answer to another method.
+    """
+
+    path: str
+    api: str
+    methods: tuple[str, ...]
+    endpoint: Endpoint
+    refusal: bytes = JSON
+
+
+# Of two that fit an address, the first is meant.
+_ROUTES = (
+    Route(_MODEL + "/infer", "inference", ("POST",), infer.infer, TEXT),
+    Route("/v2/health/live", "health", ("GET",), health.live, TEXT),
+    Route("/v2/health/ready", "health", ("GET",), health.ready, TEXT),
+    Route(_MODEL + "/ready", "health", ("GET",), health.model_ready, TEXT),
+    Route("/v2", "metadata", ("GET",), metadata.server),
+    Route("/v2/models/stats", "statistics", ("GET",), metadata.all_statistics),
+    Route(_MODEL, "metadata", ("GET",), metadata.model),
+    Route(_MODEL + "/config", "model-config", ("GET",), metadata.config),
+    Route(_MODEL + "/stats", "statistics", ("GET",), metadata.statistics),
+    Route(_MODEL + "/generate", "inference", ("POST",), generate.generate),
+    Route(_MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
+    Route(_MODEL + "/trace/setting", "trace", ("GET", "POST"), settings.trace),
+    Route("/v2/trace/setting", "trace", ("GET", "POST"), settings.trace),
+    Route("/v2/logging", "logging", ("GET", "POST"), settings.log),
+    Route(_REPOSITORY + "/index", "model-repository", ("POST",), repository.index),
+    Route(
+        _REPOSITORY + "/models/(?P<model>[^/]+)/load",
+        "model-repository",
+        ("POST",),
+        repository.load,
+    ),
+    Route(
+        _REPOSITORY + "/models/(?P<model>[^/]+)/unload",
+        "model-repository",
+        ("POST",),
+        repository.unload,
+    ),
+    Route(_SYSTEM + "/status", "shared-memory", ("GET",), shared_memory.system_status),
+    Route(_SYSTEM + "/register", "shared-memory", ("POST",), shared_memory.register_system),
+    Route(_SYSTEM + "/unregister", "shared-memory", ("POST",), shared_memory.unregister_system),
+    Route(_CUDA + "/status", "shared-memory", ("GET",), shared_memory.cuda_status),
+    Route(_CUDA + "/register", "shared-memory", ("POST",), shared_memory.register_cuda),
+    Route(_CUDA + "/unregister", "shared-memory", ("POST",), shared_memory.unregister_cuda),
+)
+_PATTERNS = [(re.compile(route.path), route) for route in _ROUTES]
+_NAMES = dict.fromkeys(("model", "version", "region", "repository"))
+
+
+@lru_cache(maxsize=256)
+def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
+    """The route of a path, still quoted, and what the path names; None where there is none."""
+    for pattern, route in _PATTERNS:
+        if found := pattern.fullmatch(path):
+            return route, _NAMES | found.groupdict()
+    return None

@@ -1,0 +1,170 @@
+"""Elements of tensors as JSON has them, nested or flat."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+
+from fovea_engines.session import Array
+from fovea_preprocess.errors import InvalidRequest, MalformedJson
+from fovea_server.http.v2.long_array import LongArray
+from fovea_server.tensors.datatypes import NUMPY
+from fovea_server.tensors.messages import OutputTensor
+
+MANY = 16_384
+"""Elements that take about a millisecond to write."""
+
+_NOT_IN_JSON = ("FP16", "BF16")
+_NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+_WRONG_SHAPE = "Shape does not match true shape of 'data' field"
+
+
+def elements_of(name: str, datatype: str, data: list[Any] | LongArray, count: int | None) -> Array:
+    """The elements of an input, flat; those of BYTES are objects of `bytes`.
+
+    Args:
+        name: of the input.
+        datatype: the protocol's name, as sent.
+        data: as sent, nested or flat.
+        count: how many there must be; None for any number.
+
+    Raises:
+        InvalidRequest: tensors of this type do not travel as JSON.
+        MalformedJson: an element is not of the type, or there are more or fewer.
+    """
+    if datatype in _NOT_IN_JSON:
+        raise InvalidRequest(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data "
+            f"format for input {name}"
+        )
+    if datatype not in NUMPY:
+        raise InvalidRequest(f"invalid datatype for input {name}")
+    if type(data) is list:
+        flat, kinds = _flattened(data)
+        if count is not None and len(flat) != count:
+            raise _objection(datatype, kinds) or _unfit(_WRONG_SHAPE)
+        return _elements(datatype, flat, kinds)
+    pieces = []
+    left = count
+    for piece in data:
+        pieces.append(_elements(datatype, *_flattened(piece)))
+        if left is not None:
+            left -= pieces[-1].size
+            if left < 0:
+                break
+    if left:
+        raise _unfit(_WRONG_SHAPE)
+    return np.concatenate(pieces)
+
+
+def _elements(datatype: str, flat: list[Any], kinds: set[type]) -> Array:
+    if wrong := _objection(datatype, kinds):
+        raise wrong
+    if datatype == "BYTES":
+        array = np.empty(len(flat), object)
+        array[:] = [element.encode() for element in flat]
+        return array
+    try:
+        return np.array(flat, NUMPY[datatype])
+    except OverflowError:
+        if datatype.startswith("UINT") and min(flat) < 0:
+            raise _unfit(_NOT_UNSIGNED) from None
+        raise _unfit(f"an element is out of the range of {datatype}") from None
+
+
+def _flattened(data: list[Any]) -> tuple[list[Any], set[type]]:
+    """The elements that are no lists, and their types."""
+    kinds = set(map(type, data))
+    while kinds == {list}:
+        data = list(chain.from_iterable(data))
+        kinds = set(map(type, data))
+    if list in kinds:
+        leaves: list[Any] = []
+        _collect(data, leaves)
+        data, kinds = leaves, set(map(type, leaves))
+    return data, kinds
+
+
+def _collect(data: list[Any], leaves: list[Any]) -> None:
+    """No generator, which would hand each element up through every level."""
+    for value in data:
+        if type(value) is list:
+            _collect(value, leaves)
+        else:
+            leaves.append(value)
+
+
+def _objection(datatype: str, kinds: set[type]) -> MalformedJson | None:
+    """What is wrong with elements of these Python types; None where nothing is."""
+    access = "attempt to access JSON"
+    takes: set[type]
+    if datatype == "BYTES":
+        takes, wrong = {str}, f"{access} non-string as string"
+    elif datatype == "BOOL":
+        takes, wrong = {bool}, f"{access} non-boolean as boolean"
+    elif datatype.startswith("FP"):
+        takes, wrong = {int, float}, f"{access} non-number as double"
+    elif datatype.startswith("UINT"):
+        takes, wrong = {int}, _NOT_UNSIGNED
+    else:
+        takes, wrong = {int}, f"{access} non-signed-integer as signed-integer"
+    return None if kinds <= takes else _unfit(wrong)
+
+
+def _unfit(why: str) -> MalformedJson:
+    return MalformedJson(f"Unable to parse 'data': {why}")
+
+
+def data_json(tensor: OutputTensor) -> list[bytes]:
+    """The elements of an output, flat, as a JSON array, to be joined.
+
+    Many are written in pieces, so that other threads get their turn.
+
+    Raises:
+        InvalidRequest: tensors of this type do not travel as JSON.
+    """
+    if tensor.datatype in _NOT_IN_JSON:
+        raise InvalidRequest(
+            f"sending {tensor.datatype} data via JSON is not supported. Please use the binary "
+            "data format for output"
+        )
+    written = _strings if tensor.datatype == "BYTES" else _numbers
+    flat = tensor.array.ravel()
+    if flat.size <= MANY:
+        return [written(flat)]
+    pieces = [b"["]
+    for at in range(0, flat.size, MANY):
+        pieces += (written(flat[at : at + MANY])[1:-1], b",")
+    pieces[-1] = b"]"
+    return pieces
+
+
+def _numbers(flat: Array) -> bytes:
+    if flat.dtype.kind != "f":
+        return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    # Triton writes a float as the double that it is.
+    with np.errstate(invalid="ignore"):
+        flat = flat.astype(np.float64)
+    text = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    finite = np.isfinite(flat)
+    if finite.all():
+        return text
+    # JSON has no word for these; Triton uses JavaScript's.
+    odd = flat[~finite]
+    words = np.where(np.isnan(odd), b"NaN", np.where(odd > 0, b"Infinity", b"-Infinity")).tolist()
+    return b"".join(chain.from_iterable(zip(text.split(b"null"), [*words, b""], strict=True)))
+
+
+def _strings(flat: Array) -> bytes:
+    elements = flat.tolist()
+    try:
+        return orjson.dumps([element.decode() for element in elements])
+    except UnicodeDecodeError:
+        # As they are, which is no JSON; Triton does the same, and clients of BYTES ask for binary.
+        texts = [element.decode(errors="surrogateescape") for element in elements]
+        text = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+        return text.encode(errors="surrogateescape")

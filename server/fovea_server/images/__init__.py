@@ -1,0 +1,1 @@
+"""Images on their way through a model: decode, letterbox, infer, boxes."""

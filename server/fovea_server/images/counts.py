@@ -1,0 +1,65 @@
+"""Counts what a pipeline answers, in the terms that tensors are counted in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from fovea_preprocess.errors import BackendError, Unavailable
+from fovea_server.images.job import ImageResult, Job
+from fovea_server.images.stages import Stages
+from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
+
+
+class PictureCounts:
+    """Statistics of pictures: decode and letterbox are input, head, NMS and map back output.
+
+    Attributes:
+        stages: how long each stage took for each picture.
+    """
+
+    def __init__(self, statistics: ModelStatistics) -> None:
+        self.stages = Stages()
+        self._statistics = statistics
+
+    def executed(self, jobs: Sequence[Job], infer_s: float, output_s: float) -> None:
+        """The engine ran once for these pictures."""
+        slowest = max(job.timing.decode + job.timing.letterbox for job in jobs)
+        spans = Spans(
+            compute_input=_ns(slowest), compute_infer=_ns(infer_s), compute_output=_ns(output_s)
+        )
+        self._statistics.executed(len(jobs), spans)
+
+    def answered(self, job: Job, future: Future[ImageResult]) -> None:
+        """A picture was answered, with boxes or an error, or given up."""
+        total = _ns(time.monotonic() - job.accepted_at)
+        if future.cancelled():
+            self._statistics.failed(total, FailureReason.CANCELED)
+        elif (error := future.exception()) is not None:
+            self._statistics.failed(total, _reason(error))
+        else:
+            timing = job.timing
+            spans = Spans(
+                queue=_ns(timing.queue),
+                compute_input=_ns(timing.decode + timing.letterbox),
+                compute_infer=_ns(timing.infer),
+                compute_output=_ns(timing.postprocess),
+            )
+            self._statistics.succeeded(1, total, spans)
+            self.stages.observe(timing)
+
+    def refused(self, count: int) -> None:
+        """There was no room for so many."""
+        for _ in range(count):
+            self._statistics.failed(0, FailureReason.REJECTED)
+
+
+def _reason(error: BaseException) -> FailureReason:
+    if isinstance(error, Unavailable):
+        return FailureReason.REJECTED
+    return FailureReason.BACKEND if isinstance(error, BackendError) else FailureReason.OTHER
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

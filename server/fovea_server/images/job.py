@@ -1,0 +1,111 @@
+"""One image on its way through the server."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
+from fovea_preprocess.errors import DeadlineExceeded
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.placed import PlacedPicture
+
+
+@dataclass(slots=True)
+class Timing:
+    """Seconds spent in each stage."""
+
+    decode: float = 0.0
+    letterbox: float = 0.0
+    queue: float = 0.0
+    infer: float = 0.0
+    postprocess: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageResult:
+    """What came out for one image.
+
+    Attributes:
+        width: of the upright picture, pixels.
+        height: of the upright picture, pixels.
+        orientation: EXIF orientation found in the file, 1 to 8.
+        detections: boxes in pixels of the upright picture; None where the head is not recognised.
+        tensors: the raw output rows, by name, where the head is not recognised; else None.
+        timing: seconds by stage.
+        pixels: the upright picture, uint8 [h, w, 3] RGB, when the job asked to keep it.
+    """
+
+    width: int
+    height: int
+    orientation: int
+    detections: Detections | None
+    tensors: dict[str, Array] | None
+    timing: Timing
+    pixels: NDArray[np.uint8] | None
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """An image, what is asked of it, and the future that its caller waits for.
+
+    The future is made before the job is queued, so an answer can never come too early. A
+    cancelled future means that nobody waits any more: the job is dropped at the next stage.
+
+    Attributes:
+        data: the encoded image.
+        options: what is asked.
+        deadline: `time.monotonic()` after which the answer is worth nothing; None for never.
+        keep_pixels: hand the upright picture back with the result, to draw on.
+        picture: decoded, where the engine's device letterboxes, until that has it.
+        accepted_at: `time.monotonic()` when it was made.
+        waiting_since: when the job last began to wait for a stage.
+        computing: an engine has it, or had it.
+    """
+
+    data: bytes
+    options: PredictOptions
+    deadline: float | None = None
+    keep_pixels: bool = False
+    future: Future[ImageResult] = field(default_factory=Future)
+    timing: Timing = field(default_factory=Timing)
+    accepted_at: float = field(default_factory=time.monotonic)
+    waiting_since: float = field(default_factory=time.monotonic)
+    computing: bool = False
+    width: int = 0
+    height: int = 0
+    orientation: int = 1
+    pixels: NDArray[np.uint8] | None = None
+    map: LetterboxMap | None = None
+    picture: PlacedPicture | None = None
+
+    def wanted(self) -> bool:
+        """Whether somebody still waits; fails the job when its deadline has passed."""
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            self.fail(DeadlineExceeded("the deadline passed while the image was waiting"))
+        return not self.future.done()
+
+    def finish(self, result: ImageResult) -> None:
+        """Hand the result over, unless the caller has gone."""
+        with suppress(InvalidStateError):
+            self.future.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        """Hand an error over, unless the caller has gone."""
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+    def begin_wait(self) -> None:
+        """Start the queue clock."""
+        self.waiting_since = time.monotonic()
+
+    def end_wait(self) -> None:
+        """Stop the queue clock."""
+        self.timing.queue += time.monotonic() - self.waiting_since

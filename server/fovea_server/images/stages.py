@@ -1,0 +1,37 @@
+"""How long the stages of answering a picture take."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+
+from fovea_server.images.job import Timing
+from fovea_server.statistics.family import Family, Labels
+from fovea_server.statistics.histogram import Histogram
+
+_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Stages:
+    """A histogram for each stage of one model; any thread may add."""
+
+    def __init__(self) -> None:
+        self._histograms = {stage.name: Histogram(_BOUNDS_S) for stage in fields(Timing)}
+
+    def observe(self, timing: Timing) -> None:
+        """A picture was answered."""
+        for stage, seconds in asdict(timing).items():
+            self._histograms[stage].observe(seconds)
+
+    def add_to(self, family: Family, labels: Labels) -> None:
+        """Tell them, each with its stage as a label."""
+        for stage, histogram in self._histograms.items():
+            histogram.add_to(family, {**labels, "stage": stage})
+
+
+def stage_family() -> Family:
+    """The family that `add_to` fills."""
+    return Family(
+        "fovea_stage_duration_seconds",
+        "histogram",
+        "Time that pictures spend in each stage on their way to an answer",
+    )

@@ -1,0 +1,1 @@
+"""config.pbtxt: read, completed from the engine, and checked."""

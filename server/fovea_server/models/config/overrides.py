@@ -1,0 +1,82 @@
+"""A model whose files came with the request to load it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fovea_engines.backends.registry import TENSORRT_BACKENDS
+from fovea_engines.repository.card import CARD_FILE
+from fovea_preprocess.errors import InvalidModel
+
+_PREFIX = "file:"
+# To deserialise a TensorRT engine is to run the code in it; a card may name any file as one.
+_UNSAFE_SUFFIXES = (".plan", ".engine")
+_SAFE_ENGINES = (".onnx", ".xml")
+
+
+_UNSAFE = (
+    "could be a TensorRT engine, which runs any code when it is loaded: put it into the repository "
+    "yourself"
+)
+
+
+@contextmanager
+def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A model folder with just these files, for as long as the block runs.
+
+    Args:
+        name: of the model.
+        files: path below the model's folder, with or without "file:" before it -> content.
+
+    Yields:
+        The folder.
+
+    Raises:
+        InvalidModel: the name is none for a folder, a path leads out of it, or a file may not come
+            this way.
+    """
+    with tempfile.TemporaryDirectory(prefix="fovea-model-") as root:
+        folder = Path(root).resolve() / name
+        try:
+            folder.mkdir()
+        except (OSError, ValueError) as error:
+            raise InvalidModel(f"{name!r} cannot name a model's folder: {error}") from error
+        for path, content in files.items():
+            _write(folder, path, content)
+        yield folder
+
+
+def check_engine_files(message: Any) -> None:
+    """Refuse a configuration that would load one of the files as a TensorRT engine.
+
+    Args:
+        message: the `ModelConfig` that came with them.
+
+    Raises:
+        InvalidModel: it names such a file, or TensorRT.
+    """
+    if message.backend in TENSORRT_BACKENDS or message.platform == "tensorrt_plan":
+        raise InvalidModel(f"what is for {message.backend or message.platform} {_UNSAFE}")
+    for name in (message.default_model_filename, *message.cc_model_filenames.values()):
+        if name and Path(name).suffix not in _SAFE_ENGINES:
+            raise InvalidModel(f"engine file '{name}' {_UNSAFE}")
+
+
+def _write(folder: Path, path: str, content: bytes) -> None:
+    try:
+        file = (folder / path.removeprefix(_PREFIX)).resolve()
+        if folder not in file.parents:
+            raise InvalidModel(
+                f"Invalid file parameter '{path}' with normalized path '{file}' must stay within "
+                "model directory."
+            )
+        if file.suffix in _UNSAFE_SUFFIXES or file.name == CARD_FILE:
+            raise InvalidModel(f"file parameter '{path}' {_UNSAFE}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    except (OSError, ValueError) as error:
+        raise InvalidModel(f"file parameter '{path}' cannot be written: {error}") from error

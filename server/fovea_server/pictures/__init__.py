@@ -1,1 +1,0 @@
-"""Pictures on their way through a model: decode, letterbox, infer, boxes."""

@@ -1,1 +1,0 @@
-"""HTTP routes: thin converters around the data plane."""

@@ -1,0 +1,1 @@
+"""Tensors as requests and answers carry them: messages, datatypes, signatures, checks."""

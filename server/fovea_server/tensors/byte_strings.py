@@ -1,0 +1,90 @@
+"""BYTES tensors on the wire: each element behind its length, 4 bytes, little-endian.
+
+The texts of errors are those of Triton's core (`ValidateBytesInputs`) and its backends.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from fovea_engines.session import Array
+from fovea_preprocess.errors import InvalidRequest
+
+_LENGTH = struct.Struct("<I")
+# Elements that are taken together: single steps over more would keep other threads waiting.
+_PIECE = 65_536
+
+
+def encode(array: Array) -> bytes:
+    """The elements, objects of `bytes`, in row-major order."""
+    flat = array.ravel()
+    pieces = [_encoded(flat[at : at + _PIECE]) for at in range(0, flat.size, _PIECE)]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _encoded(flat: Array) -> bytes:
+    parts: list[bytes] = []
+    for element in flat.tolist():
+        parts += (_LENGTH.pack(len(element)), element)
+    return b"".join(parts)
+
+
+def decode(view: memoryview, count: int, what: str = "the tensor") -> Array:
+    """`count` elements as a flat array of `bytes` objects.
+
+    Args:
+        view: the wire's form.
+        count: how many elements the tensor's shape has.
+        what: whose they are, for messages.
+
+    Raises:
+        InvalidRequest: there are more or fewer, or the last one is cut off.
+    """
+    pieces: list[Array] = []
+    at, end, got = 0, len(view), 0
+    while at < end and got <= count:
+        elements, at = _decoded(view, at, count + 1 - got, what)
+        got += len(elements)
+        piece = np.empty(len(elements), object)
+        piece[:] = elements
+        pieces.append(piece)
+    check_count(got, count, what)
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.empty(0, object)
+
+
+def _decoded(view: memoryview, at: int, most: int, what: str) -> tuple[list[bytes], int]:
+    """Up to `most` elements, the last of which is one too many, and where the next one begins."""
+    elements: list[bytes] = []
+    end = len(view)
+    while at < end and len(elements) < min(most, _PIECE):
+        if end - at < _LENGTH.size:
+            raise InvalidRequest("element byte size indicator exceeds the end of the buffer.")
+        (size,) = _LENGTH.unpack_from(view, at)
+        at += _LENGTH.size
+        if size > end - at and len(elements) < most - 1:
+            raise InvalidRequest(
+                f"incomplete string data for {what}, expecting string of length {size} but only "
+                f"{end - at} bytes available"
+            )
+        elements.append(bytes(view[at : at + size]))
+        at += size
+    return elements, at
+
+
+def check_count(got: int, count: int, what: str) -> None:
+    """Compare the number of elements with the one that the tensor's shape has.
+
+    Raises:
+        InvalidRequest: they differ.
+    """
+    if got < count:
+        raise InvalidRequest(f"expected {count} string elements for {what}, got {got}")
+    if got > count:
+        # Triton stops at the first one too many.
+        raise InvalidRequest(
+            f"unexpected number of string elements {count + 1} for {what}, expecting {count}"
+        )

@@ -1,0 +1,228 @@
+"""A request compared with its model, in Triton's words and Triton's order.
+
+Source: `InferenceRequest::Normalize` of Triton's core. Where several inputs are wrong, Triton names
+the last one first (its map hands them out backwards), and so does this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from fovea_engines.session import Array
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.tensors import byte_strings
+from fovea_server.tensors.datatypes import NUMPY
+from fovea_server.tensors.messages import InferRequest, InputTensor
+from fovea_server.tensors.signature import ModelTensor, Signature
+
+_BATCH_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "prepended to each input shape. If you want to specify the full shape including the batch dim "
+    "in your input dims config, try setting max_batch_size to zero. See the model configuration "
+    "docs for more info on max_batch_size."
+)
+
+
+def request_prefix(request: InferRequest) -> str:
+    """What Triton writes before most messages about a request."""
+    return f"[request id: {request.id or '<id_unknown>'}] "
+
+
+@dataclass(slots=True, eq=False)
+class Checked:
+    """A request that fits its model.
+
+    Attributes:
+        feeds: an array per input that was sent, of the shape that the engine takes; views into
+            the request where its elements have one size.
+        rows: of the batch, from 1; 1 where the model has no batch dimension.
+    """
+
+    feeds: dict[str, Array]
+    rows: int
+
+
+class RequestCheck:
+    """Compares requests with one model.
+
+    Args:
+        model: its name.
+        signature: of its inputs and outputs.
+    """
+
+    def __init__(self, model: str, signature: Signature) -> None:
+        self._model = model
+        self._max_batch_size = signature.max_batch_size
+        self._inputs = {tensor.name: tensor for tensor in signature.inputs}
+        self._outputs = frozenset(tensor.name for tensor in signature.outputs)
+        self._required = sum(not tensor.optional for tensor in signature.inputs)
+
+    def __call__(self, request: InferRequest) -> Checked:
+        """The request's arrays.
+
+        Raises:
+            InvalidRequest: it does not fit the model.
+        """
+        inputs = request.inputs
+        for output in request.outputs:
+            if output.name not in self._outputs:
+                raise InvalidRequest(
+                    f"unexpected inference output '{output.name}' for model '{self._model}'"
+                )
+        try:
+            self._check_number(inputs)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{request_prefix(request)}{error}") from None
+        for tensor in inputs:
+            if tensor.name not in self._inputs:
+                raise InvalidRequest(
+                    f"unexpected inference input '{tensor.name}' for model '{self._model}'"
+                )
+        try:
+            rows = self._rows(inputs)
+            feeds = {t.name: self._array(self._inputs[t.name], t, rows) for t in reversed(inputs)}
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{request_prefix(request)}{error}") from None
+        return Checked(feeds, rows or 1)
+
+    def _check_number(self, inputs: Sequence[InputTensor]) -> None:
+        given = {tensor.name for tensor in inputs}
+        if len(given) != len(inputs):
+            names = [tensor.name for tensor in inputs]
+            twice = next(name for at, name in enumerate(names) if name in names[:at])
+            raise InvalidRequest(f"input '{twice}' already exists in request")
+        most, least = len(self._inputs), self._required
+        if least <= len(inputs) <= most:
+            return
+        expected = f"{most} inputs"
+        if least != most:
+            expected = f"number of inputs between {least} and {most}"
+        missing = [t.name for t in self._inputs.values() if not t.optional and t.name not in given]
+        raise InvalidRequest(
+            f"expected {expected} but got {len(inputs)} inputs for model '{self._model}'. "
+            f"Got input(s) {_names([t.name for t in reversed(inputs)]) or '[]'}, but missing "
+            # With nothing missing Triton's list lacks its opening bracket.
+            f"required input(s) {_names(missing) or ']'}. Please provide all required input(s)."
+        )
+
+    def _rows(self, inputs: Sequence[InputTensor]) -> int | None:
+        """Rows of the batch; None for a model without one."""
+        if not self._max_batch_size:
+            return None
+        rows: int | None = None
+        for tensor in reversed(inputs):
+            if not tensor.shape:
+                raise InvalidRequest(
+                    f"input '{tensor.name}' has no shape but model requires batch dimension for "
+                    f"'{self._model}'"
+                )
+            if rows is None:
+                rows = tensor.shape[0]
+            elif tensor.shape[0] != rows:
+                raise InvalidRequest(
+                    f"input '{tensor.name}' batch size does not match other inputs for "
+                    f"'{self._model}'"
+                )
+        # Triton counts rows unsigned: less than none are too many.
+        if rows is not None and not 0 <= rows <= self._max_batch_size:
+            raise InvalidRequest(
+                f"inference request batch-size must be <= {self._max_batch_size} for "
+                f"'{self._model}'"
+            )
+        if rows == 0:
+            raise InvalidRequest(f"inference request batch-size must be >= 1 for '{self._model}'")
+        return rows
+
+    def _array(self, expected: ModelTensor, tensor: InputTensor, rows: int | None) -> Array:
+        name, model = tensor.name, self._model
+        if tensor.datatype != expected.datatype:
+            sent = tensor.datatype if tensor.datatype in NUMPY else "<invalid>"
+            raise InvalidRequest(
+                f"inference input '{name}' data-type is '{sent}', but model '{model}' expects "
+                f"'{expected.datatype}'"
+            )
+        shape = self._engine_shape(expected, tensor)
+        if rows is not None:
+            shape = (rows, *shape)
+        count = prod(shape)
+        dtype, data = NUMPY[tensor.datatype], tensor.data
+        if tensor.datatype == "BYTES":
+            data = self._strings(tensor, count)
+        elif data.nbytes != count * dtype.itemsize:
+            raise InvalidRequest(
+                f"input byte size mismatch for input '{name}' for model '{model}'. Expected "
+                f"{count * dtype.itemsize}, got {data.nbytes}"
+            )
+        try:
+            if isinstance(data, memoryview):
+                return np.ndarray(shape, dtype, data)
+            return data.reshape(shape)
+        except ValueError:
+            # Without elements, a dimension may be of any size.
+            raise InvalidRequest(
+                f"the shape {_dims(tensor.shape)} of input '{name}' for model '{model}' is larger "
+                "than any memory; send one that fits its elements"
+            ) from None
+
+    def _strings(self, tensor: InputTensor, count: int) -> Array:
+        what = f"inference input '{tensor.name}' for model '{self._model}'"
+        if isinstance(tensor.data, memoryview):
+            return byte_strings.decode(tensor.data, count, what)
+        byte_strings.check_count(len(tensor.data), count, what)
+        return tensor.data
+
+    def _engine_shape(self, expected: ModelTensor, tensor: InputTensor) -> tuple[int, ...]:
+        """What was sent, without the batch, as the engine takes it."""
+        batched = self._max_batch_size > 0
+        have = tensor.shape[1:] if batched else tensor.shape
+        want = expected.shape[1:] if batched else expected.shape
+        if have != want:
+            self._check_shape(want, have, tensor)
+        elif -1 in want:
+            raise self._unspecified(tensor)
+        return have if expected.reshape is None else reshaped(want, have, expected.reshape)
+
+    def _check_shape(
+        self, want: tuple[int, ...], have: tuple[int, ...], tensor: InputTensor
+    ) -> None:
+        fits = len(want) == len(have)
+        for size, sent in zip(want, have, strict=False):
+            if not fits:
+                break
+            if sent < 0 and size in (-1, sent):
+                raise self._unspecified(tensor)
+            fits = size in (-1, sent)
+        if not fits:
+            batched = self._max_batch_size > 0
+            full = (-1, *want) if batched else want
+            raise InvalidRequest(
+                f"unexpected shape for input '{tensor.name}' for model '{self._model}'. Expected "
+                f"{_dims(full)}, got {_dims(tensor.shape)}. {_BATCH_NOTE if batched else ''}"
+            )
+
+    def _unspecified(self, tensor: InputTensor) -> InvalidRequest:
+        return InvalidRequest(
+            f"All input dimensions should be specified for input '{tensor.name}' for model "
+            f"'{self._model}', got {_dims(tensor.shape)}"
+        )
+
+
+def reshaped(
+    dims: tuple[int, ...], have: tuple[int, ...], reshape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """`have`, which fits `dims`, as the `reshape` of config.pbtxt; -1s are filled in in order."""
+    variable = deque(sent for size, sent in zip(dims, have, strict=True) if size == -1)
+    return tuple(variable.popleft() if size == -1 else size for size in reshape)
+
+
+def _names(names: Sequence[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]" if names else ""
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"

@@ -1,0 +1,50 @@
+"""The timestamps of one request."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fovea_server.statistics.model import Spans
+
+
+class RequestTrace:
+    """What happened to a request when, in nanoseconds of the monotonic clock.
+
+    It begins when it is made.
+
+    Args:
+        number: of the trace, from 1.
+        model: that was asked.
+        version: of it.
+        request_id: the client's; "" for none.
+    """
+
+    def __init__(self, number: int, model: str, version: int, request_id: str) -> None:
+        self.model = model
+        self._number = number
+        self._about = {"id": number, "model_name": model, "model_version": version}
+        if request_id:
+            self._about["request_id"] = request_id
+        self._stamps: list[dict[str, Any]] = []
+        self._mark("REQUEST_START", time.monotonic_ns())
+
+    def computed(self, spans: Spans) -> None:
+        """The engine's outputs are there, and the time went like this."""
+        end = time.monotonic_ns()
+        output = end - spans.compute_output
+        infer = output - spans.compute_infer
+        start = infer - spans.compute_input
+        self._mark("QUEUE_START", start - spans.queue)
+        self._mark("COMPUTE_START", start)
+        self._mark("COMPUTE_INPUT_END", infer)
+        self._mark("COMPUTE_OUTPUT_START", output)
+        self._mark("COMPUTE_END", end)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """What a trace file holds of it, now that it is answered."""
+        self._mark("REQUEST_END", time.monotonic_ns())
+        return [self._about, {"id": self._number, "timestamps": self._stamps}]
+
+    def _mark(self, name: str, ns: int) -> None:
+        self._stamps.append({"name": name, "ns": ns})

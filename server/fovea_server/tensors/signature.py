@@ -1,0 +1,64 @@
+"""What a model takes and gives, as its configuration tells clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_server.tensors.datatypes import protocol_name
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """One input or output.
+
+    Attributes:
+        name: of the tensor.
+        datatype: the protocol's name.
+        shape: with -1 where any size goes; the batch comes first where the model has one.
+        optional: an input that may be left out.
+        reshape: the shape that the engine takes instead, without the batch; None for the same.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+    reshape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs and outputs in the order of the configuration.
+
+    Attributes:
+        inputs: with the control inputs of sequences left out.
+        outputs: all of them.
+        max_batch_size: 0 where the model has no batch dimension.
+    """
+
+    inputs: tuple[ModelTensor, ...]
+    outputs: tuple[ModelTensor, ...]
+    max_batch_size: int
+
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        """From a complete `ModelConfig` message."""
+        batched = config.max_batch_size > 0
+        return cls(
+            tuple(_tensor(tensor, batched) for tensor in config.input),
+            tuple(_tensor(tensor, batched) for tensor in config.output),
+            config.max_batch_size,
+        )
+
+
+def _tensor(tensor: Any, batched: bool) -> ModelTensor:
+    kind = model_config_messages().DataType.Name(tensor.data_type)
+    return ModelTensor(
+        name=tensor.name,
+        datatype=protocol_name(kind),
+        shape=(-1, *tensor.dims) if batched else tuple(tensor.dims),
+        optional=getattr(tensor, "optional", False),
+        reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
+    )

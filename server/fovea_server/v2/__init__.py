@@ -1,1 +1,0 @@
-"""Triton's v2 protocol, whatever carries it: messages, checks, extensions."""
