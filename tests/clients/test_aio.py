@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio
 import tritonclient.http.aio
+from tests.clients.conftest import address, make_pair
 from tritonclient.utils import InferenceServerException
-
-from .conftest import address, make_pair
 
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)

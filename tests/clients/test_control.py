@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict
+from tests.clients.conftest import NEVER_TOUCHED, make_pair
 from tritonclient.utils import InferenceServerException
-
-from .conftest import NEVER_TOUCHED, make_pair
 
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)

@@ -5,9 +5,8 @@ import queue
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.clients.conftest import make_input, make_pair
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
-
-from .conftest import make_input, make_pair
 
 RNG = np.random.default_rng(5)
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)

@@ -5,9 +5,8 @@ import queue
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
+from tests.clients.conftest import make_input, make_pair
 from tritonclient.utils import InferenceServerException
-
-from .conftest import make_input, make_pair
 
 FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)

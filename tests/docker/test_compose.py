@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-
-from .dockerfile import all_of, read_dockerfile
+from tests.docker.dockerfile import all_of, read_dockerfile
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,12 @@ from typing import Any
 import httpx
 import pytest
 from ruamel.yaml import YAML
+from tests.docker.dockerfile import Instruction, all_of, read_dockerfile
 from tests.serving import start_server
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_server.settings import Settings
-
-from .dockerfile import Instruction, all_of, read_dockerfile
 
 Document = dict[str, Any]
 

@@ -6,8 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from .dockerfile import Instruction, all_of, in_context, read_dockerfile
+from tests.docker.dockerfile import Instruction, all_of, in_context, read_dockerfile
 
 
 @pytest.fixture(scope="module", params=["cpu", "gpu"])

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from .dockerfile import Instruction, all_of, read_dockerfile
+from tests.docker.dockerfile import Instruction, all_of, read_dockerfile
 
 
 @pytest.fixture(scope="module")

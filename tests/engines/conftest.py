@@ -6,6 +6,7 @@ from pathlib import Path
 import cv2
 import pytest
 from tests.drawn import draw
+from tests.engines.tiny import tiny_detector, tiny_network
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -14,8 +15,6 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_picture
 from fovea_engines.repository.card import EngineCard
 from fovea_server.commands.cli import main
-
-from .tiny import tiny_detector, tiny_network
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import numpy as np
+from tests.engines.fake_stream import FakeEvent, FakeStream, Misuse, Owned, Work
 
 from fovea_preprocess.errors import InferenceFailed, OutOfMemory
-
-from .fake_stream import FakeEvent, FakeStream, Misuse, Owned, Work
 
 UNWRITTEN = 0xCD
 

@@ -5,15 +5,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import helper
+from tests.engines import fake_tensorrt
+from tests.engines.fake_tensorrt import FakeEngine
+from tests.engines.host_kernel import HostDevice, compile_for_host
 
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel, definitions, source
 from fovea_engines.backends.tensorrt.letterbox_file import LETTERBOX_FILE, with_spec
 from fovea_engines.backends.tensorrt.picture_session import TensorRTPictureSession
 from fovea_preprocess.spec import PreprocessSpec
-
-from . import fake_tensorrt
-from .fake_tensorrt import FakeEngine
-from .host_kernel import HostDevice, compile_for_host
 
 
 def host_image(spec: PreprocessSpec, folder: Path) -> bytes:

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.engines import fake_tensorrt
+from tests.engines.fake_device import FakeDevice
+from tests.engines.fake_tensorrt import FakeEngine, FakeRuntimeConfig
 
 from fovea_engines.backends.tensorrt.compat import RTX, Runtime, load_runtime
 from fovea_engines.device import Gpu
-
-from . import fake_tensorrt
-from .fake_device import FakeDevice
-from .fake_tensorrt import FakeEngine, FakeRuntimeConfig
 
 HERE = Gpu(FakeDevice.name, "89")
 

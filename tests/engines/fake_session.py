@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from tests.engines import fake_tensorrt
+from tests.engines.fake_device import FakeDevice
+from tests.engines.fake_tensorrt import FakeEngine
 
 from fovea_engines.backends.tensorrt.session import TensorRTSession
-
-from . import fake_tensorrt
-from .fake_device import FakeDevice
-from .fake_tensorrt import FakeEngine
 
 COLUMNS = 4
 

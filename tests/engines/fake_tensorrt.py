@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-
-from .fake_device import FakeDevice
-from .fake_stream import Misuse
+from tests.engines.fake_device import FakeDevice
+from tests.engines.fake_stream import Misuse
 
 ExecutionContextAllocationStrategy = Enum(
     "ExecutionContextAllocationStrategy", ["STATIC", "ON_PROFILE_CHANGE", "USER_MANAGED"]

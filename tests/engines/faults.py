@@ -3,8 +3,7 @@
 import numpy as np
 import onnx
 from onnx import helper
-
-from .tiny import constant, save
+from tests.engines.tiny import constant, save
 
 SHAPE = [1, 8, 16, 16]
 

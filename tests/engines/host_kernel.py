@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from .fake_device import FakeDevice, Owned
-from .fake_stream import FakeStream
-from .shared_library import compile_library
+from tests.engines.fake_device import FakeDevice, Owned
+from tests.engines.fake_stream import FakeStream
+from tests.engines.shared_library import compile_library
 
 # Of CUDA C++, what letterbox.cu uses.
 CUDA = """

@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.engines.rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.options import BuilderOptions, Profile
-
-from .rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
 
 OLD = "1.0.0.7"
 """A release that is not installed."""

@@ -7,12 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+from tests.engines.tiny import tiny_detector
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
-
-from .tiny import tiny_detector
 
 
 @pytest.fixture

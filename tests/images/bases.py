@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .podman import Podman
+from tests.images.podman import Podman
 
 BARE = ("make", "python3", "python3-venv", "ca-certificates")
 MIRROR = "DEBIAN-MIRROR"

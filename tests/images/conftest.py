@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.docker.dockerfile import all_of, read_dockerfile
-
-from .bases import BUILD, SLIM, WITH_COMPILERS, make_bare, make_stand_in, mounts
-from .podman import Podman, podman
+from tests.images.bases import BUILD, SLIM, WITH_COMPILERS, make_bare, make_stand_in, mounts
+from tests.images.podman import Podman, podman
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = pytest.StashKey[list[str]]()

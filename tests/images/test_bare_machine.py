@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import SHARED
+from tests.images.bases import mounts
+from tests.images.conftest import ROOT
+from tests.images.podman import Podman
 from tests.serving import free_ports
-
-from .bases import mounts
-from .conftest import ROOT
-from .podman import Podman
 
 
 @pytest.fixture

@@ -14,11 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.conftest import SHARED
+from tests.images.conftest import ROOT, bases
+from tests.images.load import Load
+from tests.images.podman import Podman
 from tests.serving import free_ports
-
-from .conftest import ROOT, bases
-from .load import Load
-from .podman import Podman
 
 DEMO = ROOT / "server/fovea_server/demo"
 SECTION = re.search(

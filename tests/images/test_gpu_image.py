@@ -7,9 +7,8 @@ toolkit; anything that runs on a GPU.
 from concurrent.futures import Future
 
 import pytest
-
-from .conftest import ROOT, bases
-from .podman import Podman
+from tests.images.conftest import ROOT, bases
+from tests.images.podman import Podman
 
 DEMO = ROOT / "server/fovea_server/demo"
 

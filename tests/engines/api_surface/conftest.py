@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from .surface import compile_stubs
+from tests.engines.api_surface.surface import compile_stubs
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-
-from .surface import BINDINGS, Surface, read_surface
-from .uses import Use, uses_in
+from tests.engines.api_surface.surface import BINDINGS, Surface, read_surface
+from tests.engines.api_surface.uses import Use, uses_in
 
 ENGINES = Path(__file__).resolve().parents[3] / "engines" / "fovea_engines"
 FILES = [

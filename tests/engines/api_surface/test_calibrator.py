@@ -2,7 +2,7 @@
 
 import json
 
-from .surface import run_python
+from tests.engines.api_surface.surface import run_python
 
 # Calls through the base class go to C++ and back, as TensorRT's own do.
 CALIBRATE = """

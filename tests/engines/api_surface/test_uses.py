@@ -3,10 +3,9 @@
 from textwrap import dedent
 
 import pytest
-
-from .surface import Surface
-from .test_api_surface import missing
-from .uses import uses_in
+from tests.engines.api_surface.surface import Surface
+from tests.engines.api_surface.test_api_surface import missing
+from tests.engines.api_surface.uses import uses_in
 
 
 def member(kind=None, *parameters):

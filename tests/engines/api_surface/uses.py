@@ -10,7 +10,7 @@ from collections import ChainMap
 from dataclasses import dataclass
 from pathlib import Path
 
-from .surface import Surface
+from tests.engines.api_surface.surface import Surface
 
 CLASSES = {
     "builder": "Builder",

@@ -1,0 +1,118 @@
+"""The kernel beside a plan: written by a build, and used where it can be."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.drawn import draw
+from tests.engines.counting import Counting
+from tests.engines.fake_device import FakeDevice, fake_gpu
+from tests.engines.fake_pictures import write_host_letterbox
+from tests.engines.fake_runtime import fake_gpu_machine
+from tests.engines.host_kernel import HostDevice
+from tests.engines.rtx_repository import rtx_version, tamper
+
+from fovea_engines.backends.cuda.letterbox import compile_letterbox
+from fovea_engines.backends.installing import install_extra
+from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
+from fovea_engines.backends.tensorrt.letterbox_file import (
+    LETTERBOX_FILE,
+    open_letterbox,
+    write_letterbox,
+)
+from fovea_engines.device import Gpu
+from fovea_engines.engine import Engine
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.digest import file_sha256
+from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.spec import PreprocessSpec
+
+SPEC = PreprocessSpec(48, 64, dtype="uint8", layout="NHWC")
+
+
+@pytest.fixture(scope="module")
+def built(tiny_model, tmp_path_factory) -> Path:
+    return rtx_version(tmp_path_factory.mktemp("letterbox") / "repository", tiny_model, "tiny")
+
+
+@pytest.fixture
+def folder(built, tmp_path) -> Path:
+    return shutil.copytree(built, tmp_path / "tiny" / "1")
+
+
+@pytest.fixture
+def machine(folder):
+    with fake_gpu_machine(Gpu(FakeDevice.name, "80")) as machine:
+        machine.model = folder / KEPT_FILE
+        yield machine
+
+
+def seal(folder: Path) -> None:
+    """Let the card name the files that are there now."""
+    files = [
+        name for name in EngineCard.read(folder / "card.json").files if (folder / name).exists()
+    ]
+    tamper(folder, files={name: file_sha256(folder / name) for name in files})
+
+
+def test_a_build_writes_it_for_every_gpu(built):
+    card = EngineCard.read(built / "card.json")
+    assert card.files[LETTERBOX_FILE] == file_sha256(built / LETTERBOX_FILE)
+    kernel = (built / LETTERBOX_FILE).read_bytes().partition(b"\n")[2]
+    assert kernel == compile_letterbox(card.preprocess)
+    assert b".target sm_75" in kernel
+
+
+def test_an_engine_with_it_letterboxes_on_the_gpu(machine, folder, monkeypatch, built_repository):
+    device = HostDevice()
+    machine.devices.append(device)
+    monkeypatch.setattr("fovea_engines.backends.cuda.driver.open_device", lambda: device)
+    write_host_letterbox(folder, EngineCard.read(folder / "card.json").preprocess)
+    seal(folder)
+    pixels = draw(90, 160, 0)
+    with Engine.open(folder) as engine, Engine.open(built_repository / "tiny" / "1") as source:
+        assert engine.pictures is engine.session
+        device.trace.clear()
+        have, want = engine.detect(pixels), source.detect(pixels)
+    assert [operation for operation, _ in device.trace][:2] == ["copy_in", "kernel"]
+    assert len(want)
+    np.testing.assert_array_equal(have.class_ids, want.class_ids)
+    np.testing.assert_allclose(have.boxes, want.boxes, atol=1.5)
+
+
+def test_where_the_driver_refuses_it_the_host_letterboxes(machine, folder, caplog):
+    with caplog.at_level(logging.WARNING), Engine.open(folder) as engine:
+        assert engine.pictures is None
+        assert len(engine.detect(draw(64, 80, 0)))
+    [told] = [r.getMessage() for r in caplog.records if LETTERBOX_FILE in r.getMessage()]
+    assert "until then the host letterboxes" in told
+
+
+def test_without_it_the_host_letterboxes(machine, folder):
+    (folder / LETTERBOX_FILE).unlink()
+    seal(folder)
+    with Engine.open(folder) as engine:
+        assert engine.pictures is None
+        assert len(engine.detect(draw(64, 80, 0)))
+
+
+def test_without_a_compiler_the_build_says_so(tmp_path, monkeypatch):
+    def missing(name):
+        raise ImportError("No module named 'cuda'")
+
+    monkeypatch.setattr("fovea_engines.backends.cuda.nvrtc.import_module", missing)
+    progress = Counting()
+    write_letterbox(tmp_path, SPEC, progress)
+    assert list(tmp_path.iterdir()) == []
+    assert "so the host does it: " in progress.notes[0]
+    assert install_extra("tensorrt") in progress.notes[0]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"// {\n", b"// 1\n.version 8.0", b'// {"size": 3}\n'])
+def test_a_damaged_one_is_told(tmp_path, damaged):
+    (tmp_path / LETTERBOX_FILE).write_bytes(damaged)
+    damage = pytest.raises(InvalidModel, match=r"letterbox\.ptx is damaged: build the engine")
+    with fake_gpu() as device, device.current(), damage:
+        open_letterbox(tmp_path, device)

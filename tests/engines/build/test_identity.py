@@ -1,0 +1,142 @@
+"""A built engine in full precision computes what its source model does, or is refused."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.engines.sabotage import scale_weight
+from tests.engines.tiny import constant, save, tiny_detector
+
+from fovea_engines.build.build import build
+from fovea_engines.build.gate import check_agreement
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.yolov10 import YoloV10
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.agreement.identity import IdentityCheck, compare_detections
+from fovea_engines.evaluate.agreement.samples import Sample
+from fovea_preprocess.errors import Disagreement
+
+
+def test_an_engine_of_other_weights_disagrees(built_repository, tmp_path):
+    other = tiny_detector(tmp_path / "other.onnx", seed=1)
+    with (
+        Engine.open(built_repository / "tiny" / "1") as engine,
+        pytest.raises(Disagreement, match=r"astronaut\.jpg the source model finds class \d at \["),
+    ):
+        check_agreement(engine, other)
+
+
+def test_a_disagreement_says_what_differs_and_by_how_much():
+    def found(*rows):
+        array = np.array(rows, np.float32).reshape(-1, 6)
+        return Detections(array[:, :4], array[:, 4], array[:, 5].astype(np.int32))
+
+    want = found([10, 10, 50, 50, 0.9, 1], [5, 5, 9, 9, 0.045, 0])
+    near = found([10.5, 10, 50, 50, 0.895, 1])
+    box_px, score = compare_detections("bus.jpg", want, near, 0.05)
+    assert box_px == pytest.approx(0.5)
+    assert score == pytest.approx(0.005, abs=1e-6)
+    for have, says in (
+        (found([12, 10, 50, 50, 0.9, 1]), r"bus\.jpg .* class 1 at \[10\.0 .* 2\.00 px"),
+        (found([10, 10, 50, 50, 0.88, 1]), r"0\.020 off"),
+        (found([10, 10, 50, 50, 0.9, 2]), "none of that class"),
+        (found(), "none of that class"),
+        (found(*[[10, 10, 50, 50, 0.9, 1], [60, 60, 70, 70, 0.5, 1]]), "the engine finds"),
+    ):
+        with pytest.raises(Disagreement, match=says):
+            compare_detections("bus.jpg", want, have, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("best", "score", "px", "agrees"),
+    [
+        (0.9, 0.25, 0.9, True),  # from .25 on a box counts in full
+        (0.9, 0.25, 1.1, False),
+        (0.9, 0.05, 4.5, True),  # under that in proportion to its score
+        (0.9, 0.05, 5.5, False),
+        (0.9, 0.02, 10.0, True),
+        (0.02, 0.02, 0.9, True),  # where nothing scores more, the best box counts in full
+        (0.02, 0.02, 1.1, False),
+        (0.02, 0.01, 1.9, True),
+    ],
+)
+def test_a_box_is_weighted_by_its_score(best, score, px, agrees):
+    def found(shift):
+        boxes = np.array([[10, 10, 50, 50], [90 + shift, 90, 150, 150]], np.float32)
+        return Detections(boxes, np.float32([best, score]), np.array([0, 1], np.int32))
+
+    if agrees:
+        box_px, _ = compare_detections("bus.jpg", found(0), found(px), score)
+        assert box_px == pytest.approx(px * min(1, score / min(0.25, best)), abs=1e-4)
+    else:
+        with pytest.raises(Disagreement, match=r"1\.10 px \(weighted by score\)"):
+            compare_detections("bus.jpg", found(0), found(px), score)
+
+
+def test_what_just_reaches_the_threshold_has_its_partner_under_it():
+    """Its score decides what is compared, so that the engine's may be less by a rounding error."""
+
+    def answer(least):
+        rows = np.zeros((1, 30, 6), np.float32)
+        for i in range(20):
+            rows[0, i] = (10, 10 * i, 40, 10 * i + 9, 0.04 - i * 0.001, 0)
+        rows[0, 19, 4] = least
+        rows[0, 20] = (10.95, 190, 40, 199, 0.0209, 0)
+        return {"out": rows}
+
+    check = IdentityCheck(YoloV10("out"))
+    sample = Sample("bus.jpg", np.zeros((1, 3, 8, 8), np.float32), answer(np.float32(0.021)))
+    assert list(check.each([(sample, answer(np.nextafter(np.float32(0.021), np.float32(0))))]))
+    assert check.detections == 20
+    assert check.box_px == 0
+    assert check.score < 1e-8
+
+
+def test_outputs_of_integers_may_all_be_zero(tmp_path):
+    nodes = [
+        helper.make_node("Mul", ["images", "zero"], ["none"]),
+        helper.make_node("Cast", ["none"], ["out"], to=onnx.TensorProto.INT32),
+    ]
+    shape = [1, 3, 32, 32]
+    model = save(
+        tmp_path / "m.onnx", nodes, [("images", shape)], [("out", shape)],
+        [constant("zero", np.float32(0))],
+    )  # fmt: skip
+    zeros = onnx.load(model)
+    zeros.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    onnx.save(zeros, model)
+    card = build(BuildPlan(model, "m", tmp_path / "r"))
+    assert card.agreement.output_error == 0
+
+
+@pytest.mark.parametrize("name", ["yolox_nano", "yolov8n", "yolov10n", "mobilenetv2"])
+def test_real_models_agree(shared, tmp_path, name):
+    card = build(BuildPlan(shared / "models" / f"{name}.onnx", name, tmp_path))
+    assert card.agreement is not None
+    if name == "mobilenetv2":
+        assert card.family is None
+        assert card.agreement.output_error < 1e-4
+    else:
+        assert card.agreement.detections >= 60
+        assert card.agreement.box_px < 0.002
+        assert card.agreement.score < 1e-4
+    assert json.loads((tmp_path / name / "1" / "card.json").read_text())["name"] == name
+
+
+@pytest.mark.parametrize("name", ["yolov5n", "yolov8n", "yolov10n", "yolox_nano"])
+@pytest.mark.parametrize("place", [0.1, 0.5])
+def test_a_real_engine_with_one_wrong_layer_disagrees(shared, tmp_path, name, place):
+    source = shared / "models" / f"{name}.onnx"
+    model = onnx.load(source)
+    convs = sum(node.op_type == "Conv" for node in model.graph.node)
+    scale_weight(model, int(place * convs), 1.02)
+    (tmp_path / "wrong" / "1").mkdir(parents=True)
+    onnx.save(model, tmp_path / "wrong" / "1" / "model.onnx")
+    with (
+        Engine.open(tmp_path / "wrong" / "1") as engine,
+        pytest.raises(Disagreement, match=r"on \w+\.jpg the (source model|engine) finds class"),
+    ):
+        check_agreement(engine, source)

@@ -1,0 +1,254 @@
+"""INT8 end to end: the blocks that stay in float, and the gate with and without labels."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from tests.drawn import draw
+from tests.engines.sabotage import plant_outlier
+from tests.engines.tiny import constant, save
+
+from fovea_engines.build.build import build
+from fovea_engines.build.calibration.ranges import RANGES_FILE
+from fovea_engines.build.gate import MIN_QUALITY, objection
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.report import FAILED_FOLDER
+from fovea_engines.build.search import BUDGET
+from fovea_engines.engine import Engine
+from fovea_engines.progress import Progress
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import Disagreement, InvalidOption, UnsupportedModel
+
+
+class Notes(Progress):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def plan(network, pictures, tmp_path) -> BuildPlan:
+    """Of an INT8 engine whose file can be read as ONNX."""
+    return BuildPlan(
+        network, "net", tmp_path / "r", "onnxruntime", precision="int8", calibration=pictures
+    )
+
+
+def with_outliers(model, path, *convs: int, factor: float = 1000):
+    spoilt = onnx.load(model)
+    names = [plant_outlier(spoilt, conv, factor) for conv in convs]
+    onnx.save(spoilt, path)
+    return path, names
+
+
+def int8_layers(plan: BuildPlan, version: int = 1) -> set[str]:
+    """Names of the convolutions of a built engine that take quantised inputs."""
+    folder = ModelRepository(plan.repository).folder(plan.name, version)
+    nodes = onnx.load(folder / "model.onnx").graph.node
+    made = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
+    return {node.name for node in nodes if node.op_type == "Conv" and node.input[0] in made}
+
+
+ALL = {f"layer.{i}" for i in range(6)}
+
+
+def test_nothing_stays_in_float_where_nothing_need(plan):
+    progress = Notes()
+    card = build(plan, progress)
+    assert card.precision == "int8"
+    assert card.agreement.quality >= BUDGET
+    assert int8_layers(plan) == ALL
+    assert (card.calibration.layers, card.calibration.kept_float) == (6, ())
+    assert card.calibration.method == "percentile"
+    assert card.calibration.preprocess_sha256 == card.preprocess.digest
+    assert [note for note in progress.notes if "every block in INT8" in note]
+    assert list(progress.seconds) == [
+        "load", "normalise", "calibrate", "sensitivity", "compile", "agreement",
+    ]  # fmt: skip
+    assert "gain" not in (plan.repository / "net" / "1" / "card.md").read_text()
+
+
+@pytest.mark.parametrize(("convs", "factor"), [((2,), 1000), ((0, 3), 100), ((0, 3), 1000)])
+def test_the_search_finds_the_blocks_to_blame_and_stops(plan, tmp_path, convs, factor):
+    model, bad = with_outliers(plan.source, tmp_path / "m.onnx", *convs, factor=factor)
+    plan, progress = replace(plan, source=model), Notes()
+    card = build(plan, progress)
+    assert set(card.calibration.kept_float) == set(bad)
+    assert int8_layers(plan) == ALL - set(bad)
+    assert card.agreement.quality >= BUDGET
+    for name in bad:
+        assert any(note.endswith(f"{name} stays in float") for note in progress.notes)
+    assert any(f"with {len(bad)} of 6 blocks in float" in note for note in progress.notes)
+    report = (plan.repository / "net" / "1" / "card.md").read_text()
+    assert sum("float |" in line for line in report.splitlines()) == len(bad)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "kept"),
+    [
+        ((), set()),
+        (("layer.1",), {"layer.1"}),
+        (("layer.[14]", "*.5"), {"layer.1", "layer.4", "layer.5"}),
+        (("layer.?",), ALL),
+    ],
+)
+def test_patterns_pick_layers(plan, patterns, kept):
+    card = build(replace(plan, keep_float=patterns))
+    assert set(card.calibration.kept_float) == kept
+    assert card.calibration.layers == 6 - len(kept)
+    assert int8_layers(plan) == ALL - kept
+
+
+def test_a_pattern_that_picks_nothing_lists_the_blocks(plan):
+    with pytest.raises(InvalidOption, match=r"'last' is no layer .*layer\.0, layer\.1, .*layer\.5"):
+        build(replace(plan, keep_float=("layer.0", "last")))
+
+
+def test_a_model_without_such_layers_says_so(tiny_model, plan, tmp_path):
+    with pytest.raises(UnsupportedModel, match=r"no layer .* gains from INT8.*fp16"):
+        build(replace(plan, source=tiny_model))
+    shape = ["batch", 3, 64, 64]
+    half = onnx.load(
+        save(
+            tmp_path / "half.onnx",
+            [onnx.helper.make_node("Conv", ["images", "w"], ["out"], "c")],
+            [("images", shape)],
+            [("out", shape)],
+            [constant("w", np.ones((3, 3, 1, 1), np.float16))],
+        )
+    )
+    for value in (*half.graph.input, *half.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    onnx.save(half, tmp_path / "half.onnx")
+    with pytest.raises(UnsupportedModel, match=r"float16 already, and int8 is made from float32"):
+        build(replace(plan, source=tmp_path / "half.onnx"))
+
+
+def test_what_holds_no_float32_is_kept_as_it_is(plan, tmp_path):
+    half = to_half(onnx.load(plan.source))
+    onnx.save(half, tmp_path / "half.onnx")
+    weights = onnx.load(plan.source)
+    layer = next(node for node in weights.graph.node if node.op_type == "Conv")
+    weights.graph.node.insert(
+        0, onnx.helper.make_node("DequantizeLinear", ["integers", "scale"], [layer.input[1]])
+    )
+    [floats] = [w for w in weights.graph.initializer if w.name == layer.input[1]]
+    integers = np.ones(floats.dims, np.int8)
+    weights.graph.initializer.remove(floats)
+    weights.graph.initializer.append(constant("integers", integers))
+    weights.graph.initializer.append(constant("scale", np.float32(0.01)))
+    onnx.save(weights, tmp_path / "weights.onnx")
+    for name, reason in (("half", "is float16 already"), ("weights", "quantised the model's wei")):
+        other = replace(plan, source=tmp_path / f"{name}.onnx")
+        for precision in ("fp16", "int8"):
+            with pytest.raises(UnsupportedModel, match=f"{reason}.*{precision} is made from"):
+                build(replace(other, precision=precision))
+        assert build(replace(other, name=name, precision="fp32")).precision == "fp32"
+
+
+def test_a_refused_build_leaves_what_was_served_and_a_report(plan, tmp_path):
+    build(plan)
+    with Engine.open(plan.repository / "net" / "1") as engine:
+        row = np.random.default_rng(0).random((1, 3, 64, 64), np.float32)
+        before = engine.session.infer({"images": row})["out"]
+    model, bad = with_outliers(plan.source, tmp_path / "m.onnx", 2)
+    worse = replace(plan, source=model, keep_float=())
+    with pytest.raises(Disagreement, match=r"INT8 agrees 0\..*let --keep-float auto find"):
+        build(worse)
+    assert ModelRepository(plan.repository).versions("net") == (1,)
+    with Engine.open(plan.repository / "net" / "1") as engine:
+        assert (engine.session.infer({"images": row})["out"] == before).all()
+    failed = plan.repository / "net" / FAILED_FOLDER
+    card = EngineCard.read(failed / "card.json")
+    assert card.refused in (failed / "card.md").read_text()
+    assert "INT8 agrees" in card.refused
+    assert card.agreement.quality < MIN_QUALITY["int8"]
+    assert not list(plan.repository.glob(".*staging*"))
+    # What the refusal advises helps.
+    assert build(replace(worse, keep_float=("auto",))).calibration.kept_float == tuple(bad)
+    assert ModelRepository(plan.repository).versions("net") == (1, 2)
+
+
+def test_a_classifier_must_keep_its_first_class(plan):
+    card = build(plan)
+    assert objection(card, 0.01) is None
+    for share, refused in ((0.81, False), (0.79, True)):
+        agreement = replace(card.agreement, same_top=share)
+        reason = objection(replace(card, agreement=agreement), 0.01)
+        assert (reason is not None) == refused
+    assert "first class first on 79% of the pictures" in reason
+
+
+def test_labels_fail_a_build_that_loses_too_much(deep_detector, pictures, labels, tmp_path):
+    """The labels are what the source finds, so any loss is the precision's."""
+    plan = BuildPlan(
+        deep_detector, "d", tmp_path / "r", precision="int8", calibration=pictures,
+        keep_float=(), images=pictures, data=labels, max_drop=0.2,
+    )  # fmt: skip
+    card = build(plan)
+    assert set(card.accuracy) == {"fp32", "fp16", "int8"}
+    assert card.accuracy["fp32"].map50_95 > 0.99
+    assert 0.8 < card.accuracy["int8"].map50_95 < 1
+    model, _ = with_outliers(deep_detector, tmp_path / "m.onnx", 1)
+    worse = replace(plan, source=model)
+    with pytest.raises(
+        Disagreement, match=r"mAP50-95 falls from 1\.000 to .*--max-drop allows 0\.2"
+    ):
+        build(worse)
+    assert ModelRepository(plan.repository).versions("d") == (1,)
+    with Engine.open(plan.repository / "d" / "1") as engine:
+        assert len(engine.detect(draw(64, 80, 0)))
+    failed = plan.repository / "d" / FAILED_FOLDER
+    refused = EngineCard.read(failed / "card.json")
+    assert refused.accuracy["int8"].map50_95 < 0.8
+    report = (failed / "card.md").read_text()
+    assert "**REFUSED**: mAP50-95 falls" in report
+    assert (failed / "worst.jpg").is_file()
+    # Labels decide, whatever the agreement: who allows the loss gets the engine.
+    assert build(replace(worse, max_drop=0.99)).agreement.quality < MIN_QUALITY["int8"]
+
+
+def test_the_search_goes_on_until_the_labels_agree(deep_detector, pictures, labels, tmp_path):
+    plan = BuildPlan(
+        deep_detector, "d", tmp_path / "r", precision="int8", calibration=pictures,
+        images=pictures, data=labels, max_drop=0.02,
+    )  # fmt: skip
+    with pytest.raises(Disagreement, match="let --keep-float auto find the blocks"):
+        build(replace(plan, keep_float=()))
+    refused = EngineCard.read(plan.repository / "d" / FAILED_FOLDER / "card.json")
+    assert refused.agreement.quality > BUDGET  # nothing but the labels tells
+    progress = Notes()
+    card = build(plan, progress)
+    assert card.calibration.kept_float
+    assert card.accuracy["fp32"].map50_95 - card.accuracy["int8"].map50_95 <= 0.02
+    assert any("mAP50-95 -0.0" in note and "in float" in note for note in progress.notes)
+
+
+def test_what_is_coarse_for_tensorrt_alone_stays_in_float(plan, tmp_path):
+    model, bad = with_outliers(plan.source, tmp_path / "m.onnx", 0, factor=24)
+    plan = replace(plan, source=model, tensorrt=tmp_path / "signed.onnx")
+    coarse = build(replace(plan, keep_float=()))
+    assert coarse.tensorrt.quality < BUDGET < coarse.agreement.quality
+    card = build(plan)
+    assert card.calibration.kept_float == tuple(bad)
+    assert min(card.tensorrt.quality, card.agreement.quality) >= BUDGET
+    assert card.calibration.gains[bad[0]] > 0
+    # Without a file for TensorRT nothing need stay.
+    assert build(replace(plan, tensorrt=None)).calibration.kept_float == ()
+
+
+def test_the_version_has_its_ranges_and_both_graphs_are_made_of_them(plan, tmp_path):
+    card = build(replace(plan, tensorrt=tmp_path / "signed.onnx"))
+    assert (plan.repository / "net" / "1" / RANGES_FILE).is_file()
+    assert card.tensorrt.quality > 0.9
+    signed = onnx.load(tmp_path / "signed.onnx").graph
+    zeros = {w.data_type for w in signed.initializer if "zero_point" in w.name}
+    assert zeros == {onnx.TensorProto.INT8}

@@ -1,0 +1,238 @@
+"""The report beside a card: what it says, and the picture with both sets of boxes."""
+
+import json
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from rich.markdown import Markdown
+from tests.engines.tiny import tiny_detector
+
+from fovea_engines.build.build import build
+from fovea_engines.build.calibration.ranges import RANGES_FILE, Ranges
+from fovea_engines.build.markdown import table
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import prepare
+from fovea_engines.build.report import FAILED_FOLDER, write_report
+from fovea_engines.build.worst import worst_picture
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
+from fovea_engines.progress import Progress
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.figures import Accuracy, Calibration, WorstPicture
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import Disagreement
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """Every table of a page, as a Markdown viewer sees it: rows of cells."""
+    found: list[list[list[str]]] = []
+    tokens = Markdown(text).parsed
+    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
+        if token.type == "table_open":
+            found.append([])
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type in ("td_open", "th_open"):
+            # Anything but text would be markup that a name smuggled in.
+            assert {child.type for child in after.children} <= {"text", "text_special"}
+            found[-1][-1].append("".join(child.content for child in after.children))
+    return found
+
+
+def headings(text: str) -> list[str]:
+    return [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+
+
+def accuracy(*values: float, names=("cat", "dog", "bus")) -> Accuracy:
+    sizes = {"small": None, "medium": values[0], "large": values[-1]}
+    per_class = dict(zip(names, values, strict=True))
+    return Accuracy(9, sum(values) / len(values), 0.9, per_class, sizes)
+
+
+@pytest.fixture
+def half(tiny_model, tmp_path):
+    """A plan in FP16, and its engine."""
+    plan = BuildPlan(tiny_model, "tiny", tmp_path / "r", precision="fp16")
+    build(plan)
+    with Engine.open(tmp_path / "r" / "tiny" / "1") as engine:
+        yield plan, engine
+
+
+NAMES = [
+    "a|b", r"a\|b", "`code`", "<img src=x onerror=alert(1)>", "*bold*", "__init__", "~~s~~",
+    "[text](http://x)", "![picture](x)", "&lt;", "$x$", "# title", "1. one", "- item", "\\",
+]  # fmt: skip
+
+
+def test_names_of_users_stay_names():
+    rows = [(name, name) for name in NAMES]
+    assert tables(table(("one", "other"), rows)) == [[["one", "other"], *map(list, rows)]]
+    assert tables(table(("x",), [("a\nb\x1b[31m\u202ec",)])) == [[["x"], ["a b [31m c"]]]
+
+
+def test_a_build_writes_its_report(built_repository, card):
+    text = (built_repository / "tiny" / "1" / "card.md").read_text()
+    assert text.startswith("# tiny: FP32 on ")
+    assert "**Published**" in text
+    origin, agreement = (dict(rows) for rows in tables(text))
+    assert card.onnx_sha256[:12] in origin["source"]
+    assert "letterboxed to 64x64" in origin["pictures are"]
+    assert agreement["boxes compared, before suppression"] == str(card.agreement.detections)
+    assert "on 3 photographs that ship with Fovea: give --images for" in text
+    assert card.agreement.images_from == "photographs that ship with Fovea"
+    assert headings(text) == ["What was built from what", "Agreement with the source model"]
+    assert not (built_repository / "tiny" / "1" / "worst.jpg").exists()
+
+
+def test_every_figure_has_its_place(half, tmp_path):
+    plan, engine = half
+    names = (r"a|b", "<b>", "`c`")
+    worst = WorstPicture("chelsea.jpg", 0.5, 2.25, 3, 1)
+    card = replace(
+        engine.card,
+        precision="int8",
+        agreement=replace(
+            engine.card.agreement, detections=40, missed=3, extra=2, mean_iou=None, worst=(worst,)
+        ),
+        tensorrt=replace(engine.card.agreement, missed=7),
+        calibration=Calibration("entropy", 9, "", "", 4, ("late_1", "late_2"), True),
+        accuracy={
+            "fp32": accuracy(0.9, 0.8, 0.7, names=names),
+            "fp16": accuracy(0.9, 0.8, 0.7, names=names),
+            "int8 for TensorRT": accuracy(0.9, 0.5, 0.5, names=names),
+            "int8": accuracy(0.9, 0.5, 0.6, names=names),
+        },
+    )
+    ranking = [
+        Sensitivity("late", ("late_1", "late_2"), 0.9, 0.1),
+        Sensitivity("early", ("early_1",), 0.79, -0.01),
+    ]
+    write_report(tmp_path, card, plan, prepare(plan, Progress()), engine, ranking)
+    text = (tmp_path / "card.md").read_text()
+    assert "**Published**: mAP50-95 0.667, and 0.800 in FP32." in text
+    origin, agreement, figures, classes, blocks, pictures = tables(text)
+    assert dict(origin)["calibration"] == (
+        "entropy of 9 pictures, measured for an earlier build; "
+        "4 layers in INT8, 2 kept in float: late_1, late_2"
+    )
+    assert agreement[0] == ["", "INT8", "for TensorRT"]
+    assert ["missed by the engine", "3", "7"] in agreement
+    assert next(row for row in agreement if "IoU" in row[0])[1] == "-"
+    assert figures[0] == ["", "fp32", "fp16", "int8", "int8 for TensorRT"]
+    assert figures[1] == ["mAP50-95", "0.800", "0.800", "0.667", "0.633"]
+    assert ["mAP50-95 small", "-", "-", "-", "-"] in figures
+    assert classes == [
+        ["class", "fp32", "int8", "change"],
+        ["<b>", "0.800", "0.500", "-0.300"],
+        ["`c`", "0.700", "0.600", "-0.100"],
+    ]
+    assert blocks[1:] == [["late", "+0.100", "float"], ["early", "-0.010", "INT8"]]
+    assert pictures == [
+        ["image", "lost", "missed", "extra", "quality"],
+        ["chelsea.jpg", "2.250", "3", "1", "0.500"],
+    ]
+    assert "](worst.jpg)" in text
+    assert (tmp_path / "worst.jpg").is_file()
+    assert not (tmp_path / "card.json").exists()
+
+
+def red(picture):
+    """How many pixels of the left and of the right half are of the frame's red."""
+    levels = picture.astype(int)
+    framed = levels[..., 0] - levels[..., 1:].max(axis=2) > 150
+    middle = picture.shape[1] // 2
+    return int(framed[:, :middle].sum()), int(framed[:, middle:].sum())
+
+
+def test_what_agrees_is_grey_and_what_differs_is_framed(half, tmp_path):
+    plan, engine = half
+    same = worst_picture(plan, prepare(plan, Progress()), engine, "chelsea.jpg")
+    assert red(same) == (0, 0)
+    assert (same == same[..., :1]).all()
+    other = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
+    left, right = red(worst_picture(other, prepare(other, Progress()), engine, "chelsea.jpg"))
+    assert min(left, right) > 500
+
+
+@pytest.mark.parametrize("data", ["classes.txt", "labels.json"])
+def test_classes_without_a_name_are_called_as_the_labels_call_them(half, tmp_path, data):
+    plan, engine = half
+    names = ["cat", "dog", "bus"]
+    (tmp_path / "classes.txt").write_text("\n".join(names))
+    categories = [{"id": 10 * i, "name": name} for i, name in enumerate(names)]
+    document = {"images": [], "annotations": [], "categories": categories[::-1]}
+    (tmp_path / "labels.json").write_text(json.dumps(document))
+    plan = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
+    prepared = prepare(plan, Progress())
+    named = worst_picture(plan, prepared, engine, "chelsea.jpg")
+    engine.labels = None
+    assert (named != worst_picture(plan, prepare(plan, Progress()), engine, "chelsea.jpg")).any()
+    plan = replace(plan, images=None, data=tmp_path if data == "classes.txt" else tmp_path / data)
+    assert (named == worst_picture(plan, prepare(plan, Progress()), engine, "chelsea.jpg")).all()
+
+
+@pytest.mark.parametrize("size", [(3000, 40), (1, 1), (40, 3000)])
+def test_pictures_of_any_shape_fit(half, tmp_path, size):
+    plan, engine = half
+    cv2.imwrite(str(tmp_path / "x.png"), np.full((*size, 3), 90, np.uint8))
+    plan = replace(plan, images=tmp_path)
+    shown = worst_picture(plan, prepare(plan, Progress()), engine, "x.png")
+    assert shown.shape[0] <= 1000
+    assert 600 < shown.shape[1] <= 2000
+
+
+def test_a_classifier_has_no_picture_of_boxes(shared, tmp_path):
+    plan = BuildPlan(
+        shared / "models" / "mobilenetv2.onnx", "m", tmp_path, "onnxruntime", precision="fp16"
+    )
+    card = build(plan)
+    text = (tmp_path / "m" / "1" / "card.md").read_text()
+    agreement = dict(tables(text)[1])
+    assert agreement["first class the same"] == f"{card.agreement.same_top:.1%}"
+    assert "worst.jpg" not in text
+    assert not (tmp_path / "m" / "1" / "worst.jpg").exists()
+
+
+def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for file in sorted((shared / "data" / "coco64" / "val").glob("*.jpg"))[:4]:
+        (pictures / file.name).symlink_to(file)
+    plan = BuildPlan(
+        shared / "models" / "yolov8n.onnx", "yolov8n", tmp_path / "good", precision="int8",
+        calibration=pictures, images=pictures, keep_float=(),
+    )  # fmt: skip
+    build(plan)
+    ranges = Ranges.read(tmp_path / "good" / "yolov8n" / "1" / RANGES_FILE)
+    # The model's own input stays as it is: it would be refused at once.
+    small = {
+        name: (low, high) if name == "images" else (low / 20, high / 20)
+        for name, (low, high) in ranges.tensors.items()
+    }
+    replace(ranges, tensors=small).write(tmp_path / "small.json")
+    plan = replace(plan, repository=tmp_path / "r", calibration=tmp_path / "small.json")
+    with pytest.raises(Disagreement, match=r"INT8 agrees 0\..*failed-build has the report"):
+        build(plan)
+    failed = tmp_path / "r" / "yolov8n" / FAILED_FOLDER
+    found = EngineCard.read(failed / "card.json").agreement
+    text = (failed / "card.md").read_text()
+    assert "**REFUSED**: INT8 agrees" in text
+    agreement = dict(tables(text)[1])
+    assert agreement["missed by the engine"] == str(found.missed)
+    header, *rows = tables(text)[-1]
+    assert header == ["image", "lost", "missed", "extra", "quality"]
+    assert rows[0][0] == found.worst[0].name
+    lost = [float(row[1]) for row in rows]
+    assert len(lost) > 1
+    assert lost == sorted(lost, reverse=True)
+    for (_, _, missed, extra, _), one in zip(rows, found.worst, strict=True):
+        assert (int(missed), int(extra)) == (one.missed, one.extra)
+    said = next(line for line in text.splitlines() if line.startswith("Measured without"))
+    assert said.replace("\\", "") == f"Measured without labels, on 4 images of {pictures}."
+    # Its shape tells that it is the right one.
+    picture = cv2.imread(str(pictures / found.worst[0].name))
+    height, width = cv2.imread(str(failed / "worst.jpg")).shape[:2]
+    assert (height > width / 2) == (picture.shape[0] > picture.shape[1])
+    assert ModelRepository(tmp_path / "r").versions("yolov8n") == ()

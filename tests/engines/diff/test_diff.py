@@ -1,0 +1,238 @@
+"""Layers of small networks: which belong together, how far they are apart, and why."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.engines.counting import Counting
+from tests.engines.tiny import constant, save
+
+from fovea_engines.backends.openvino import engine_from_onnx
+from fovea_engines.diff.describe import title, verdict
+from fovea_engines.diff.diff import diff
+from fovea_engines.diff.figures import Tally
+from fovea_engines.diff.openvino_network import OpenVinoNetwork
+from fovea_preprocess.errors import UnsupportedModel
+
+IMAGE = ("images", [1, 3, 16, 16])
+RANDOM = np.random.default_rng(0)
+KERNEL = RANDOM.normal(0, 0.3, (4, 3, 3, 3)).astype(np.float32)
+SECOND = RANDOM.normal(0, 0.3, (4, 4, 3, 3)).astype(np.float32)
+
+
+def node(op, inputs, output, **attributes):
+    return helper.make_node(op, inputs.split(), [output], **attributes)
+
+
+def two_convs(path, nodes=(), outputs="out", **weights):
+    """images -> Conv -> (nodes: c1 -> a1) -> Conv -> out."""
+    weights = {"w1": KERNEL, "w2": SECOND} | weights
+    return save(
+        path,
+        [
+            node("Conv", "images w1", "c1", pads=[1] * 4),
+            *(nodes or [node("Relu", "c1", "a1")]),
+            node("Conv", "a1 w2", outputs, pads=[1] * 4),
+        ],
+        [IMAGE],
+        [(outputs, [1, 4, 16, 16])],
+        [constant(name, value) for name, value in weights.items()],
+    )
+
+
+def test_figures_are_those_of_their_formulas():
+    a, b = RANDOM.normal(size=(2, 2, 3, 5)).astype(np.float32)
+    tally = Tally()
+    for one, other in zip(a, b, strict=True):
+        tally.add(one, other)
+    found = tally.figures()
+    a, b = a.astype(float).ravel(), b.astype(float).ravel()
+    assert found.cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+    assert found.snr_db == pytest.approx(10 * np.log10((a**2).sum() / ((a - b) ** 2).sum()))
+    assert found.max_error == pytest.approx(np.abs(a - b).max())
+    assert found.range_a == (a.min(), a.max())
+    assert found.range_b == (b.min(), b.max())
+    assert found.values == (tuple(a[:5]), tuple(b[:5]))
+
+
+def test_values_that_are_not_finite_are_counted_and_spoil_no_figure():
+    tally = Tally()
+    tally.add(
+        np.array([0, 1, np.nan, np.inf, np.inf, 2, np.nan]),
+        np.array([0, 1, np.nan, np.inf, -np.inf, np.nan, 3]),
+    )
+    found = tally.figures()
+    assert (found.broken, found.snr_db, found.range_a) == (3, float("inf"), (0, 1))
+
+
+def quantised(path):
+    nodes = [
+        node("Relu", "c1", "r1"),
+        node("QuantizeLinear", "r1 scale zero", "q1"),
+        node("DequantizeLinear", "q1 scale zero", "a1"),
+    ]
+    return two_convs(path, nodes, scale=np.float32(0.04), zero=np.int8(0))
+
+
+def test_casts_count_to_the_layer_they_follow(tmp_path):
+    casts = [
+        node("Relu", "c1", "r1"),
+        node("Cast", "r1", "h1", to=onnx.TensorProto.FLOAT16),
+        node("Cast", "h1", "a1", to=onnx.TensorProto.FLOAT),
+    ]
+    found = diff(two_convs(tmp_path / "a.onnx"), two_convs(tmp_path / "b.onnx", casts))
+    assert [(one.a.name, one.b.name) for one in found.layers] == [
+        ("images", "images"), ("c1", "c1"), ("a1", "r1"), ("out", "out"),
+    ]  # fmt: skip
+    assert (found.precision_a, found.precision_b, found.agrees) == ("fp32", "fp16", True)
+    assert 60 < found.layers[2].snr_db < 80
+
+
+def test_quantisation_counts_to_the_layer_it_follows(tmp_path):
+    found = diff(two_convs(tmp_path / "a.onnx"), quantised(tmp_path / "b.onnx"))
+    assert [(one.a.name, one.b.name) for one in found.layers] == [
+        ("images", "images"), ("c1", "c1"), ("a1", "r1"), ("out", "out"),
+    ]  # fmt: skip
+    assert (found.precision_a, found.precision_b, found.agrees) == ("fp32", "int8", True)
+    assert found.layers[1].snr_db == float("inf")
+    # Steps of .04, so noise of .04^2 / 12: 39 dB under a signal of power 1.
+    assert 30 < found.layers[2].snr_db < 45
+
+
+def test_every_tensor_that_is_compared_is_counted(tmp_path):
+    progress = Counting()
+    flat = np.zeros((4, 4, 1, 1), np.float32)  # gives an output of another shape
+    found = diff(
+        two_convs(tmp_path / "a.onnx"), two_convs(tmp_path / "b.onnx", w2=flat), progress=progress
+    )
+    assert [one.figures is None for one in found.layers] == [False, False, False, True]
+    assert progress.counts == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_an_openvino_engine_gives_a_tensor_before_it_compiles_the_next(tmp_path):
+    """Each takes a while, and whoever waits is to see them counted."""
+    engine_from_onnx(two_convs(tmp_path / "a.onnx"), tmp_path)
+    feeds = [{"images": np.zeros((1, 3, 16, 16), np.float32)}] * 2
+    values = OpenVinoNetwork(tmp_path / "model.xml", feeds[0]).run(["c1", "absent"], feeds)
+    assert [array.shape for array in next(values)] == [(1, 4, 16, 16)] * 2
+    with pytest.raises(UnsupportedModel):
+        next(values)
+
+
+def test_a_layer_is_called_by_what_is_known_of_it(tmp_path):
+    path = two_convs(tmp_path / "a.onnx", [node("Relu", "c1", "a1")])
+    engine_from_onnx(path, tmp_path)
+    with_operator = diff(path, tmp_path).layers[2]
+    assert title(with_operator.a) == "a1 (Relu)"
+    assert title(with_operator.b) == f"a1 ({with_operator.b.node})"
+    assert with_operator.b.node.strip()
+    assert title(replace(with_operator.b, node="")) == "a1"
+
+
+def test_an_openvino_engine_has_the_layers_of_its_file(tmp_path):
+    path = quantised(tmp_path / "a.onnx")
+    engine_from_onnx(path, tmp_path)
+    found = diff(path, tmp_path)
+    assert [(one.a.name, one.b.name) for one in found.layers] == [
+        ("images", "images"), ("c1", "c1"), ("r1", "r1"), ("out", "out"),
+    ]  # fmt: skip
+    assert (found.precision_a, found.precision_b, found.agrees) == ("int8", "int8", True)
+    # Both quantised: were one of them looked at before that, they would be 39 dB apart.
+    assert found.layers[2].snr_db > 60
+
+
+def test_a_range_that_clips_is_named(tmp_path):
+    narrow = onnx.load(quantised(tmp_path / "b.onnx"))
+    [scale] = (w for w in narrow.graph.initializer if w.name == "scale")
+    scale.CopyFrom(constant("scale", np.float32(0.0005)))
+    onnx.save(narrow, tmp_path / "b.onnx")
+    found = diff(two_convs(tmp_path / "a.onnx"), tmp_path / "b.onnx")
+    assert found.first.a.name == "a1"
+    assert "the range it is quantised to is too narrow" in found.causes[0]
+
+
+def test_numbers_that_another_exporter_gave_are_no_names(tmp_path):
+    path = two_convs(tmp_path / "a.onnx")
+    model = onnx.load(path)
+    shifted = {"c1": "a1", "a1": "out", "out": "c1", "w1": "w2", "w2": "w1"}
+    for part in model.graph.node:
+        for field in (part.input, part.output):
+            names = [shifted.get(name, name) for name in field]
+            del field[:]
+            field.extend(names)
+    for value in (*model.graph.output, *model.graph.initializer):
+        value.name = shifted[value.name]
+    onnx.save(model, tmp_path / "b.onnx")
+    found = diff(path, tmp_path / "b.onnx")
+    assert [(one.a.name, one.b.name, one.by) for one in found.layers[1:]] == [
+        ("c1", "a1", "order"), ("a1", "out", "order"), ("out", "c1", "order"),
+    ]  # fmt: skip
+    assert found.agrees
+
+
+def test_a_folded_normalisation_is_part_of_its_convolution(tmp_path):
+    gamma, beta, mean, var = (RANDOM.uniform(0.5, 1, 4).astype(np.float32) for _ in range(4))
+    unfolded = [
+        node("BatchNormalization", "c1 gamma beta mean var", "n1", epsilon=0.0),
+        node("Relu", "n1", "a1"),
+    ]
+    a = two_convs(tmp_path / "a.onnx", unfolded, gamma=gamma, beta=beta, mean=mean, var=var)
+    factor = gamma / np.sqrt(var)
+    model = onnx.load(two_convs(tmp_path / "b.onnx", w1=KERNEL * factor[:, None, None, None]))
+    model.graph.node[0].input.append("bias")
+    model.graph.initializer.append(constant("bias", beta - mean * factor))
+    onnx.save(model, tmp_path / "b.onnx")
+    found = diff(a, tmp_path / "b.onnx")
+    assert [one.a.name for one in found.layers] == ["images", "c1", "a1", "out"]
+    assert found.agrees
+    assert not found.unmatched_a
+
+
+def test_an_operator_that_was_written_out_is_matched_at_its_end(tmp_path):
+    a = two_convs(tmp_path / "a.onnx", [node("HardSwish", "c1", "a1")])
+    parts = [
+        node("HardSigmoid", "c1", "s", alpha=1 / 6, beta=0.5),
+        node("Mul", "c1 s", "m"),
+        node("Identity", "m", "a1"),
+    ]
+    model = onnx.load(two_convs(tmp_path / "b.onnx", parts))
+    del model.graph.node[-2]
+    model.graph.node[-1].input[0] = "m"
+    onnx.save(model, tmp_path / "b.onnx")
+    found = diff(a, tmp_path / "b.onnx")
+    assert ("a1", "m", "order") in [(one.a.name, one.b.name, one.by) for one in found.layers]
+    assert found.agrees
+    assert [layer.name for layer in found.unmatched_b] == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "says"),
+    [
+        (
+            {"nodes": [node("LeakyRelu", "c1", "a1", alpha=0.1)]},
+            {"nodes": [node("LeakyRelu", "c1", "a1", alpha=0.2)]},
+            r"a1 \(LeakyRelu\): SNR .* its alpha is 0.1 in A and 0.2 in B",
+        ),
+        (
+            {"nodes": [node("Clip", "c1 low", "a1")], "low": np.float32(0)},
+            {"nodes": [node("Clip", "c1 low", "a1")], "low": np.float32(-1)},
+            "its low is 0 in A and -1 in B",
+        ),
+        ({}, {"w2": np.where(np.arange(4) == 2, 5, SECOND.T).T}, "its w2 is not A's in 1 of 4"),
+        ({}, {"w1": np.where(KERNEL > 0, np.inf, KERNEL)}, "c1 .Conv.: .* NaN or infinite"),
+        (
+            {"nodes": [node("MaxPool", "c1", "a1", kernel_shape=[3, 3], pads=[1] * 4)]},
+            {"nodes": [node("MaxPool", "c1", "a1", kernel_shape=[3, 3])]},
+            r"shape is 1x4x16x16 in A and 1x4x14x14 in B .* pads is \[1, 1, 1, 1\] in A and not",
+        ),
+    ],
+    ids=["attribute", "scalar", "channel", "infinite", "shape"],
+)
+def test_the_cause_is_named(tmp_path, a, b, says):
+    first, second = two_convs(tmp_path / "a.onnx", **a), two_convs(tmp_path / "b.onnx", **b)
+    found = diff(first, second)
+    assert not found.agrees
+    assert re.search(says, verdict(found)), verdict(found)

@@ -1,0 +1,152 @@
+"""Loading and normalising: what is read, what is refused and with which words."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+from tests.engines.tiny import METADATA, constant, save, tiny_detector
+
+from fovea_engines.graph.load import load
+from fovea_engines.graph.metadata import read_metadata
+from fovea_engines.graph.normalise import normalise
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound, UnsupportedModel
+
+IMAGE = ("images", [1, 3, 8, 8])
+
+
+def relu(source: str = "images") -> onnx.NodeProto:
+    return helper.make_node("Relu", [source], ["out"])
+
+
+def test_every_truncation_is_refused(tiny_model, tmp_path):
+    data = tiny_model.read_bytes()
+    for length in [0, *(2**n for n in range(len(data).bit_length())), len(data) - 1]:
+        (tmp_path / "cut.onnx").write_bytes(data[:length])
+        with pytest.raises(InvalidModel, match=r"cut\.onnx"):
+            load(tmp_path / "cut.onnx")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04" + bytes(100), "zip archive"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "not a whole ONNX model"),
+        (b"{}", "not a"),
+        (bytes(1000), "not a"),
+    ],
+)
+def test_what_is_not_onnx_is_refused(tmp_path, data, says):
+    (tmp_path / "model.onnx").write_bytes(data)
+    with pytest.raises(InvalidModel, match=says):
+        load(tmp_path / "model.onnx")
+
+
+def test_a_folder_and_an_absent_file_are_refused(tmp_path):
+    with pytest.raises(InvalidModel, match="is a folder"):
+        load(tmp_path)
+    with pytest.raises(NotFound):
+        load(tmp_path / "absent.onnx")
+
+
+def test_a_graph_that_uses_what_is_not_there_is_refused(tmp_path):
+    path = save(tmp_path / "m.onnx", [relu("nothing")], [IMAGE], [("out", [1, 3, 8, 8])])
+    with pytest.raises(InvalidModel, match="not valid ONNX"):
+        load(path)
+
+
+def test_external_data_is_read_and_counts(tiny_model, tmp_path):
+    path = tmp_path / "external.onnx"
+    onnx.save(
+        onnx.load(tiny_model), path, save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    first = load(path)
+    assert len(first.proto.graph.initializer) == len(load(tiny_model).proto.graph.initializer)
+    weights = bytearray((tmp_path / "w.bin").read_bytes())
+    weights[100] ^= 1
+    (tmp_path / "w.bin").write_bytes(weights)
+    assert load(path).sha256 != first.sha256
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(InvalidModel, match="external data"):
+        load(path)
+
+
+def test_size_is_fixed_and_the_batch_stays_dynamic(tmp_path):
+    path = tiny_detector(tmp_path / "m.onnx", size=("h", "w"), opset=13)
+    model = normalise(load(path).proto, (64, 96))
+    assert graph_inputs(model)[0].shape == (-1, 3, 64, 96)
+    assert graph_outputs(model)[0].shape == (-1, 7, 126)
+    assert model.opset_import[0].version >= 19
+    assert metadata_of(model) == METADATA
+    assert not model.graph.value_info
+    onnxruntime.InferenceSession(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("metadata", "size"), [({}, 640), ({"imgsz": "[96, 96]"}, 96), ({"imgsz": "32"}, 32)]
+)
+def test_a_size_is_found_where_none_is_given(tmp_path, metadata, size):
+    path = tiny_detector(tmp_path / "m.onnx", size=("h", "w"), metadata=metadata)
+    assert graph_inputs(normalise(load(path).proto))[0].shape == (-1, 3, size, size)
+
+
+def test_a_size_the_model_cannot_take_is_refused(tiny_model, tmp_path):
+    with pytest.raises(InvalidOption, match="fixed at 64x64"):
+        normalise(load(tiny_model).proto, (96, 96))
+    path = tiny_detector(tmp_path / "m.onnx", size=("h", "w"))
+    with pytest.raises(InvalidOption, match="multiples of 32"):
+        normalise(load(path).proto, (100, 100))
+
+
+def test_several_inputs_are_named(tmp_path):
+    add = helper.make_node("Add", ["images", "mask"], ["out"])
+    path = save(tmp_path / "m.onnx", [add], [IMAGE, ("mask", [1, 3, 8, 8])], [("out", IMAGE[1])])
+    with pytest.raises(UnsupportedModel, match=r"2 inputs .*'mask'"):
+        normalise(load(path).proto)
+
+
+@pytest.mark.parametrize("shape", [[1, 16], [1, 4, 8, 8], [3, 8, 8], [1, 1, 8, 8]])
+def test_an_input_that_is_no_picture_is_refused(tmp_path, shape):
+    path = save(tmp_path / "m.onnx", [relu()], [("images", shape)], [("out", shape)])
+    with pytest.raises(UnsupportedModel, match="images"):
+        normalise(load(path).proto)
+
+
+def test_control_flow_that_depends_on_the_picture_is_refused(tmp_path):
+    branches = {
+        f"{word}_branch": helper.make_graph(
+            [helper.make_node(op, ["images"], [f"{word}_out"])],
+            word,
+            [],
+            [helper.make_tensor_value_info(f"{word}_out", 1, IMAGE[1])],
+        )
+        for word, op in (("then", "Relu"), ("else", "Sigmoid"))
+    }
+    nodes = [
+        helper.make_node("ReduceMax", ["images"], ["top"], keepdims=0),
+        helper.make_node("Greater", ["top", "zero"], ["bright"]),
+        helper.make_node("If", ["bright"], ["out"], **branches),
+    ]
+    zero = constant("zero", np.float32(0))
+    path = save(tmp_path / "m.onnx", nodes, [IMAGE], [("out", IMAGE[1])], [zero])
+    with pytest.raises(UnsupportedModel, match="control flow"):
+        normalise(load(path).proto)
+
+
+def test_metadata_of_real_models_is_read_without_onnx(shared):
+    for path in sorted((shared / "models").glob("*.onnx")):
+        expected = {e.key: e.value for e in onnx.load(path).metadata_props}
+        assert read_metadata(path) == expected
+
+
+def test_metadata_of_a_cut_file_is_refused(tiny_model, tmp_path):
+    data = tiny_model.read_bytes()
+    assert read_metadata(tiny_model) == METADATA
+    for length in range(1, len(data), 997):
+        (tmp_path / "cut.onnx").write_bytes(data[:length])
+        try:  # a cut between two fields cannot be seen; anything else must be refused
+            read_metadata(tmp_path / "cut.onnx")
+        except InvalidModel:
+            continue

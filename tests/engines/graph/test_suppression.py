@@ -1,0 +1,149 @@
+"""Suppression inside the graph, of boxes that no picture has."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from tests.engines.opened import assert_identical
+from tests.engines.real import run
+from tests.engines.tiny import CLASSES, METADATA, constant
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.recognise import Recognition, open_head, recognise
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.graph.nms_tail import add_nms_tail
+from fovea_engines.graph.suppression import ROUNDS
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+
+SIDE = 128
+CELLS = 336
+PICTURE = np.zeros((1, 3, SIDE, SIDE), np.float32)
+
+
+def saying(raw: np.ndarray, opset: int = 19) -> onnx.ModelProto:
+    """A detector of YOLOv8's layout that says this of every picture: [1, 4 + classes, cells]."""
+    kind = helper.np_dtype_to_tensor_dtype(raw.dtype)
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["said"], ["out"])],
+        "saying",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, PICTURE.shape)],
+        [helper.make_tensor_value_info("out", kind, raw.shape)],
+        [constant("said", raw)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    helper.set_model_props(model, METADATA)
+    return model
+
+
+def recognised(model: onnx.ModelProto) -> Recognition:
+    return recognise(graph_inputs(model), graph_outputs(model), metadata_of(model))
+
+
+def both(raw: np.ndarray, conf: float = 0.25, iou: float = 0.7) -> tuple[Detections, Detections]:
+    """What the graph and what the host makes of an output, best 300."""
+    model = saying(raw)
+    head = open_head(recognised(model), graph_inputs(model), graph_outputs(model))
+    want = head.decode({"out": raw}, 0, PredictOptions(conf=conf, iou=iou))
+    after = add_nms_tail(model, recognised(model), iou=iou)
+    onnx.checker.check_model(model, full_check=True)
+    [rows] = run(model, PICTURE)
+    assert rows.dtype == np.float32
+    end = open_head(after, graph_inputs(model), graph_outputs(model))
+    return end.decode({"out": rows}, 0, PredictOptions(conf=conf)), want
+
+
+def crowd(seed: int, dtype: type = np.float32) -> np.ndarray:
+    """Boxes that lie over each other, some of them with equal scores."""
+    random = np.random.default_rng(seed)
+    centre = random.uniform(20, 60, (2, CELLS))
+    size = random.uniform(30, 40, (2, CELLS))
+    scores = random.uniform(0, 1, (CLASSES, CELLS)).round(2)
+    return np.concatenate([centre, size, scores])[None].astype(dtype)
+
+
+@pytest.mark.parametrize("iou", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crowd(seed, iou):
+    have, want = both(crowd(seed), iou=iou)
+    assert_identical(have, want)
+    assert len(want) > 1
+
+
+def test_float16_is_read():
+    have, want = both(crowd(0, np.float16))
+    assert_identical(have, want)
+
+
+def chain(links: int) -> np.ndarray:
+    """Boxes that each lie over the next one alone, the first best."""
+    raw = np.zeros((1, 4 + CLASSES, CELLS), np.float32)
+    raw[0, 0, :links] = np.arange(links)
+    raw[0, 1:4, :links] = 10
+    raw[0, 4, :links] = np.linspace(0.9, 0.5, links)
+    return raw
+
+
+def test_the_longest_chain_that_is_settled():
+    have, want = both(chain(ROUNDS + 1))
+    assert_identical(have, want)
+    assert len(want) == (ROUNDS + 2) // 2
+
+
+def test_a_longer_chain_costs_duplicates_and_never_a_box():
+    have, want = both(chain(30))
+    boxes = have.boxes.tolist()
+    assert all(box in boxes for box in want.boxes.tolist())
+    assert len(want) < len(have) < 30
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_broken_numbers(bad):
+    assert len(both(np.full_like(crowd(0), bad), conf=0.0)[0]) == 0
+    # Among scores and among boxes.
+    for rows in (slice(4, None), slice(4)):
+        raw = crowd(0)
+        raw[0, rows, ::5] = bad
+        assert_identical(*both(raw))
+
+
+def test_suppressed_rows_are_no_boxes():
+    model = saying(crowd(0))
+    add_nms_tail(model, recognised(model))
+    [rows] = run(model, PICTURE)
+    kept = int((rows[0, :, 4] > 0).sum())
+    assert 0 < kept < 300
+    assert not rows[0, kept:].any()
+    assert (np.diff(rows[0, :, 4]) <= 0).all()
+    assert_identical(*both(crowd(0), conf=0.0))
+
+
+def test_fewer_boxes_than_rows():
+    model = saying(crowd(0))
+    after = add_nms_tail(model, recognised(model), max_det=1000)
+    assert graph_outputs(model)[0].shape == (1, CELLS, 6)
+    assert f"{CELLS} rows" in after.reason
+    model = saying(crowd(0))
+    add_nms_tail(model, recognised(model), max_candidates=50)
+    assert graph_outputs(model)[0].shape == (1, 50, 6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"iou": -0.1}, {"iou": float("nan")}, {"max_candidates": 0}, {"max_candidates": 3841},
+     {"max_det": 0}, {"max_det": 1001}],
+)  # fmt: skip
+def test_options_out_of_their_range(options):
+    model = saying(crowd(0))
+    with pytest.raises(InvalidOption, match=next(iter(options))):
+        add_nms_tail(model, recognised(model), **options)
+
+
+def test_an_old_opset_and_a_dynamic_size_are_refused():
+    model = saying(crowd(0), opset=17)
+    with pytest.raises(UnsupportedModel, match="opset 17"):
+        add_nms_tail(model, recognised(model))
+    model = saying(crowd(0))
+    model.graph.output[0].type.tensor_type.shape.dim[2].ClearField("dim_value")
+    with pytest.raises(UnsupportedModel, match="--size"):
+        add_nms_tail(model, recognised(model))

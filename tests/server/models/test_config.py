@@ -1,0 +1,252 @@
+"""What a model's configuration says once its engine is open."""
+
+import json
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tests.server.registries import ADDER_CONFIG, adder, serving
+
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_server.dataplane.config_json import config_json
+from fovea_server.models.model import ServedModel
+
+DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo" / "digits.onnx"
+# The recordings are of a Python backend.
+VOLATILE = {"platform", "backend", "default_model_filename"}
+
+
+def loaded(repository: Path, name: str = "plus", **settings: object) -> ServedModel:
+    """A model that was served a moment ago."""
+    with serving(repository, **settings) as registry:
+        assert registry.reason == ""
+        return registry.find(name)
+
+
+def refused(repository: Path, **settings: object) -> str:
+    with serving(repository, **settings) as registry:
+        assert not registry.ready
+        return registry.reason.removeprefix("plus: ")
+
+
+def test_configurations_are_written_as_recorded(shared):
+    recordings = shared / "data" / "triton" / "golden-http.jsonl"
+    rows = [json.loads(line) for line in recordings.read_text().splitlines()]
+    recorded = {
+        row["request"]["path"].split("/")[3]: json.loads(row["body"])
+        for row in rows
+        if row["request"]["path"].endswith("/config") and row["status"] == 200
+    }
+    # That one was loaded with another configuration.
+    del recorded["simple_nobatch"]
+    with serving(shared / "data" / "triton" / "models") as registry:
+        for name, want in recorded.items():
+            have = json.loads(config_json(registry.find(name).config))
+            assert list(have) == list(want)
+            assert [have[k] for k in have if k not in VOLATILE] == [
+                want[k] for k in want if k not in VOLATILE
+            ]
+
+
+def test_all_is_filled_in_where_nothing_is_said(tmp_path):
+    adder(tmp_path, "plus", metadata={"names": "{0: 'cat'}"})
+    message = loaded(tmp_path).config
+    assert text_format.MessageToString(message, as_one_line=True) == (
+        'name: "plus" platform: "onnxruntime_onnx" version_policy { latest { num_versions: 1 } } '
+        'max_batch_size: 4 input { name: "X" data_type: TYPE_INT32 dims: 4 } '
+        'output { name: "Y" data_type: TYPE_INT32 dims: 4 } '
+        'instance_group { name: "plus" count: 1 kind: KIND_CPU } '
+        'default_model_filename: "model.onnx" dynamic_batching { preferred_batch_size: 4 } '
+        "optimization { input_pinned_memory { enable: true } "
+        "output_pinned_memory { enable: true } } "
+        'parameters { key: "metadata" value { string_value: '
+        "\"{\\'names\\': \\\"{0: \\'cat\\'}\\\"}\" } } "
+        'backend: "onnxruntime"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "config", "size", "dims"),
+    [
+        (("N", 4), "", 4, [4]),
+        (("N", 4), "max_batch_size: 2", 2, [4]),
+        (("N", "M", 4), "", 4, [-1, 4]),
+        ((3, 4), "", 0, [3, 4]),
+        ((1, 4), "", 0, [1, 4]),
+        ((1, 4), "max_batch_size: 1", 1, [4]),
+        (("N",), "", 4, [1]),
+        ((), "", 0, [1]),
+    ],
+)
+def test_shapes_say_whether_there_is_a_batch(tmp_path, shape, config, size, dims):
+    adder(tmp_path, "plus", shape=shape, config=config)
+    message = loaded(tmp_path).config
+    assert (message.max_batch_size, list(message.input[0].dims)) == (size, dims)
+    assert message.HasField("dynamic_batching") == (size > 1)
+    assert message.input[0].HasField("reshape") == (shape == ("N",))
+
+
+def test_what_is_said_stays(tmp_path):
+    adder(tmp_path, "plus", config='input { name: "X" data_type: TYPE_INT32 dims: -1 }')
+    message = loaded(tmp_path, default_max_batch_size=16).config
+    assert message.max_batch_size == 16
+    assert (list(message.input[0].dims), list(message.output[0].dims)) == ([-1], [4])
+
+
+def test_nothing_is_filled_in_where_that_is_asked(tmp_path):
+    adder(tmp_path, "plus")
+    assert "is not there, and nothing may be filled in" in refused(
+        tmp_path, disable_auto_complete_config=True
+    )
+    adder(tmp_path, "plus", config=ADDER_CONFIG)
+    assert loaded(tmp_path, disable_auto_complete_config=True).config.max_batch_size == 8
+    adder(tmp_path, "plus", config="max_batch_size: 8")
+    assert "says nothing of X" in refused(tmp_path, disable_auto_complete_config=True)
+
+
+def test_a_model_may_have_configurations_to_choose_from(tmp_path):
+    folder = adder(tmp_path, "plus", config="max_batch_size: 8")
+    (folder / "configs").mkdir()
+    (folder / "configs" / "small.pbtxt").write_text("max_batch_size: 2")
+    assert loaded(tmp_path, model_config_name="small").config.max_batch_size == 2
+    assert loaded(tmp_path, model_config_name="other").config.max_batch_size == 8
+
+
+def test_the_engine_file_may_have_any_name(tmp_path):
+    adder(tmp_path, "plus", file="v2.onnx", config='default_model_filename: "v2.onnx"')
+    assert loaded(tmp_path).config.default_model_filename == "v2.onnx"
+    (tmp_path / "plus" / "config.pbtxt").write_text('default_model_filename: "v3.onnx"')
+    assert "has no v3.onnx, which config.pbtxt names" in refused(tmp_path)
+
+
+def test_an_onnx_file_may_be_run_by_another_backend(tmp_path):
+    adder(tmp_path, "plus", config='backend: "openvino"')
+    message = loaded(tmp_path).config
+    assert (message.backend, message.platform, list(message.input[0].dims)) == ("openvino", "", [4])
+    adder(tmp_path, "plus", config='backend: "tensorrt"')
+    assert "is not for backend 'tensorrt' but for onnxruntime or openvino" in refused(tmp_path)
+
+
+def test_what_has_no_effect_is_told_in_one_line(tmp_path, caplog):
+    adder(
+        tmp_path,
+        "plus",
+        config="""\ufeff
+            optimization { execution_accelerators { gpu_execution_accelerator { name: "x" } } }
+            instance_group { gpus: [0, 1] kind: KIND_GPU rate_limiter { priority: 1 } }
+            parameters { key: "intra_op_thread_count" value { string_value: "2" } }
+            parameters { key: "of clients" value { string_value: "2" } }
+            model_transaction_policy { decoupled: true }""",
+    )
+    loaded(tmp_path)
+    [told] = [line for line in caplog.messages if "has no effect" in line]
+    assert told == (
+        "model plus: its configuration says what has no effect here: "
+        "optimization.execution_accelerators, instance_group.rate_limiter, instance_group.gpus "
+        "(one GPU is used), parameters.intra_op_thread_count, model_transaction_policy.decoupled "
+        "(a request has one answer)"
+    )
+
+
+def test_a_built_engine_says_its_own_batch(tmp_path):
+    build(BuildPlan(DEMO, "plus", tmp_path, max_batch=2))
+    written = loaded(tmp_path).config
+    (tmp_path / "plus" / "config.pbtxt").unlink()
+    derived = loaded(tmp_path).config
+    assert derived.max_batch_size == written.max_batch_size == 2
+    assert derived.input == written.input
+    (tmp_path / "plus" / "config.pbtxt").write_text("max_batch_size: 3")
+    assert "the engine takes 2 at most" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ('name: "minus"', "unexpected directory name 'plus' for model 'minus'"),
+        ('platform: "pytorch_libtorch"', "unexpected platform type 'pytorch_libtorch' for plus"),
+        ('backend: "python"', "backend 'python' of plus is not served"),
+        (
+            'platform: "tensorrt_plan"',
+            "unexpected 'platform' and 'backend' pair, got:tensorrt_plan, onnxruntime",
+        ),
+        (
+            ADDER_CONFIG + ADDER_CONFIG.replace("max_batch_size: 8", ""),
+            "'X' is described more than once for plus",
+        ),
+        ("max_batch_size: -1", "'max_batch_size' must be non-negative value for plus"),
+        (
+            "max_batch_size: 4 dynamic_batching { preferred_batch_size: 8 }",
+            "dynamic batching preferred size must be <= max batch size for plus",
+        ),
+        (
+            "dynamic_batching { priority_levels: 2 }",
+            "default priority level must be in range [1, 2] for plus",
+        ),
+        (
+            'input { name: "X" data_type: TYPE_INT32 }',
+            "model input 'X' must specify 'dims' for plus",
+        ),
+        (
+            'output { name: "Y" dims: 4 }',
+            "model output 'Y' must specify 'data_type' for plus",
+        ),
+        (
+            ADDER_CONFIG.replace("dims: [ 4 ]", "dims: [ 2 ] reshape { shape: [ 3 ] }", 1),
+            "model input 'X' has different size for dims and reshape for plus",
+        ),
+        ("ensemble_scheduling {}", "cannot be set for model 'plus' whose platform is not ensemble"),
+        ('platform: "ensemble"', "ensemble scheduling must be set for ensemble plus"),
+        ("batch_input { kind: BATCH_ELEMENT_COUNT }", "plus asks for batch_input, which is not"),
+        (
+            ADDER_CONFIG.replace("dims: [ 4 ]", "dims: [ 4 ] is_shape_tensor: true", 1),
+            "'X' of plus is a shape tensor, which is not served in batches",
+        ),
+        (
+            "response_cache { enable: true } sequence_batching {}",
+            "Response Cache does not currently support model plus with sequence batching",
+        ),
+    ],
+)
+def test_a_configuration_that_contradicts_itself_is_refused(tmp_path, config, told):
+    adder(tmp_path, "plus", config=config)
+    assert told in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "told"),
+    [
+        ('"X"', '"Z"', "unexpected inference input 'Z', allowed inputs are: X"),
+        ('"Y"', '"Z"', "unexpected inference output 'Z', allowed outputs are: Y"),
+        (
+            "INT32",
+            "FP32",
+            "unexpected datatype TYPE_INT32 for inference input 'X', expecting TYPE_FP32",
+        ),
+        (
+            "size: 8",
+            "size: 0",
+            "model 'plus', tensor 'X': the model expects 2 dimensions (shape [-1,4]) but the model "
+            "configuration specifies 1 dimensions (shape [4])",
+        ),
+        (
+            "dims: [ 4 ]",
+            "dims: [ 4, 1 ]",
+            "configuration specifies 3 dimensions (an initial batch dimension because "
+            "max_batch_size > 0 followed by the explicit tensor shape, making complete shape "
+            "[-1,4,1]). NOTE: ",
+        ),
+    ],
+)
+def test_a_configuration_that_the_engine_contradicts_is_refused(tmp_path, said, instead, told):
+    adder(tmp_path, "plus", config=ADDER_CONFIG.replace(said, instead, 1))
+    assert told in refused(tmp_path)
+
+
+def test_a_fixed_batch_cannot_be_batched(tmp_path):
+    adder(tmp_path, "plus", shape=(2, 4), config=ADDER_CONFIG)
+    assert "the first dimension must be -1; but shape expected by the model is [2,4]" in refused(
+        tmp_path
+    )
+    adder(tmp_path, "plus", shape=(2, 4), config="max_batch_size: 8")
+    assert "model does not support batching while non-zero max_batch_size" in refused(tmp_path)

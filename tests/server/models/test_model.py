@@ -1,0 +1,51 @@
+"""A model version that cannot be served says why."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_server.models.config.config import ModelConfig
+from fovea_server.models.model import ServedModel, State
+from fovea_server.settings import Settings
+
+DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo" / "digits.onnx"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    repository = tmp_path_factory.mktemp("repository")
+    build(BuildPlan(DEMO, "digits", repository, max_batch=2))
+    return repository / "digits" / "1"
+
+
+def nobody(name: str, version: int | None) -> ServedModel:
+    raise AssertionError("only ensembles ask for others")
+
+
+def loaded(folder: Path) -> ServedModel:
+    config = ModelConfig.read(folder.parent, "digits")
+    model = ServedModel("digits", 1, folder, Settings(), config, nobody)
+    model.load()
+    return model
+
+
+@pytest.mark.parametrize("max_batch", [10**9, 1025, 0, -1])
+def test_an_absurd_max_batch_in_the_card_is_named(folder, max_batch):
+    path = folder / "card.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_batch": max_batch}))
+    model = loaded(folder)
+    assert model.state is State.UNAVAILABLE
+    assert f"max_batch is {max_batch}, and must be from 1 to 1024" in model.reason
+
+
+def test_an_absurd_max_batch_size_of_a_plain_model_is_named(tmp_path):
+    folder = tmp_path / "digits" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(DEMO.read_bytes())
+    (folder.parent / "config.pbtxt").write_text("max_batch_size: 2000000000")
+    model = loaded(folder)
+    assert model.state is State.UNAVAILABLE
+    assert "correct max_batch_size in config.pbtxt" in model.reason

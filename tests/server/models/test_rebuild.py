@@ -1,0 +1,129 @@
+"""A server and an engine that another TensorRT has built."""
+
+import logging
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from tests.engines.fake_runtime import fake_gpu_machine
+from tests.engines.rtx_repository import OLD, rtx_version, tamper
+
+from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import ModelNotReady
+from fovea_server.models.model import ServedModel, State
+from fovea_server.models.registry import Registry
+from fovea_server.settings import Settings
+
+DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo" / "digits.onnx"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    repository = tmp_path_factory.mktemp("rebuild") / "repository"
+    rtx_version(repository, DEMO, "old")
+    build(BuildPlan(DEMO, "other", repository))
+    return repository
+
+
+@pytest.fixture
+def repository(built, tmp_path, monkeypatch) -> ModelRepository:
+    """With the model "old" of another TensorRT, and "other" that needs none."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = shutil.copytree(built, tmp_path / "repository")
+    tamper(root / "old" / "1", backend_version=OLD)
+    return ModelRepository(root)
+
+
+def card(repository: ModelRepository) -> EngineCard:
+    return EngineCard.read(repository.folder("old") / "card.json")
+
+
+@pytest.fixture
+def start(repository):
+    """Start to load the repository; in the end everything is unloaded."""
+    registries = []
+
+    def start(**settings: object) -> Registry:
+        registries.append(Registry(Settings(model_repository=repository.root, **settings)))
+        registries[-1].start()
+        return registries[-1]
+
+    yield start
+    for registry in registries:
+        registry.close()
+
+
+def wait(registry: Registry, name: str, state: State) -> ServedModel:
+    turn = threading.Event()
+    for _ in range(600):
+        if registry.reason != "the repository is being read" and (
+            registry.get(name).state is state
+        ):
+            return registry.get(name)
+        turn.wait(0.05)
+    pytest.fail(f"{name} is {registry.get(name).state}: {registry.reason}")
+
+
+def test_without_leave_it_is_not_ready_and_says_why(repository, start):
+    registry = start()
+    old = wait(registry, "old", State.UNAVAILABLE)
+    wait(registry, "other", State.READY)
+    assert f"was built with tensorrt-rtx {OLD} for compute capability 80" in old.reason
+    assert "`fovea serve --rebuild`" in old.reason
+    assert registry.reason == f"old: {old.reason}"
+    with pytest.raises(ModelNotReady, match=OLD):
+        _ = old.pipeline
+    assert card(repository).backend_version == OLD
+
+
+def test_it_is_rebuilt_while_others_are_served(repository, start, caplog, tmp_path):
+    caplog.set_level(logging.INFO)
+    with fake_gpu_machine() as machine:
+        machine.model = shutil.copy(repository.folder("old") / "prepared.onnx", tmp_path)
+        with repository.hold("old"):  # so that it cannot be over before it is looked at
+            registry = start(rebuild=True)
+            wait(registry, "other", State.READY)
+            old = registry.get("old")
+            assert old.state is State.LOADING
+            assert old.reason.startswith("it is being rebuilt: the engine was built with")
+        wait(registry, "old", State.READY)
+        assert registry.reason == ""
+        assert mismatch(card(repository)) is None
+        assert old.pipeline.engine.card == card(repository)
+        registry.close()
+    [told] = [m for m in caplog.messages if "it is being rebuilt" in m]
+    assert (
+        f"model old version 1: it is being rebuilt: the engine was built with tensorrt-rtx {OLD}"
+        in told
+    )
+    assert "its last build took" in told
+
+
+def test_a_rebuild_that_fails_says_why(repository, start):
+    (repository.folder("old") / "prepared.onnx").unlink()
+    registry = start(rebuild=True)
+    wait(registry, "other", State.READY)
+    old = wait(registry, "old", State.UNAVAILABLE)
+    assert "prepared.onnx is not there" in old.reason
+
+
+def test_a_server_that_stops_does_not_wait_for_a_rebuild(repository, start):
+    with repository.hold("old"):
+        registry = start(rebuild=True)
+        wait(registry, "other", State.READY)
+        for model in registry:
+            model.cancel()
+    old = wait(registry, "old", State.UNAVAILABLE)
+    assert "TensorRT gives no plan" in old.reason
+    assert card(repository).backend_version == OLD
+
+
+def test_the_environment_may_allow_it(monkeypatch):
+    assert not Settings().rebuild
+    monkeypatch.setenv("FOVEA_REBUILD", "1")
+    assert Settings().rebuild
