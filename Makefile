@@ -10,7 +10,7 @@ PORT   ?= 8000
 .PHONY: help run test lint test-images test-bare clean
 
 help:
-	@echo "make run    build the demo engine, serve it, send it a picture, go on serving"
+	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
 	@echo "make test   run every check: ruff, mypy, import-linter, pytest"
 	@echo "make lint   the checks without pytest"
 	@echo "make test-images  build the container images, and run them and 'make run' in containers"

@@ -24,7 +24,7 @@ from fovea_engines.backends.cuda.letterbox import LetterboxKernel, compile_lette
 from fovea_engines.backends.cuda.nvrtc import compile_cuda
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_preprocess.letterbox import LetterboxMap, fit
-from fovea_preprocess.placed import PlacedPicture
+from fovea_preprocess.placed import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 
 SPECS = {
@@ -32,7 +32,7 @@ SPECS = {
     "float16 NCHW": PreprocessSpec(640, 640, dtype="float16"),
     "float32 NCHW": PreprocessSpec(640, 640),
 }
-PICTURE = (1080, 1920, 3)
+IMAGE = (1080, 1920, 3)
 BATCHES = 24
 CHAIN = 20
 COPY = """
@@ -48,8 +48,8 @@ class Slot:
     """A stream with all that one batch needs on its way through the letterbox."""
 
     def __init__(self, device: Device, image: bytes, spec: PreprocessSpec, rows: int) -> None:
-        pixels = np.random.default_rng(0).integers(0, 256, PICTURE, np.uint8)
-        picture = PlacedPicture(pixels, fit(spec, PICTURE[1], PICTURE[0]))
+        pixels = np.random.default_rng(0).integers(0, 256, IMAGE, np.uint8)
+        image = PlacedImage(pixels, fit(spec, IMAGE[1], IMAGE[0]))
         self.device, self.rows = device, rows
         self.stream, self.kernel = device.stream(), LetterboxKernel(device, image, spec)
         self.staging = device.pinned(packed_size(rows, rows * pixels.nbytes))
@@ -58,11 +58,11 @@ class Slot:
             rows * int(np.prod(spec.row_shape)) * np.dtype(spec.dtype).itemsize
         )
         self.result = device.pinned(self.batch.size)
-        self.kernel.pack([picture] * rows, rows, self.staging)
+        self.kernel.pack([image] * rows, rows, self.staging)
         self.copy_in()
 
     def copy_in(self) -> None:
-        """Enqueue the copy of the pictures to the GPU."""
+        """Enqueue the copy of the images to the GPU."""
         self.device.copy_in(self.staged, self.staging, self.staged.size, self.stream)
 
     def letterbox(self) -> None:
@@ -110,7 +110,7 @@ def best_ms(device: Device, stream: Stream, work: Callable[[], None], rounds: in
 
 
 def least_bytes(box: LetterboxMap, batch_row: int) -> int:
-    """What must cross the memory bus for one picture: the lines it is read from, and its row."""
+    """What must cross the memory bus for one image: the lines it is read from, and its row."""
     lines = min(box.source_height, 2 * box.scaled_height)
     return lines * box.source_width * 3 + batch_row
 
@@ -135,7 +135,7 @@ def steps(device: Device, copy: Kernel, rows: int, rounds: int) -> dict[str, dic
             copy_in = best_ms(device, slot.stream, slot.copy_in, rounds)
             kernel = best_ms(device, slot.stream, slot.letterbox, rounds)
             copy_out = best_ms(device, slot.stream, slot.copy_out, rounds)
-            box = fit(spec, PICTURE[1], PICTURE[0])
+            box = fit(spec, IMAGE[1], IMAGE[0])
             size = rows * least_bytes(box, slot.batch.size // rows)
             figures[name] = {
                 "copy_in_gb_s": slot.staged.size / copy_in / 1e6,
@@ -212,7 +212,7 @@ def report(device: Device, rows: int, rounds: int) -> dict[str, object]:
             "gpu": device.name,
             "capability": ".".join(map(str, device.capability)),
             "rows": rows,
-            "picture": PICTURE,
+            "image": IMAGE,
             "steps": steps(device, copy, rows, rounds),
             "overlap": overlap(device, rows, rounds),
             f"launches_{CHAIN}": launches(device, copy, rounds),
@@ -235,7 +235,7 @@ def show(figures: dict[str, object], indent: str = "") -> None:
 def main() -> None:
     """Measures everything and prints it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=32, help="pictures in a batch")
+    parser.add_argument("--rows", type=int, default=32, help="images in a batch")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python benchmarks/postprocess.py [--rounds 40] [--json]
 
-"picture" has four objects a picture, as real outputs have: 60 cells over the threshold, a tail of
+"image" has four objects an image, as real outputs have: 60 cells over the threshold, a tail of
 low scores everywhere. "crowd" has 100 objects, 1500 cells over it. The batches are [8,84,8400]
 and [8,25200,85] float32. The ratio to `array.max()` over the same rows, timed in turn with each
 decode, is what can be compared between machines; milliseconds cannot.
@@ -92,7 +92,7 @@ def main() -> None:
     makers = {"yolov8": yolov8_batch, "yolov5": yolov5_batch}
     cases = []
     for family, make in makers.items():
-        for kind, objects in (("picture", 4), ("crowd", 100)):
+        for kind, objects in (("image", 4), ("crowd", 100)):
             batch = make(objects)
             for conf in (0.25, 0.001):
                 figures = measure(family, batch, conf, arguments.rounds)

@@ -2,7 +2,7 @@
 
     python benchmarks/preprocess.py [IMAGE] [--size 640] [--rounds 60] [--json]
 
-The picture is IMAGE, encoded again in each format, or a made one of 1080x810. One thread. The
+The image is IMAGE, encoded again in each format, or a made one of 1080x810. One thread. The
 ratio to `memcpy` of a float32 row [3, size, size], timed in turn with each step, is what can be
 compared between machines; milliseconds cannot.
 """
@@ -27,7 +27,7 @@ from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 
-def made_picture() -> NDArray[np.uint8]:
+def made_image() -> NDArray[np.uint8]:
     """Smooth shapes with grain, RGB [1080, 810, 3]: compresses about as a photograph does."""
     rows, columns = np.mgrid[0:1080, 0:810]
     waves = np.stack([np.sin(rows / a) + np.cos(columns / a) for a in (80, 40, 9)], axis=-1)
@@ -36,7 +36,7 @@ def made_picture() -> NDArray[np.uint8]:
 
 
 def decoders(pixels: NDArray[np.uint8], original: bytes | None) -> dict[str, Callable[[], object]]:
-    """One decoding of the picture in every format; the file as it is for JPEG, where given."""
+    """One decoding of the image in every format; the file as it is for JPEG, where given."""
     steps: dict[str, Callable[[], object]] = {}
     for form in ("JPEG", "PNG", "WEBP", "BMP", "TIFF"):
         buffer = io.BytesIO()
@@ -47,7 +47,7 @@ def decoders(pixels: NDArray[np.uint8], original: bytes | None) -> dict[str, Cal
 
 
 def letterboxes(pixels: NDArray[np.uint8], size: int) -> dict[str, Callable[[], object]]:
-    """The picture into a row of every dtype and layout."""
+    """The image into a row of every dtype and layout."""
     steps: dict[str, Callable[[], object]] = {}
     base = PreprocessSpec(size, size)
     for spec in (
@@ -89,13 +89,13 @@ def measure(step: Callable[[], object], size: int, rounds: int) -> dict[str, flo
 def main() -> None:
     """Measures every step and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("image", nargs="?", type=Path, help="a picture file")
+    parser.add_argument("image", nargs="?", type=Path, help="an image file")
     parser.add_argument("--size", type=int, default=640, help="side of the input, pixels")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     original = arguments.image.read_bytes() if arguments.image else None
-    pixels = decode_image(original).pixels if original else made_picture()
+    pixels = decode_image(original).pixels if original else made_image()
     steps = decoders(pixels, original) | letterboxes(pixels, arguments.size)
     results = {
         name: measure(step, arguments.size, arguments.rounds) for name, step in steps.items()

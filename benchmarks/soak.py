@@ -151,9 +151,9 @@ def soak(models: Path, requests: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         with serving(models, Path(folder)) as (process, http_port, grpc_port):
             server = psutil.Process(process.pid)
-            picture = (DEMO / "scene-1.jpg").read_bytes()
+            image = (DEMO / "scene-1.jpg").read_bytes()
             adder = (models / "simple" / "1" / "model.onnx").read_bytes()
-            load = MixedLoad(http_port, grpc_port, http_requests(picture, DEMO_MODEL), adder)
+            load = MixedLoad(http_port, grpc_port, http_requests(image, DEMO_MODEL), adder)
             for _ in range(PARTS):
                 with shared_region(http_port):
                     uvloop.run(load.run(math.ceil(requests / PARTS)))

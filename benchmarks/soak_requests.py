@@ -41,12 +41,12 @@ class Request:
     holds: bytes
 
 
-def http_requests(picture: bytes, picture_model: str) -> list[Request]:
+def http_requests(image: bytes, image_model: str) -> list[Request]:
     """One of each kind over HTTP; the frequent kinds more than once, with numbers of their own.
 
     Args:
-        picture: an encoded one.
-        picture_model: what finds something on it.
+        image: an encoded one.
+        image_model: what finds something on it.
     """
     numbers = np.arange(16, dtype=np.int32).reshape(1, 16)
     ones = np.ones((1, 16), np.int32)
@@ -62,13 +62,13 @@ def http_requests(picture: bytes, picture_model: str) -> list[Request]:
     asked = {"inputs": [_described("INPUT0", "BYTES", (1, 3), data=words)]}
     requests += [_post("identity_bytes/infer", asked, holds=orjson.dumps(words))]
     requests += [*_faults(numbers, ones), *_looks()]
-    head = f"POST /v1/models/{picture_model}/predict"
-    pictures = [
-        Request(message(head, picture), 200, b'"score"'),
-        _picture_tensor(picture_model, picture),
+    head = f"POST /v1/models/{image_model}/predict"
+    images = [
+        Request(message(head, image), 200, b'"score"'),
+        _image_tensor(image_model, image),
     ]
-    # A picture costs as much as a hundred of the others.
-    return 8 * requests + pictures
+    # An image costs as much as a hundred of the others.
+    return 8 * requests + images
 
 
 def grpc_requests() -> list[Request]:
@@ -159,8 +159,8 @@ def _many_strings() -> Request:
     return _bytes("identity_bytes", "INPUT0", (1, 1000), data, data)
 
 
-def _picture_tensor(model: str, picture: bytes) -> Request:
-    data = len(picture).to_bytes(4, "little") + picture
+def _image_tensor(model: str, image: bytes) -> Request:
+    data = len(image).to_bytes(4, "little") + image
     return _bytes(model, "images", (1, 1), data, b"num_detections")
 
 

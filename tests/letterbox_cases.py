@@ -5,12 +5,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from fovea_preprocess.compiled import decode_image
 
 from fovea_engines.backends.cuda.base import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel, packed_size
-from fovea_preprocess.image import decode_image
 from fovea_preprocess.letterbox import fit
-from fovea_preprocess.placed import PlacedPicture
+from fovea_preprocess.placed import PlacedImage
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -33,11 +33,11 @@ SPECS = {
 SIZES = [(1, 1), (7, 5), (640, 640), (1280, 720), (37, 2000), (40000, 40), (417, 415)]
 
 
-def real_pictures(shared: Path) -> list[np.ndarray]:
+def real_images(shared: Path) -> list[np.ndarray]:
     """Photographs upright and lying, one of them shrunk by half and enlarged as well."""
     files = [shared / "data" / "bus.jpg", *sorted((shared / "data/coco64/val").iterdir())[:5]]
-    pictures = [decode_image(file.read_bytes()).pixels for file in files]
-    return [*pictures, pictures[0][::2, ::2], cv2.resize(pictures[1], (2200, 1300))]
+    images = [decode_image(file.read_bytes()).pixels for file in files]
+    return [*images, images[0][::2, ::2], cv2.resize(images[1], (2200, 1300))]
 
 
 def noise() -> list[np.ndarray]:
@@ -46,23 +46,23 @@ def noise() -> list[np.ndarray]:
     return [random.integers(0, 256, (high, wide, 3), np.uint8) for wide, high in SIZES]
 
 
-def placed(spec: PreprocessSpec, pictures: Sequence[np.ndarray]) -> list[PlacedPicture]:
-    """Pictures as they are, of whatever size."""
-    return [PlacedPicture(p, fit(spec, p.shape[1], p.shape[0])) for p in pictures]
+def placed(spec: PreprocessSpec, images: Sequence[np.ndarray]) -> list[PlacedImage]:
+    """Images as they are, of whatever size."""
+    return [PlacedImage(p, fit(spec, p.shape[1], p.shape[0])) for p in images]
 
 
 def letterboxed(
-    device: Device, image: bytes, spec: PreprocessSpec, pictures: Sequence[np.ndarray], rows: int
+    device: Device, compiled: bytes, spec: PreprocessSpec, images: Sequence[np.ndarray], rows: int
 ) -> np.ndarray:
-    """The batch that the kernel makes of pictures."""
+    """The batch that the kernel makes of images."""
     batch = np.empty((rows, *spec.row_shape), spec.dtype)
     with device.current():
-        stream, kernel = device.stream(), LetterboxKernel(device, image, spec)
-        staging = device.pinned(packed_size(rows, sum(p.nbytes for p in pictures)))
+        stream, kernel = device.stream(), LetterboxKernel(device, compiled, spec)
+        staging = device.pinned(packed_size(rows, sum(p.nbytes for p in images)))
         staged, made = device.alloc(staging.array.size), device.alloc(batch.nbytes)
         result = device.pinned(batch.nbytes)
         try:
-            size = kernel.pack(placed(spec, pictures), rows, staging)
+            size = kernel.pack(placed(spec, images), rows, staging)
             device.copy_in(staged, staging, size, stream)
             kernel(stream, staged, rows, made)
             device.copy_out(result, made, batch.nbytes, stream)
@@ -75,13 +75,13 @@ def letterboxed(
 
 
 def differences(
-    batch: np.ndarray, spec: PreprocessSpec, pictures: Sequence[np.ndarray]
+    batch: np.ndarray, spec: PreprocessSpec, images: Sequence[np.ndarray]
 ) -> Iterator[np.ndarray]:
     """How far each row is from the host's, in grey levels."""
     host = Preprocessor(spec)
     levels = np.ones(3) if spec.dtype == "uint8" else np.array(spec.std) / spec.scale
     levels = levels[:, None, None] if spec.layout == "NCHW" else levels
-    for row, picture in zip(batch, pictures, strict=True):
+    for row, image in zip(batch, images, strict=True):
         wanted = np.empty(spec.row_shape, spec.dtype)
-        host(picture, wanted)
+        host(image, wanted)
         yield np.abs(row.astype(np.float64) - wanted.astype(np.float64)) * levels

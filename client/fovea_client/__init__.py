@@ -6,7 +6,7 @@ with Client("http://127.0.0.1:8000") as client:
 """
 
 from fovea_client._client import Client
-from fovea_client._requests import PictureFormat, PredictOptions
+from fovea_client._requests import ImageFormat, PredictOptions
 from fovea_client.errors import (
     ConnectionFailed,
     FoveaClientError,
@@ -33,12 +33,12 @@ __all__ = [
     "Detection",
     "FoveaClientError",
     "ImageError",
+    "ImageFormat",
     "ImageResult",
     "ImageSource",
     "Model",
     "ModelSummary",
     "ModelVersion",
-    "PictureFormat",
     "PredictOptions",
     "Prediction",
     "QueueFull",

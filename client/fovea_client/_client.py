@@ -10,7 +10,7 @@ from typing import Self, TypeVar, Unpack
 import httpx
 
 from fovea_client import _requests, _responses, _retry
-from fovea_client._requests import PictureFormat, PredictOptions, Request
+from fovea_client._requests import ImageFormat, PredictOptions, Request
 from fovea_client._responses import Response
 from fovea_client.errors import ConnectionFailed, FoveaClientError
 from fovea_client.images import ImageSource, image_bytes
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 
 class Client:
-    """Sends pictures to a Fovea server; keeps its connections, so make one and share it.
+    """Sends images to a Fovea server; keeps its connections, so make one and share it.
 
     May be used from several threads at once, and as a context manager.
 
@@ -44,7 +44,7 @@ class Client:
     def predict(
         self, model: str, image: ImageSource, **options: Unpack[PredictOptions]
     ) -> Prediction:
-        """Find the objects in one picture; they are in `detections` of the result.
+        """Find the objects in one image; they are in `detections` of the result.
 
         Args:
             model: name of the model.
@@ -62,9 +62,9 @@ class Client:
     def predict_many(
         self, model: str, images: Iterable[ImageSource], **options: Unpack[PredictOptions]
     ) -> Prediction:
-        """Find the objects in several pictures with one request.
+        """Find the objects in several images with one request.
 
-        Answers come in order; a bad picture among good ones fails only itself, as an
+        Answers come in order; a bad image among good ones fails only itself, as an
         `ImageError` in its place. Arguments and errors are those of `predict`.
         """
         request = _requests.predict(model, [image_bytes(image) for image in images], **options)
@@ -74,15 +74,15 @@ class Client:
         self,
         model: str,
         image: ImageSource,
-        format: PictureFormat = "image/jpeg",
+        format: ImageFormat = "image/jpeg",
         **options: Unpack[PredictOptions],
     ) -> bytes:
-        """The picture with its detections drawn in, encoded as `format`.
+        """The image with its detections drawn in, encoded as `format`.
 
         The other arguments and the errors are those of `predict`.
         """
         request = _requests.predict(model, [image_bytes(image)], accept=format, **options)
-        return self._ask(request, _responses.picture)
+        return self._ask(request, _responses.image)
 
     def models(self) -> tuple[ModelSummary, ...]:
         """The models that the server serves, and those that it could not load; by name.

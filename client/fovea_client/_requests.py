@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 from urllib.parse import quote, urlencode
 
-PictureFormat = Literal["image/jpeg", "image/png"]
+ImageFormat = Literal["image/jpeg", "image/png"]
 
 
 class PredictOptions(TypedDict, total=False):
@@ -21,7 +21,7 @@ class PredictOptions(TypedDict, total=False):
         conf: least score of a detection, 0 to 1.
         iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
         classes: names or ids of the classes to keep, or text with commas such as "person,5".
-        max_det: most detections a picture, from 1 up.
+        max_det: most detections an image, from 1 up.
         agnostic: suppress across classes as well.
         timeout_ms: how long the server may take before it gives the request up, milliseconds.
     """
@@ -56,7 +56,7 @@ def predict(
     model: str,
     images: Sequence[bytes],
     *,
-    accept: PictureFormat | Literal["application/json"] = "application/json",
+    accept: ImageFormat | Literal["application/json"] = "application/json",
     version: int | str | None = None,
     conf: float | None = None,
     iou: float | None = None,
@@ -65,16 +65,16 @@ def predict(
     agnostic: bool | None = None,
     timeout_ms: float | None = None,
 ) -> Request:
-    """Ask for the detections in encoded pictures, or for one picture with them drawn in.
+    """Ask for the detections in encoded images, or for one image with them drawn in.
 
-    One picture goes as the raw body, several as multipart in their order. The options are those
+    One image goes as the raw body, several as multipart in their order. The options are those
     of `PredictOptions`.
 
     Raises:
-        ValueError: there are no pictures.
+        ValueError: there are no images.
     """
     if not images:
-        raise ValueError("there is no picture to send")
+        raise ValueError("there is no image to send")
     options = {
         "conf": conf,
         "iou": iou,
@@ -127,7 +127,7 @@ def ready(model: str | None = None) -> Request:
 
 
 def _multipart(images: Sequence[bytes]) -> tuple[str, bytes]:
-    # 128 random bits: no picture contains its own boundary, so the bodies need no search.
+    # 128 random bits: no image contains its own boundary, so the bodies need no search.
     boundary = secrets.token_hex(16)
     pieces: list[bytes] = []
     for index, image in enumerate(images):

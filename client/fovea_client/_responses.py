@@ -76,17 +76,17 @@ def model(response: Response) -> Model:
         return Model(**given | {"labels": None if labels is None else tuple(labels)})
 
 
-def picture(response: Response) -> bytes:
-    """Read the answer to a request for an annotated picture: its encoded bytes.
+def image(response: Response) -> bytes:
+    """Read the answer to a request for an annotated image: its encoded bytes.
 
     Raises:
         ServerError: the server refused or failed.
-        UnexpectedAnswer: the answer is no picture.
+        UnexpectedAnswer: the answer is no image.
     """
     raise_for_status(response)
     kind = response.headers.get("content-type", "nothing")
     if not kind.startswith("image/"):
-        raise UnexpectedAnswer(f"asked for a picture, but the answer is {kind}")
+        raise UnexpectedAnswer(f"asked for an image, but the answer is {kind}")
     return response.body
 
 

@@ -1,4 +1,4 @@
-"""Turns what a caller calls a picture into the bytes that are sent."""
+"""Turns what a caller calls an image into the bytes that are sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INFO_HEADER = struct.Struct("<IiiHHIIiiII")
 
 
 def image_bytes(image: ImageSource) -> bytes:
-    """The bytes of a picture file.
+    """The bytes of an image file.
 
     Args:
         image: encoded bytes, a path, a file open for binary reading, or pixels as uint8
@@ -40,7 +40,7 @@ def image_bytes(image: ImageSource) -> bytes:
             return data
         raise TypeError("the file must be open for binary reading: open(path, 'rb')")
     raise TypeError(
-        f"a picture is bytes, a path, a binary file or a uint8 array, not {type(image).__name__}"
+        f"an image is bytes, a path, a binary file or a uint8 array, not {type(image).__name__}"
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Corners of an upright box, in pixels of the upright original picture."""
+    """Corners of an upright box, in pixels of the upright original image."""
 
     x1: float
     y1: float
@@ -50,10 +50,10 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """What was found in one picture.
+    """What was found in one image.
 
     Attributes:
-        width: of the upright picture, pixels.
+        width: of the upright image, pixels.
         height: likewise.
         orientation: EXIF orientation that was applied, 1 to 8.
         detections: best first; empty when nothing was found, or for a model with `tensors`.
@@ -69,7 +69,7 @@ class ImageResult:
 
 @dataclass(frozen=True, slots=True)
 class ImageError:
-    """Why one picture among several has no result.
+    """Why one image among several has no result.
 
     Attributes:
         code: stable word for programs, e.g. "invalid_image".
@@ -100,7 +100,7 @@ class Prediction:
         model: name of the model that answered.
         version: its version.
         task: e.g. "detect".
-        images: one entry per picture, in the order they were sent.
+        images: one entry per image, in the order they were sent.
         timing_ms: where the time went.
     """
 
@@ -112,7 +112,7 @@ class Prediction:
 
     @property
     def image(self) -> ImageResult:
-        """The result of a request that carried one picture.
+        """The result of a request that carried one image.
 
         Raises:
             ValueError: the request carried several; go through `images` instead.
@@ -120,9 +120,9 @@ class Prediction:
         match self.images:
             case (ImageResult() as only,):
                 return only
-        raise ValueError(f"the answer is for {len(self.images)} pictures: go through `images`")
+        raise ValueError(f"the answer is for {len(self.images)} images: go through `images`")
 
     @property
     def detections(self) -> tuple[Detection, ...]:
-        """The detections of a request that carried one picture; raises as `image` does."""
+        """The detections of a request that carried one image; raises as `image` does."""
         return self.image.detections

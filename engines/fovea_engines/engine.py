@@ -16,7 +16,7 @@ from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
-from fovea_engines.session import Array, Closing, PictureSession, Session
+from fovea_engines.session import Array, Closing, ImageSession, Session
 from fovea_engines.triton_engine import PlainChoice, open_plain
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap
@@ -31,8 +31,8 @@ class Engine(Closing):
     Attributes:
         card: what it was built from; derived on the fly where the version folder has none.
         session: the runtime's part; `infer` takes and gives arrays.
-        pictures: the session, where its device letterboxes; None elsewhere.
-        preprocessor: None when the model takes no pictures.
+        images: the session, where its device letterboxes; None elsewhere.
+        preprocessor: None when the model takes no images.
         head: None when the engine serves tensors only.
         labels: class names by id; None where unknown.
     """
@@ -40,7 +40,7 @@ class Engine(Closing):
     def __init__(self, card: EngineCard, session: Session) -> None:
         self.card = card
         self.session = session
-        self.pictures = session if isinstance(session, PictureSession) else None
+        self.images = session if isinstance(session, ImageSession) else None
         self.labels = card.labels
         self.preprocessor = None if card.preprocess is None else Preprocessor(card.preprocess)
         self.head = None
@@ -83,7 +83,7 @@ class Engine(Closing):
 
     @property
     def rows(self) -> int:
-        """Most pictures that one call may carry."""
+        """Most images that one call may carry."""
         return max(1, self.session.max_batch)
 
     def resolve(self, options: PredictOptions) -> PredictOptions:
@@ -95,7 +95,7 @@ class Engine(Closing):
         return resolve_classes(options, self.labels, self.card.name)
 
     def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
-        """Find what is in one picture.
+        """Find what is in one image.
 
         Args:
             pixels: uint8 [height, width, 3], RGB, upright.
@@ -115,24 +115,24 @@ class Engine(Closing):
         return Detections(back.boxes_to_source(found.boxes), found.scores, found.class_ids)
 
     def outputs_of(self, pixels: NDArray[np.uint8]) -> dict[str, Array]:
-        """The raw outputs for one picture, [1, ...].
+        """The raw outputs for one image, [1, ...].
 
         Args:
             pixels: uint8 [height, width, 3], RGB, upright.
 
         Raises:
-            UnsupportedModel: the model takes no pictures.
+            UnsupportedModel: the model takes no images.
         """
         if self.preprocessor is None:
-            raise UnsupportedModel(f"{self.card.name} takes no pictures; use session.infer")
+            raise UnsupportedModel(f"{self.card.name} takes no images; use session.infer")
         return self._run(self.preprocessor, pixels)[0]
 
     def _run(
         self, preprocessor: Preprocessor, pixels: NDArray[np.uint8]
     ) -> tuple[dict[str, Array], LetterboxMap]:
-        if self.pictures is not None:
-            picture, back = self.pictures.place(pixels)
-            return self.pictures.infer_pictures([picture]), back
+        if self.images is not None:
+            image, back = self.images.place(pixels)
+            return self.images.infer_images([image]), back
         batch = np.empty((1, *preprocessor.spec.row_shape), preprocessor.spec.dtype)
         back = preprocessor(pixels, batch[0])
         return self.session.infer({self.card.inputs[0].name: batch}), back

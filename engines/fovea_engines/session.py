@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedPicture
+from fovea_preprocess.placed import PlacedImage
 
 Array = NDArray[Any]
 
@@ -117,26 +117,26 @@ class Session(Protocol):
 
 
 @runtime_checkable
-class PictureSession(Session, Protocol):
-    """A session whose device letterboxes pictures by itself; `infer` takes rows as ever."""
+class ImageSession(Session, Protocol):
+    """A session whose device letterboxes images by itself; `infer` takes rows as ever."""
 
-    def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedPicture, LetterboxMap]:
-        """Make a picture ready; any number of threads may.
+    def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
+        """Make an image ready; any number of threads may.
 
         Args:
             pixels: uint8 [h, w, 3], RGB, upright; kept, and not copied unless they are more than
                 the device has room for.
 
         Returns:
-            What `infer_pictures` takes, and the map from `pixels` to the model's input.
+            What `infer_images` takes, and the map from `pixels` to the model's input.
         """
         ...
 
-    def infer_pictures(self, pictures: Sequence[PlacedPicture]) -> dict[str, Array]:
-        """Run one batch of pictures.
+    def infer_images(self, images: Sequence[PlacedImage]) -> dict[str, Array]:
+        """Run one batch of images.
 
         Args:
-            pictures: of `place`, at most `max_batch`.
+            images: of `place`, at most `max_batch`.
 
         Returns:
             As `infer`.

@@ -71,7 +71,7 @@ def open_plain(
 
 
 def _has_batch(session: Session) -> bool:
-    """Whether the first dimension of every tensor can be a batch of pictures or rows."""
+    """Whether the first dimension of every tensor can be a batch of images or rows."""
     first = {spec.shape[:1] for spec in (*session.inputs, *session.outputs)}
     return first in ({(-1,)}, {(1,)})
 
@@ -127,7 +127,7 @@ def _card(
 def _preprocess(
     family: str | None, inputs: tuple[TensorSpec, ...], metadata: dict[str, str]
 ) -> PreprocessSpec | None:
-    # A graph that takes so many pictures at once, never fewer, takes none one by one.
+    # A graph that takes so many images at once, never fewer, takes none one by one.
     if len(inputs) != 1 or inputs[0].shape[:1] not in ((-1,), (1,)):
         return None
     try:
@@ -135,5 +135,5 @@ def _preprocess(
     except UnsupportedModel:
         if family is not None:
             raise
-        # Any model may lie in a plain repository; one that takes no pictures is still served.
+        # Any model may lie in a plain repository; one that takes no images is still served.
         return None

@@ -2,7 +2,7 @@
 
     FoveaError
     ├── InvalidRequest          the request or command cannot be understood
-    │   ├── InvalidImage        the bytes are not a whole picture in a known format
+    │   ├── InvalidImage        the bytes are not a whole image in a known format
     │   │   └── ImageTooLarge   more bytes or pixels than the limit
     │   ├── InvalidOption       an option is unknown or out of its range
     │   ├── MethodNotAllowed    an address that does not take this method of HTTP
@@ -58,13 +58,13 @@ class InvalidRequest(FoveaError):
 
 
 class InvalidImage(InvalidRequest):
-    """The bytes are not a whole picture in a known format."""
+    """The bytes are not a whole image in a known format."""
 
     code = "invalid_image"
 
 
 class ImageTooLarge(InvalidImage):
-    """The picture has more bytes or pixels than the limit; found before it is decoded."""
+    """The image has more bytes or pixels than the limit; found before it is decoded."""
 
     code = "image_too_large"
 

@@ -1,4 +1,4 @@
-"""Bytes to an upright RGB picture."""
+"""Bytes to an upright RGB image."""
 
 from __future__ import annotations
 
@@ -72,19 +72,19 @@ with suppress(AttributeError):
     _pillow.TIFFSetErrorHandler(None)
     _pillow.TIFFSetWarningHandler(None)
 
-# libjpeg's words for a few stray bytes after a whole picture, which many webcams send.
+# libjpeg's words for a few stray bytes after a whole image, which many webcams send.
 _STRAY_BYTES = re.compile(r"\b\d{1,2} extraneous bytes before marker 0xd9")
 
-# Pixels converted at a time, so that no step holds a second whole picture in another form.
+# Pixels converted at a time, so that no step holds a second whole image in another form.
 _BAND = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """What a picture may cost.
+    """What an image may cost.
 
     Attributes:
-        max_bytes: most bytes of an encoded picture.
+        max_bytes: most bytes of an encoded image.
         max_pixels: most pixels, width times height, read from the header before decoding.
     """
 
@@ -94,7 +94,7 @@ class ImageLimits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedImage:
-    """An upright picture.
+    """An upright image.
 
     Attributes:
         pixels: uint8 [height, width, 3], RGB, C-contiguous, read-only.
@@ -106,17 +106,17 @@ class DecodedImage:
 
     @property
     def width(self) -> int:
-        """Columns of the upright picture, pixels."""
+        """Columns of the upright image, pixels."""
         return int(self.pixels.shape[1])
 
     @property
     def height(self) -> int:
-        """Rows of the upright picture, pixels."""
+        """Rows of the upright image, pixels."""
         return int(self.pixels.shape[0])
 
 
 def looks_encoded(head: bytes) -> bool:
-    """Whether bytes begin as a picture file that `decode_image` knows; 8 bytes are enough."""
+    """Whether bytes begin as an image file that `decode_image` knows; 8 bytes are enough."""
     return head.startswith(tuple(_READERS))
 
 
@@ -130,12 +130,12 @@ def decode_image(
     not applied.
 
     Args:
-        data: the encoded picture.
+        data: the encoded image.
         limits: what it may cost.
 
     Raises:
         ImageTooLarge: more bytes or pixels than `limits`; nothing has been decoded then.
-        InvalidImage: not one of the formats, or not a whole picture.
+        InvalidImage: not one of the formats, or not a whole image.
     """
     if len(data) > limits.max_bytes:
         raise ImageTooLarge(
@@ -151,10 +151,10 @@ def decode_image(
         orientation = _orientation(header)
         pixels = _decode_jpeg(data, header) if isinstance(header, JpegImageFile) else _load(header)
     except Image.DecompressionBombError as error:
-        raise ImageTooLarge(f"the picture is too large: {error}") from error
+        raise ImageTooLarge(f"the image is too large: {error}") from error
     except _DAMAGED as error:
         raise InvalidImage(
-            f"the picture is damaged or incomplete ({error}): send the whole file as it is"
+            f"the image is damaged or incomplete ({error}): send the whole file as it is"
         ) from error
     # Pillow turns a TIFF upright by itself.
     if not isinstance(header, TiffImageFile):
@@ -168,7 +168,7 @@ def _open(data: bytes) -> ImageFile.ImageFile:
         if data.startswith(prefix):
             return reader(io.BytesIO(data))
     raise InvalidImage(
-        f"not a picture in a known format (it begins with {data[:8]!r}): "
+        f"not an image in a known format (it begins with {data[:8]!r}): "
         "send JPEG, PNG, WebP, BMP, TIFF or GIF"
     )
 
@@ -176,7 +176,7 @@ def _open(data: bytes) -> ImageFile.ImageFile:
 def _check_size(image: ImageFile.ImageFile, limits: ImageLimits) -> None:
     width, height = image.size
     if width < 1 or height < 1:
-        raise InvalidImage(f"the picture says it is {width}x{height}: it must have pixels")
+        raise InvalidImage(f"the image says it is {width}x{height}: it must have pixels")
     if width * height > limits.max_pixels:
         raise ImageTooLarge(
             f"the image is {width}x{height}, over the limit of {limits.max_pixels / 1e6:g} "
@@ -218,7 +218,7 @@ def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
     """Decodes with Pillow, and closes the image: its pixels take more memory than the result."""
     image.load()
     if image.mode in ("I", "F"):
-        raise InvalidImage("the picture has 32 bits a sample: convert it to 8 or 16 bits")
+        raise InvalidImage("the image has 32 bits a sample: convert it to 8 or 16 bits")
     rgb = np.empty((image.height, image.width, 3), np.uint8)
     for rows in _bands(image.width, image.height):
         band = image.crop((0, rows.start, image.width, rows.stop))
@@ -231,7 +231,7 @@ def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
 
 
 def _bands(width: int, height: int) -> Iterator[slice]:
-    """Runs of whole rows, from the top, that cover a picture."""
+    """Runs of whole rows, from the top, that cover an image."""
     step = max(1, _BAND // width)
     for top in range(0, height, step):
         yield slice(top, min(top + step, height))

@@ -1,4 +1,4 @@
-"""Where a picture lies in a model's input, and the way back."""
+"""Where an image lies in a model's input, and the way back."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True)
 class LetterboxMap:
-    """The map ``input = source * scale + offset`` between a picture and a model's input.
+    """The map ``input = source * scale + offset`` between an image and a model's input.
 
     Coordinates are continuous: (0, 0) is the outer corner of the first pixel, so that the map is
     that of `cv2.resize` exactly. Scales are those of the sizes after rounding, not the nominal
     ratio before it.
 
     Attributes:
-        source_width: columns of the upright picture, pixels.
+        source_width: columns of the upright image, pixels.
         source_height: rows of it.
         input_width: columns of the model's input, pixels.
         input_height: rows of it.
-        scaled_width: columns that the whole picture takes in the input's pixels; more than
+        scaled_width: columns that the whole image takes in the input's pixels; more than
             `input_width` where a centre crop cuts.
         scaled_height: rows, likewise.
-        offset_x: column of the picture's left edge in the input; negative where a crop cuts.
+        offset_x: column of the image's left edge in the input; negative where a crop cuts.
         offset_y: row of its top edge, likewise.
     """
 
@@ -55,7 +55,7 @@ class LetterboxMap:
 
     @property
     def visible(self) -> tuple[slice, slice]:
-        """Rows and columns of the input that show the picture; the rest is padding."""
+        """Rows and columns of the input that show the image; the rest is padding."""
         return (
             slice(
                 max(self.offset_y, 0), min(self.offset_y + self.scaled_height, self.input_height)
@@ -64,7 +64,7 @@ class LetterboxMap:
         )
 
     def points_to_input(self, points: Floats) -> NDArray[np.float32]:
-        """Points of the picture, [..., 2] as x y, in the input; float32 [..., 2]."""
+        """Points of the image, [..., 2] as x y, in the input; float32 [..., 2]."""
         return self._apply(points, self._scale, self._offset)
 
     def points_to_source(self, points: Floats) -> NDArray[np.float32]:
@@ -72,25 +72,25 @@ class LetterboxMap:
         return self._apply(points, 1 / self._scale, -self._offset / self._scale)
 
     def boxes_to_input(self, boxes: Floats) -> NDArray[np.float32]:
-        """Boxes of the picture, [n, 4] as x1 y1 x2 y2, in the input; float32 [n, 4]."""
+        """Boxes of the image, [n, 4] as x1 y1 x2 y2, in the input; float32 [n, 4]."""
         return self.points_to_input(boxes.reshape(-1, 2)).reshape(-1, 4)
 
     def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
-        """The inverse of `boxes_to_input`, clipped to the picture; float32 [n, 4]."""
+        """The inverse of `boxes_to_input`, clipped to the image; float32 [n, 4]."""
         points = self.points_to_source(boxes.reshape(-1, 2))
         limit = np.array((self.source_width, self.source_height), np.float32)
         return np.clip(points, 0, limit, out=points).reshape(-1, 4)
 
     def mask_to_source(self, mask: NDArray[Any]) -> NDArray[Any]:
-        """A mask over the input, [input_height, input_width], resampled onto the picture.
+        """A mask over the input, [input_height, input_width], resampled onto the image.
 
         Args:
             mask: uint8, bool or float32. Bool and uint8 are labels: the nearest is taken. Floats
                 are probabilities: interpolated.
 
         Returns:
-            The mask over the picture, [source_height, source_width], of the same dtype. Zero
-            where the input does not show the picture (cut off by a centre crop).
+            The mask over the image, [source_height, source_width], of the same dtype. Zero
+            where the input does not show the image (cut off by a centre crop).
         """
         # cv2 counts from pixel centres, the map from outer corners: half a pixel apart.
         matrix = np.array(
@@ -125,11 +125,11 @@ class LetterboxMap:
 
 
 def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
-    """Where a picture of `width` x `height` pixels lies in the input of `spec`.
+    """Where an image of `width` x `height` pixels lies in the input of `spec`.
 
     Args:
         spec: the model's input.
-        width: columns of the upright picture, at least 1.
+        width: columns of the upright image, at least 1.
         height: rows of it, at least 1.
     """
     match spec.fit:

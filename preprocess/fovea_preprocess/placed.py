@@ -1,4 +1,4 @@
-"""Pictures for what letterboxes them elsewhere, such as on a GPU."""
+"""Images for what letterboxes them elsewhere, such as on a GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fovea_preprocess.spec import PreprocessSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlacedPicture:
-    """A picture, and where it goes in a row of a batch.
+class PlacedImage:
+    """An image, and where it goes in a row of a batch.
 
     Attributes:
         pixels: uint8 [h, w, 3], RGB, upright; any strides.
@@ -26,11 +26,11 @@ class PlacedPicture:
 
 
 class Placer:
-    """Says where pictures go, and makes small what is too large. Safe to call from many threads.
+    """Says where images go, and makes small what is too large. Safe to call from many threads.
 
     Args:
         spec: what the rows look like.
-        most_bytes: size of the largest picture that is left as it is; at least that of a row's
+        most_bytes: size of the largest image that is left as it is; at least that of a row's
             own pixels, height x width x 3.
     """
 
@@ -39,22 +39,22 @@ class Placer:
         self._most_bytes = most_bytes
         self._letterbox = Preprocessor(spec.bare)
 
-    def __call__(self, pixels: NDArray[np.uint8]) -> tuple[PlacedPicture, LetterboxMap]:
-        """Place one picture.
+    def __call__(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
+        """Place one image.
 
         Args:
             pixels: uint8 [h, w, 3], RGB, upright; kept, unless they are too large.
 
         Returns:
-            What to letterbox: the picture, or in its stead the pixels of its row, which go there
+            What to letterbox: the image, or in its stead the pixels of its row, which go there
             as they are; and the map from `pixels` to the row.
         """
         height, width = pixels.shape[:2]
         box = fit(self._spec, width, height)
         if pixels.nbytes <= self._most_bytes:
-            return PlacedPicture(pixels, box), box
+            return PlacedImage(pixels, box), box
         height, width = self._spec.height, self._spec.width
         row = np.empty((height, width, 3), np.uint8)
         self._letterbox(pixels, row)
         as_it_is = LetterboxMap(width, height, width, height, width, height, 0, 0)
-        return PlacedPicture(row, as_it_is), box
+        return PlacedImage(row, as_it_is), box

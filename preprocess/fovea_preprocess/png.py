@@ -11,7 +11,7 @@ from fovea_preprocess.errors import InvalidImage
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 _SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-# First column and row, and the steps between them, of each pass over the picture.
+# First column and row, and the steps between them, of each pass over the image.
 _PLAIN = ((0, 0, 1, 1),)
 _ADAM7 = (
     (0, 0, 8, 8),
@@ -72,7 +72,7 @@ def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _filtered_size(header: memoryview) -> int:
-    """Bytes that the picture inflates to: a filter byte and the packed samples, row by row."""
+    """Bytes that the image inflates to: a filter byte and the packed samples, row by row."""
     try:
         width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
         bits = depth * _SAMPLES[colour]

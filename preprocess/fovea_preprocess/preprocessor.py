@@ -1,4 +1,4 @@
-"""A decoded picture into one row of a model's input batch."""
+"""A decoded image into one row of a model's input batch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from PIL import Image
 from fovea_preprocess.letterbox import LetterboxMap, fit
 from fovea_preprocess.spec import PreprocessSpec
 
-# A server works on one picture a thread, beside an engine on the same cores: threads that OpenCV
+# A server works on one image a thread, beside an engine on the same cores: threads that OpenCV
 # starts on its own would only make all of them wait for each other.
 cv2.setNumThreads(1)
 
 
 class Preprocessor:
-    """Turns pictures into rows of an input batch. Safe to call from many threads.
+    """Turns images into rows of an input batch. Safe to call from many threads.
 
     Attributes:
         spec: what the rows look like.
@@ -39,7 +39,7 @@ class Preprocessor:
                 written in place; a view with gaps is taken too, at the price of a copy.
 
         Returns:
-            Where the picture lies in the row.
+            Where the image lies in the row.
 
         Raises:
             ValueError: `pixels` or `out` has another shape or dtype, or `out` is read-only.
@@ -54,11 +54,11 @@ class Preprocessor:
             )
         box = fit(spec, pixels.shape[1], pixels.shape[0])
         row = out if out.flags.carray else np.empty(out.shape, out.dtype)
-        picture, planes = self._buffers(box)
+        image, planes = self._buffers(box)
         if spec.layout == "NHWC":
-            self._write_interleaved(pixels, box, picture, row)
+            self._write_interleaved(pixels, box, image, row)
         else:
-            self._write_planes(pixels, box, picture, planes, row)
+            self._write_planes(pixels, box, image, planes, row)
         if row is not out:
             out[...] = row
         return box
@@ -67,16 +67,16 @@ class Preprocessor:
         self,
         pixels: NDArray[np.uint8],
         box: LetterboxMap,
-        picture: NDArray[np.uint8],
+        image: NDArray[np.uint8],
         planes: NDArray[np.uint8],
         row: NDArray[Any],
     ) -> None:
         for plane, table in zip(row, self._tables, strict=True):
             _pad(plane, box, table[self.spec.pad])
         regions = row[:, *box.visible]
-        _resize(pixels, box, picture)
+        _resize(pixels, box, image)
         whole = regions if self.spec.dtype == "uint8" else planes
-        cv2.split(picture, list(whole if self.spec.channels == "RGB" else whole[::-1]))
+        cv2.split(image, list(whole if self.spec.channels == "RGB" else whole[::-1]))
         if whole is planes:
             for plane, table, region in zip(planes, self._tables, regions, strict=True):
                 _look_up(plane, table, region)
@@ -85,22 +85,22 @@ class Preprocessor:
         self,
         pixels: NDArray[np.uint8],
         box: LetterboxMap,
-        picture: NDArray[np.uint8],
+        image: NDArray[np.uint8],
         row: NDArray[Any],
     ) -> None:
         grey = self._tables[:, self.spec.pad]
         # One value for all channels is written many times faster than a cycle of three.
         _pad(row, box, grey[0] if (grey == grey[0]).all() else grey)
         region = row[box.visible]
-        whole = region if self.spec.dtype == "uint8" else picture
+        whole = region if self.spec.dtype == "uint8" else image
         _resize(pixels, box, whole)
         if self.spec.channels == "BGR":
             cv2.cvtColor(whole, cv2.COLOR_RGB2BGR, dst=whole)
-        if whole is picture:
-            _look_up(picture, np.ascontiguousarray(self._tables.T)[None], region)
+        if whole is image:
+            _look_up(image, np.ascontiguousarray(self._tables.T)[None], region)
 
     def _buffers(self, box: LetterboxMap) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """This thread's room for the resized picture, [h, w, 3], and its planes, [3, h, w]."""
+        """This thread's room for the resized image, [h, w, 3], and its planes, [3, h, w]."""
         room: NDArray[np.uint8] | None = getattr(self._scratch, "room", None)
         if room is None:
             size = self.spec.height * self.spec.width * 3

@@ -1,4 +1,4 @@
-"""What happens between a decoded picture and the model's input, as a value."""
+"""What happens between a decoded image and the model's input, as a value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Fit = Literal["letterbox", "stretch", "center-crop"]
 
 @dataclass(frozen=True, slots=True)
 class PreprocessSpec:
-    """How a picture becomes a tensor row. Hashable; its digest goes into the engine card.
+    """How an image becomes a tensor row. Hashable; its digest goes into the engine card.
 
     Each channel value v in 0..255 becomes ``(v * scale - mean) / std``.
 
@@ -21,7 +21,7 @@ class PreprocessSpec:
         width: columns of the model's input, pixels.
         fit: "letterbox" keeps the aspect and pads; "stretch" does not keep it; "center-crop"
             resizes the short side to `crop_ratio` of the input and cuts the middle out.
-        anchor: where a letterboxed picture lies: "center" (YOLO) or "top-left" (YOLOX).
+        anchor: where a letterboxed image lies: "center" (YOLO) or "top-left" (YOLOX).
         pad: grey level of the padding, 0 to 255.
         max_scale: a letterbox never enlarges by more than this; None is no limit.
         crop_ratio: short side after resizing over the input side, for "center-crop"

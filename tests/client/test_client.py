@@ -99,19 +99,19 @@ def server() -> Iterator[ScriptedServer]:
         thread.join()
 
 
-def test_predict_sends_the_picture_and_types_the_answer(server: ScriptedServer) -> None:
+def test_predict_sends_the_image_and_types_the_answer(server: ScriptedServer) -> None:
     with Client(server.url) as client:
-        prediction = client.predict("digits", b"picture", conf=0.5, version=1)
+        prediction = client.predict("digits", b"image", conf=0.5, version=1)
     assert [found.class_name for found in prediction.detections] == ["seven"]
     [(method, path, headers, body)] = server.requests
     assert (method, path) == ("POST", "/v1/models/digits/versions/1/predict?conf=0.5")
     assert headers["accept"] == "application/json"
-    assert body == b"picture"
+    assert body == b"image"
 
 
 def test_an_address_may_have_a_path_in_front(server: ScriptedServer) -> None:
     with Client(server.url + "/vision/") as client:
-        client.predict("a/b", b"picture")
+        client.predict("a/b", b"image")
     assert server.requests[0][1] == "/vision/v1/models/a%2Fb/predict"
 
 
@@ -123,10 +123,10 @@ def test_predict_many_is_one_request(server: ScriptedServer) -> None:
     assert 0 < body.index(b"one") < body.index(b"two")
 
 
-def test_annotate_asks_for_a_picture(server: ScriptedServer) -> None:
+def test_annotate_asks_for_an_image(server: ScriptedServer) -> None:
     server.replies = [(200, {"Content-Type": "image/png"}, b"\x89PNG")]
     with Client(server.url) as client:
-        assert client.annotate("digits", b"picture", format="image/png", iou=0.4) == b"\x89PNG"
+        assert client.annotate("digits", b"image", format="image/png", iou=0.4) == b"\x89PNG"
     assert server.requests[0][2]["accept"] == "image/png"
 
 
@@ -143,7 +143,7 @@ def test_ready(server: ScriptedServer) -> None:
 
 def test_an_unknown_option_is_the_callers_mistake(server: ScriptedServer) -> None:
     with Client(server.url) as client, pytest.raises(TypeError, match="confidence"):
-        client.predict("digits", b"picture", confidence=0.5)  # type: ignore[call-arg]
+        client.predict("digits", b"image", confidence=0.5)  # type: ignore[call-arg]
     assert server.requests == []
 
 
@@ -152,29 +152,29 @@ def test_a_full_queue_is_waited_for_when_retries_are_wanted(server: ScriptedServ
     server.replies = [busy, busy, *server.replies]
     started = time.monotonic()
     with Client(server.url, retries=2) as client:
-        assert client.predict("digits", b"picture").model == "digits"
+        assert client.predict("digits", b"image").model == "digits"
     assert time.monotonic() - started >= 0.4
-    assert [body for _, _, _, body in server.requests] == [b"picture"] * 3
+    assert [body for _, _, _, body in server.requests] == [b"image"] * 3
 
 
 def test_retries_end(server: ScriptedServer) -> None:
     server.replies = [(429, {"Retry-After": "0"}, json.dumps(BUSY).encode())]
     with Client(server.url, retries=1) as client, pytest.raises(QueueFull, match="256 images"):
-        client.predict("digits", b"picture")
+        client.predict("digits", b"image")
     assert len(server.requests) == 2
 
 
 def test_nothing_is_retried_unless_asked(server: ScriptedServer) -> None:
     server.replies = [(503, {"Retry-After": "0"}, b"down")]
     with Client(server.url) as client, pytest.raises(ServerError):
-        client.predict("digits", b"picture")
+        client.predict("digits", b"image")
     assert len(server.requests) == 1
 
 
 def test_a_wait_beyond_the_timeout_is_not_begun(server: ScriptedServer) -> None:
     server.replies = [(429, {"Retry-After": "3600"}, json.dumps(BUSY).encode())]
     with Client(server.url, timeout=5, retries=3) as client, pytest.raises(QueueFull):
-        client.predict("digits", b"picture")
+        client.predict("digits", b"image")
     assert len(server.requests) == 1
 
 
@@ -182,7 +182,7 @@ def test_a_slow_answer_is_a_failed_connection(server: ScriptedServer) -> None:
     server.delay_s = 0.5
     client = Client(server.url, timeout=0.1)
     with client, pytest.raises(ConnectionFailed, match=r"within 0\.1 s"):
-        client.predict("digits", b"picture")
+        client.predict("digits", b"image")
 
 
 def test_nobody_there_is_a_failed_connection() -> None:
@@ -197,9 +197,9 @@ def test_another_server_is_noticed(server: ScriptedServer) -> None:
     server.replies = [(200, {"Content-Type": "text/html"}, b"<title>Router login</title>")]
     with Client(server.url) as client:
         with pytest.raises(UnexpectedAnswer, match="Fovea server"):
-            client.predict("digits", b"picture")
+            client.predict("digits", b"image")
         with pytest.raises(UnexpectedAnswer, match="text/html"):
-            client.annotate("digits", b"picture")
+            client.annotate("digits", b"image")
 
 
 def test_every_error_has_the_one_base() -> None:

@@ -1,4 +1,4 @@
-"""What a caller may call a picture."""
+"""What a caller may call an image."""
 
 import io
 from pathlib import Path
@@ -28,8 +28,8 @@ def test_views_that_are_not_contiguous_are_fine() -> None:
         np.testing.assert_array_equal(decode_image(image_bytes(view)).pixels, view)
 
 
-def test_bytes_paths_and_files_are_the_same_picture(tmp_path: Path) -> None:
-    path = tmp_path / "picture.bmp"
+def test_bytes_paths_and_files_are_the_same_image(tmp_path: Path) -> None:
+    path = tmp_path / "image.bmp"
     path.write_bytes(data := encode_bmp(np.zeros((2, 3, 3), np.uint8)))
     assert image_bytes(data) is data
     assert image_bytes(path) == image_bytes(str(path)) == data

@@ -76,10 +76,10 @@ def test_all_is_sorted_and_complete() -> None:
     }
 
 
-def test_one_picture_is_the_raw_body() -> None:
-    request = _requests.predict("yolov8n", [b"\xff\xd8 picture"])
+def test_one_image_is_the_raw_body() -> None:
+    request = _requests.predict("yolov8n", [b"\xff\xd8 image"])
     assert (request.method, request.path) == ("POST", "/v1/models/yolov8n/predict")
-    assert request.body == b"\xff\xd8 picture"
+    assert request.body == b"\xff\xd8 image"
     assert request.headers == {
         "accept": "application/json",
         "content-type": "application/octet-stream",
@@ -104,7 +104,7 @@ def test_a_name_stays_one_segment_of_the_path(name: str) -> None:
         assert unquote(parts[3]) == name
 
 
-def test_several_pictures_travel_as_multipart_in_order() -> None:
+def test_several_images_travel_as_multipart_in_order() -> None:
     images = [b"first\r\n--", b"", b"\x00\xff" * 500]
     request = _requests.predict("m", images)
     head = f"Content-Type: {request.headers['content-type']}\r\n\r\n".encode()
@@ -114,8 +114,8 @@ def test_several_pictures_travel_as_multipart_in_order() -> None:
     assert [part.get_filename() for part in form.walk()][1:] == ["0", "1", "2"]
 
 
-def test_no_picture_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(ValueError, match="no picture"):
+def test_no_image_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(ValueError, match="no image"):
         _requests.predict("m", [])
 
 
@@ -128,11 +128,11 @@ def test_a_prediction_is_read_into_types() -> None:
         ImageError("invalid_image", "the file is cut off"),
     )
     assert prediction.timing_ms.infer == 54.0
-    with pytest.raises(ValueError, match="2 pictures"):
+    with pytest.raises(ValueError, match="2 images"):
         _ = prediction.detections
 
 
-def test_detections_is_the_short_way_to_a_single_picture() -> None:
+def test_detections_is_the_short_way_to_a_single_image() -> None:
     prediction = _responses.prediction(response(200, ANSWER | {"images": ANSWER["images"][:1]}))
     assert prediction.image.width == 810
     assert [found.class_name for found in prediction.detections] == ["bus"]
@@ -191,7 +191,7 @@ def test_an_error_carries_the_servers_code_and_message() -> None:
 def test_a_full_queue_says_when_to_come_back() -> None:
     body = {"error": {"code": "queue_full", "message": "256 images are waiting"}}
     with pytest.raises(QueueFull) as caught:
-        _responses.picture(response(429, body, **{"retry-after": "7"}))
+        _responses.image(response(429, body, **{"retry-after": "7"}))
     assert caught.value.retry_after_s == 7
 
 
@@ -209,10 +209,10 @@ def test_a_proxys_own_words_are_passed_on(status: int) -> None:
     assert caught.value.code == f"http_{status}"
 
 
-def test_a_picture_must_be_a_picture() -> None:
-    assert _responses.picture(Response(200, {"content-type": "image/png"}, b"png")) == b"png"
+def test_an_image_must_be_an_image() -> None:
+    assert _responses.image(Response(200, {"content-type": "image/png"}, b"png")) == b"png"
     with pytest.raises(UnexpectedAnswer, match="application/json"):
-        _responses.picture(Response(200, {"content-type": "application/json"}, b"{}"))
+        _responses.image(Response(200, {"content-type": "application/json"}, b"{}"))
 
 
 def test_readiness_is_yes_no_or_an_error() -> None:

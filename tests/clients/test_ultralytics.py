@@ -61,7 +61,7 @@ def server(repository, tmp_path_factory):
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 @pytest.mark.parametrize("name", ["yolov8n", "as_in_the_guide"])
 def test_boxes(remote_model, engine, server: RunningServer, shared, scheme, name):
-    picture = (shared / "data" / "bus.jpg").read_bytes()
+    image = (shared / "data" / "bus.jpg").read_bytes()
     port = server.port if scheme == "http" else server.grpc_port
     model = remote_model(f"{scheme}://127.0.0.1:{port}/{name}")
     names = model.metadata["names"]  # a dict; Ultralytics takes its text as well
@@ -69,12 +69,12 @@ def test_boxes(remote_model, engine, server: RunningServer, shared, scheme, name
     assert model.metadata["task"] == "detect"
 
     batch = np.empty((1, *engine.preprocessor.spec.row_shape), np.float32)
-    back = engine.preprocessor(decode_image(picture).pixels, batch[0])
+    back = engine.preprocessor(decode_image(image).pixels, batch[0])
     outputs = dict(zip(model.output_names, model(batch), strict=True))
     found = engine.head.decode(outputs, 0, PredictOptions())
     boxes = back.boxes_to_source(found.boxes)
 
-    answer = httpx.post(server.predict_url("yolov8n"), content=picture).json()
+    answer = httpx.post(server.predict_url("yolov8n"), content=image).json()
     expected = answer["images"][0]["detections"]
     assert len(expected) >= 4
     assert [engine.labels[n] for n in found.class_ids] == [e["class_name"] for e in expected]

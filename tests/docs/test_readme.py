@@ -21,7 +21,7 @@ from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT, fla
 from fovea_server.settings import Settings
 
 # Of each set, for builds that are shown: enough to run, not to judge.
-PICTURES = 8
+IMAGES = 8
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -35,7 +35,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def workplace(shared, tmp_path, monkeypatch):
-    """A folder with a model and a picture, `fovea` on the path, and ports for those that are named.
+    """A folder with a model and an image, `fovea` on the path, and ports for those that are named.
 
     Returns:
         The folder; and 8000, 8001 and 8002 -> a free port.
@@ -45,14 +45,14 @@ def workplace(shared, tmp_path, monkeypatch):
     shutil.copy(shared / "data" / "bus.jpg", tmp_path)
     coco = shared / "data" / "coco64"
     labels = json.loads((coco / "val.json").read_text())
-    labels["images"] = sorted(labels["images"], key=lambda image: image["file_name"])[:PICTURES]
+    labels["images"] = sorted(labels["images"], key=lambda image: image["file_name"])[:IMAGES]
     ids = {image["id"] for image in labels["images"]}
     labels["annotations"] = [a for a in labels["annotations"] if a["image_id"] in ids]
     (tmp_path / "val.json").write_text(json.dumps(labels))
-    for folder, source in (("val", "val"), ("pictures", "calibration")):
+    for folder, source in (("val", "val"), ("images", "calibration")):
         (tmp_path / folder).mkdir()
-        for picture in sorted((coco / source).glob("*.jpg"))[:PICTURES]:
-            (tmp_path / folder / picture.name).symlink_to(picture)
+        for image in sorted((coco / source).glob("*.jpg"))[:IMAGES]:
+            (tmp_path / folder / image.name).symlink_to(image)
     ports = dict(zip((8000, 8001, 8002), free_ports(3), strict=True))
     monkeypatch.chdir(tmp_path)
     for kind, port in zip(("HTTP", "GRPC", "METRICS"), ports.values(), strict=True):

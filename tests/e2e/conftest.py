@@ -79,7 +79,7 @@ def serve(tmp_path) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def scene() -> bytes:
-    """A picture of digits."""
+    """An image of digits."""
     return (DEMO / "scene-1.jpg").read_bytes()
 
 

@@ -141,7 +141,7 @@ def test_every_refusal_has_an_id(demo_server, serve, demo_repository):
     for url, method, content, status in (
         (small.predict_url("digits"), "POST", bytes(1001), 413),
         (f"{small.url}/v2/models/digits/infer", "POST", bytes(1001), 400),
-        (small.predict_url("digits"), "POST", b"no picture", 400),
+        (small.predict_url("digits"), "POST", b"no image", 400),
         (small.predict_url("nobody"), "POST", b"x", 404),
         (small.predict_url("digits"), "PUT", b"x", 405),
         (f"{small.url}/v2/health/live", "PUT", b"x", 405),
@@ -165,7 +165,7 @@ def test_durations_have_the_model_and_the_status(demo_repository, serve, scene):
     server = serve(demo_repository)
     httpx.post(server.predict_url("digits"), content=scene)
     for name in ("digits", "x", "y", "z"):
-        httpx.post(f"{server.url}/v1/models/{name}/predict", content=b"no picture")
+        httpx.post(f"{server.url}/v1/models/{name}/predict", content=b"no image")
         httpx.post(f"{server.url}/v2/models/{name}/infer", content=b"{")
     httpx.get(f"{server.url}/v2/models/digits")
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:

@@ -21,7 +21,7 @@ def test_once_does_not_say_that_it_serves(tmp_path):
     shown = done.communicate(timeout=120)[0]
     assert done.returncode == 0
     assert "score" in shown
-    assert "annotated picture" in shown
+    assert "annotated image" in shown
     assert "Serving" not in shown
     assert "curl" not in shown
     assert (tmp_path / "scene-1-annotated.jpg").stat().st_size > 10_000

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 MODEL = "yolox_nano"
-PICTURES = 6
+IMAGES = 6
 
 
 @pytest.fixture
 def few(shared, tmp_path) -> Path:
-    """A folder with the first pictures of coco64, and their labels in both forms."""
+    """A folder with the first images of coco64, and their labels in both forms."""
     document = json.loads((shared / "data" / "coco64" / "val.json").read_text())
-    document["images"] = document["images"][:PICTURES]
+    document["images"] = document["images"][:IMAGES]
     (tmp_path / "images").mkdir()
     (tmp_path / "labels").mkdir()
     kept = []
@@ -114,10 +114,10 @@ def test_labels_of_other_things_are_a_sentence(detector_server, few):
     [("absent", "no model 'absent'"), (MODEL, "000000000139.jpg: ")],
 )
 def test_what_the_server_refuses_is_a_sentence(detector_server, few, model, says):
-    picture = few / "images" / "000000000139.jpg"
-    damaged = picture.read_bytes()[:3000]
-    picture.unlink()
-    picture.write_bytes(damaged)
+    image = few / "images" / "000000000139.jpg"
+    damaged = image.read_bytes()[:3000]
+    image.unlink()
+    image.write_bytes(damaged)
     code, out, err = fovea_eval(
         model, "--data", few / "val.json", "--images", few / "images", "--url", detector_server.url
     )

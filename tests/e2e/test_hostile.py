@@ -38,7 +38,7 @@ def encoded(scene: bytes, kind: str, **options) -> bytes:
 
 def truncations(scene: bytes) -> Iterator[Case]:
     """At every power of two, and by the last byte."""
-    pictures = {
+    images = {
         "jpeg": scene,
         "progressive": encoded(scene, "JPEG", progressive=True),
         "png": encoded(scene, "PNG"),
@@ -46,7 +46,7 @@ def truncations(scene: bytes) -> Iterator[Case]:
         "bmp": encoded(scene, "BMP"),
         "tiff": encoded(scene, "TIFF"),
     }
-    for kind, data in pictures.items():
+    for kind, data in images.items():
         for cut in (2**n for n in range(20) if 2**n < len(data) - 64):
             yield f"{kind} cut at {cut}", request(data[:cut])
         yield f"{kind} without its last quarter", request(data[: len(data) * 3 // 4])
@@ -98,7 +98,7 @@ def foreign(scene: bytes) -> Iterator[Case]:
         b"%!PS-Adobe-3.0 EPSF-3.0\n",
         b"",
     ):
-        yield f"not a picture: {data[:12]!r}", request(data)
+        yield f"not an image: {data[:12]!r}", request(data)
         yield f"labelled image/jpeg: {data[:12]!r}", request(data, "Content-Type: image/jpeg")
 
 
@@ -136,7 +136,7 @@ def bad_json(scene: bytes) -> Iterator[Case]:
         f'{{"images":[{{"data":"{good[: len(good) // 2]}"}}]}}',
     ):
         yield f"json {text[:40]}", request(text.encode(), "Content-Type: application/json")
-    yield "a picture labelled json", request(scene, "Content-Type: application/json")
+    yield "an image labelled json", request(scene, "Content-Type: application/json")
     yield (
         "json in utf-16",
         request('{"images":[]}'.encode("utf-16"), "Content-Type: application/json"),
@@ -154,9 +154,9 @@ def bad_forms(scene: bytes) -> Iterator[Case]:
         "form of text only",
         request(b'--b\r\nContent-Disposition: form-data; name="f"\r\n\r\nx\r\n--b--\r\n', form),
     )
-    yield "form of 70 pictures", request((part[:75] + b"\r\n") * 70 + b"--b--\r\n", form)
+    yield "form of 70 images", request((part[:75] + b"\r\n") * 70 + b"--b--\r\n", form)
     yield "form part without headers", request(b"--b\r\n\r\nx\r\n--b--\r\n", form)
-    yield "a picture labelled form", request(scene, form)
+    yield "an image labelled form", request(scene, form)
     yield (
         "form with a bad option",
         request(
@@ -184,7 +184,7 @@ def lies(scene: bytes) -> Iterator[Case]:
     yield "a declared length over the limit", request(scene, length=10**12)
     yield "a negative length", request(scene, length=-1)
     yield "gzip that is none", request(scene, "Content-Encoding: gzip")
-    yield "a length shorter than the picture", request(scene, length=len(scene) // 2)
+    yield "a length shorter than the image", request(scene, length=len(scene) // 2)
     yield "a path out of the repository", request(scene).replace(b"/digits/", b"/..%2f..%2fetc/")
     yield "a version that is none", request(scene).replace(b"/predict", b"/versions/x/predict", 1)
     yield (

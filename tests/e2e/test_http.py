@@ -29,13 +29,13 @@ def test_v1_asks_for_the_header_of_inference(demo_repository, serve, scene):
         assert answer.status_code == status, answer.text
 
 
-def test_a_raw_picture_gets_its_true_digits(url, scene, demo_truth):
+def test_a_raw_image_gets_its_true_digits(url, scene, demo_truth):
     answer = httpx.post(url, content=scene, headers={"Content-Type": "image/jpeg"}).json()
     PredictAnswer.model_validate(answer, strict=True)
     assert names(answer) == sorted(d["class_name"] for d in demo_truth["scene-1.jpg"])
 
 
-def test_the_same_picture_in_every_wrapping(url, scene):
+def test_the_same_image_in_every_wrapping(url, scene):
     raw = names(httpx.post(url, content=scene).json())
     form = httpx.post(url, files={"file": ("scene.jpg", scene)}).json()
     encoded = base64.b64encode(scene).decode()
@@ -44,7 +44,7 @@ def test_the_same_picture_in_every_wrapping(url, scene):
     assert names(form) == names(body) == names(version) == raw
 
 
-def test_many_pictures_answer_in_order_and_a_bad_one_fails_alone(url, scene, second_scene):
+def test_many_images_answer_in_order_and_a_bad_one_fails_alone(url, scene, second_scene):
     files = [("f", scene), ("f", scene[:5000]), ("f", second_scene), ("f", b"text")]
     response = httpx.post(url, files=files)
     answer = response.json()
@@ -77,7 +77,7 @@ def test_options_change_the_answer(url, scene):
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_boxes_are_in_the_upright_frame_whatever_the_orientation(url, scene, orientation):
     upright = Image.open(io.BytesIO(scene))
-    # Store the picture so that undoing EXIF orientation gives the upright one back.
+    # Store the image so that undoing EXIF orientation gives the upright one back.
     undo = {
         1: None,
         2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -103,13 +103,13 @@ def test_boxes_are_in_the_upright_frame_whatever_the_orientation(url, scene, ori
 
 
 @pytest.mark.parametrize("kind", ["image/jpeg", "image/png"])
-def test_an_annotated_picture_on_request(url, scene, kind):
+def test_an_annotated_image_on_request(url, scene, kind):
     response = httpx.post(url, content=scene, headers={"Accept": kind})
     assert response.headers["content-type"] == kind
     drawn, plain = decode_image(response.content).pixels, decode_image(scene).pixels
     assert drawn.shape == plain.shape
     changed = np.abs(drawn.astype(int) - plain).max(axis=2) > 60
-    assert 0.001 < changed.mean() < 0.3, "boxes and labels, not another picture"
+    assert 0.001 < changed.mean() < 0.3, "boxes and labels, not another image"
 
 
 @pytest.mark.parametrize(

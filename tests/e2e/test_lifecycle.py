@@ -136,7 +136,7 @@ def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
 def test_what_outlasts_the_time_to_exit_is_told_so(demo_model, tmp_path, serve, scene, sent):
     plan = BuildPlan(demo_model, "digits", tmp_path / "repository", max_batch=4)
     build(plan)
-    # A lone picture waits ten seconds for company, and half a body for its other half.
+    # A lone image waits ten seconds for company, and half a body for its other half.
     server = serve(plan.repository, "--exit-timeout-secs", "1", "--max-queue-delay-ms", "10000")
     with taken_on(server, {"f": scene}) as (connection, body):
         connection.sendall(body if sent == "all" else body[: len(body) // 2])
@@ -203,14 +203,14 @@ def test_a_head_that_is_not_recognised_serves_tensors_and_says_so(shared, tmp_pa
     source = shared / "models" / "mobilenetv2.onnx"
     build(BuildPlan(source=source, name="classifier", repository=tmp_path / "repository"))
     server = serve(tmp_path / "repository")
-    picture = (shared / "data" / "bus.jpg").read_bytes()
-    answer = httpx.post(server.predict_url("classifier"), content=picture, timeout=30).json()
+    image = (shared / "data" / "bus.jpg").read_bytes()
+    answer = httpx.post(server.predict_url("classifier"), content=image, timeout=30).json()
     PredictAnswer.model_validate(answer, strict=True)
     image = answer["images"][0]
     assert answer["task"] == "tensors"
     assert "serves tensors" in image["reason"]
     assert [t["shape"] for t in image["tensors"]] == [[1000]]
     drawn = httpx.post(
-        server.predict_url("classifier"), content=picture, headers={"Accept": "image/png"}
+        server.predict_url("classifier"), content=image, headers={"Accept": "image/png"}
     )
     assert drawn.status_code == 400

@@ -1,4 +1,4 @@
-"""Models, pictures and a repository that are made once, and the command as it is typed."""
+"""Models, images and a repository that are made once, and the command as it is typed."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_picture
+from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.card import EngineCard
 from fovea_server.commands.cli import main
 
@@ -35,23 +35,23 @@ def deep_detector(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory) -> Path:
-    """A folder of eight pictures that tiny models calibrate on."""
-    folder = tmp_path_factory.mktemp("pictures")
+def images(tmp_path_factory) -> Path:
+    """A folder of eight images that tiny models calibrate on."""
+    folder = tmp_path_factory.mktemp("images")
     for seed in range(8):
         cv2.imwrite(str(folder / f"{seed}.png"), draw(64 + 2 * seed, 80, seed))
     return folder
 
 
 @pytest.fixture(scope="session")
-def labels(deep_detector, pictures, tmp_path_factory) -> Path:
-    """A COCO file that calls right what `deep_detector` finds on `pictures`."""
+def labels(deep_detector, images, tmp_path_factory) -> Path:
+    """A COCO file that calls right what `deep_detector` finds on `images`."""
     folder = tmp_path_factory.mktemp("labels")
     build(BuildPlan(deep_detector, "d", folder, "onnxruntime"))
     images, annotations = [], []
     with Engine.open(folder / "d" / "1") as engine:
-        for number, file in enumerate(sorted(pictures.iterdir())):
-            pixels = read_picture(file)
+        for number, file in enumerate(sorted(images.iterdir())):
+            pixels = read_image(file)
             height, width = pixels.shape[:2]
             images.append({"id": number, "file_name": file.name, "width": width, "height": height})
             found = engine.detect(pixels, PredictOptions(conf=0.5))

@@ -125,6 +125,11 @@ def fake_gpu_machine(gpu: Gpu = HERE) -> Iterator[FakeGpuMachine]:
 def gpu_is_here(gpu: Gpu | None) -> Iterator[pytest.MonkeyPatch]:
     """The driver says so; nothing can run on it."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("assemble", "rebuild", "tensorrt.mismatch", "tensorrt.capabilities"):
+        for module in (
+            "build.assemble",
+            "build.rebuild",
+            "backends.tensorrt.mismatch",
+            "backends.tensorrt.capabilities",
+        ):
             patch.setattr(f"fovea_engines.{module}.gpu_here", lambda: gpu)
         yield patch

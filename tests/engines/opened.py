@@ -1,4 +1,4 @@
-"""A graph, opened on a backend, with what makes its input of pictures and boxes of its output."""
+"""A graph, opened on a backend, with what makes its input of images and boxes of its output."""
 
 from importlib import import_module
 
@@ -30,17 +30,17 @@ class Opened:
     def __exit__(self, *_):
         self.session.close()
 
-    def infer(self, *pictures):
+    def infer(self, *images):
         spec = self.preprocessor.spec
-        batch = np.empty((len(pictures), *spec.row_shape), spec.dtype)
-        for pixels, row in zip(pictures, batch, strict=True):
+        batch = np.empty((len(images), *spec.row_shape), spec.dtype)
+        for pixels, row in zip(images, batch, strict=True):
             self.preprocessor(pixels, row)
         return self.session.infer({self.input: batch})
 
-    def detect(self, *pictures, **options) -> list[Detections]:
-        outputs = self.infer(*pictures)
+    def detect(self, *images, **options) -> list[Detections]:
+        outputs = self.infer(*images)
         asked = PredictOptions(**options)
-        return [self.head.decode(outputs, row, asked) for row in range(len(pictures))]
+        return [self.head.decode(outputs, row, asked) for row in range(len(images))]
 
 
 def assert_identical(have: Detections, want: Detections, pixels: float = 1e-3) -> None:

@@ -1,4 +1,4 @@
-"""Real models, normalised once, and what they make of a real picture."""
+"""Real models, normalised once, and what they make of a real image."""
 
 from functools import cache
 from pathlib import Path
@@ -8,19 +8,19 @@ import onnx
 import onnxruntime
 
 from fovea_engines.build.calibration.calibrate import calibrate
-from fovea_engines.build.calibration.pictures import Pictures
+from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import Origin, Ranges
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.detect.heads.preprocess import PRESETS
-from fovea_engines.evaluate.samples import picture_files, read_picture
+from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.progress import Progress
 from fovea_preprocess.preprocessor import Preprocessor
 
 DETECTORS = ("yolov5n", "yolov8n", "yolov10n", "yolox_nano", "yolov8n-pose", "yolov8n-seg-320")
 OTHERS = ("mobilenetv2", "u2netp")
 _TRAINED = {"mobilenetv2": PRESETS["imagenet"], "u2netp": PRESETS["stretch"]}
-_PICTURES = 2
+_IMAGES = 2
 
 
 @cache
@@ -33,11 +33,11 @@ def prepared(shared: Path, name: str) -> PreparedModel:
 
 @cache
 def ranges(shared: Path, name: str) -> Ranges:
-    """Its ranges on a few pictures."""
+    """Its ranges on a few images."""
     model = prepared(shared, name)
-    files = picture_files(shared / "data" / "coco64" / "calibration", _PICTURES)
-    pictures = Pictures(files, model.preprocess, "")
-    return calibrate(model.graph, pictures, Origin("", "", "", "minmax"), Progress())
+    files = image_files(shared / "data" / "coco64" / "calibration", _IMAGES)
+    images = Images(files, model.preprocess, "")
+    return calibrate(model.graph, images, Origin("", "", "", "minmax"), Progress())
 
 
 @cache
@@ -45,7 +45,7 @@ def bus(shared: Path, name: str) -> np.ndarray:
     """bus.jpg as the model takes it, float32 [1, 3, height, width]."""
     spec = prepared(shared, name).preprocess
     row = np.empty((1, *spec.row_shape), np.float32)
-    Preprocessor(spec)(read_picture(shared / "data" / "bus.jpg"), row[0])
+    Preprocessor(spec)(read_image(shared / "data" / "bus.jpg"), row[0])
     return row
 
 

@@ -1,7 +1,7 @@
 """Boxes from an independent reference: plain numpy, slow and obvious, nothing of the package.
 
 `python tests/engines/reference.py --write` runs the real models of ../shared with ONNX Runtime
-and stores what they find in `reference_boxes.json`, in pixels of the original picture.
+and stores what they find in `reference_boxes.json`, in pixels of the original image.
 """
 
 import argparse
@@ -22,7 +22,7 @@ MODELS = {
     "yolov10n": "yolov10",
     "yolox_nano": "yolox",
 }
-PICTURES = (
+IMAGES = (
     "bus.jpg",
     "coco64/val/000000000139.jpg",
     "coco64/val/000000000285.jpg",
@@ -32,7 +32,7 @@ PICTURES = (
 
 
 def letterbox(bgr, height, width, family):
-    """Tensor [1, 3, height, width], scale and offsets of the picture in it."""
+    """Tensor [1, 3, height, width], scale and offsets of the image in it."""
     scale = min(height / bgr.shape[0], width / bgr.shape[1])
     # YOLOX cuts the fraction off; the others round.
     whole = int if family == "yolox" else round
@@ -45,10 +45,10 @@ def letterbox(bgr, height, width, family):
     canvas = np.full((height, width, 3), 114, np.uint8)
     canvas[top : top + new_height, left : left + new_width] = small
     if family == "yolox":
-        picture = canvas.astype(np.float32)
+        image = canvas.astype(np.float32)
     else:
-        picture = canvas[:, :, ::-1].astype(np.float32) / 255
-    return picture.transpose(2, 0, 1)[None].copy(), scale, left, top
+        image = canvas[:, :, ::-1].astype(np.float32) / 255
+    return image.transpose(2, 0, 1)[None].copy(), scale, left, top
 
 
 def yolov8(output, height, width):
@@ -108,32 +108,32 @@ def suppress(found, iou, agnostic=False):
     return kept
 
 
-def detect(session, family, picture, conf=0.25, iou=0.7):
-    """(x1, y1, x2, y2, score, class) in pixels of the picture, best first, within it."""
+def detect(session, family, image, conf=0.25, iou=0.7):
+    """(x1, y1, x2, y2, score, class) in pixels of the image, best first, within it."""
     image = session.get_inputs()[0]
     height, width = image.shape[2:]
-    tensor, scale, left, top = letterbox(picture, height, width, family)
+    tensor, scale, left, top = letterbox(image, height, width, family)
     output = session.run(None, {image.name: tensor})[0][0]
     found = decode(output, family, height, width, conf)
     kept = range(len(found)) if family == "yolov10" else suppress(found, iou)
     answer = []
     for x1, y1, x2, y2, score, class_id in (found[i] for i in kept):
-        xs = [min(max((x - left) / scale, 0), picture.shape[1]) for x in (x1, x2)]
-        ys = [min(max((y - top) / scale, 0), picture.shape[0]) for y in (y1, y2)]
+        xs = [min(max((x - left) / scale, 0), image.shape[1]) for x in (x1, x2)]
+        ys = [min(max((y - top) / scale, 0), image.shape[0]) for y in (y1, y2)]
         box = [round(v, 2) for v in (xs[0], ys[0], xs[1], ys[1])]
         answer.append({"box": box, "score": round(score, 4), "class_id": class_id})
     return sorted(answer, key=lambda item: -item["score"])
 
 
 def everything():
-    """What is stored: {model: {picture: detections}}."""
+    """What is stored: {model: {image: detections}}."""
     stored = {}
     for model, family in MODELS.items():
         path = SHARED / "models" / f"{model}.onnx"
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         stored[model] = {
             name: detect(session, family, cv2.imread(str(SHARED / "data" / name)))
-            for name in PICTURES
+            for name in IMAGES
         }
     return stored
 

@@ -19,7 +19,7 @@ def pixels() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (48, 100, 3), np.uint8)
 
 
-def test_detects_in_pixels_of_the_picture(built_repository, pixels):
+def test_detects_in_pixels_of_the_image(built_repository, pixels):
     with Engine.open(built_repository / "tiny" / "1") as engine:
         found = engine.detect(pixels, PredictOptions(conf=0.1))
         assert engine.labels == ("cat", "dog", "bus")

@@ -11,7 +11,7 @@ from fovea_engines.repository.wording import agreement_text, calibration_text
 
 @pytest.mark.parametrize(
     ("number", "noun", "says"),
-    [(0, "picture", "0 pictures"), (1, "box", "1 box"), (2, "box", "2 boxes"),
+    [(0, "image", "0 images"), (1, "box", "1 box"), (2, "box", "2 boxes"),
      (3, "better class", "3 better classes")],
 )  # fmt: skip
 def test_one_is_no_plural(number, noun, says):
@@ -25,4 +25,4 @@ def test_what_a_card_says_of_one(card):
     assert "on 1 image" in agreement_text(replace(one, detections=0), "fp32")
     calibration = Calibration("minmax", 1, "", "", 1, (), reused=False)
     said = calibration_text(replace(card, calibration=calibration))
-    assert said == "minmax of 1 picture; 1 layer in INT8"
+    assert said == "minmax of 1 image; 1 layer in INT8"

@@ -13,7 +13,7 @@ import pytest
         (("build", "tiny.onnx", "--size", "96"), "fixed at 64x64"),
         (("build", "tiny.onnx", "--name", "../x"), "cannot name a model"),
         (("build", "tiny.onnx", "--labels", "broken.onnx"), "labels"),
-        (("build", "tiny.onnx", "--images", "."), "no picture"),
+        (("build", "tiny.onnx", "--images", "."), "no image"),
         (("build", "tiny.onnx", "--max-batch", 0), "--max-batch"),
         (("build", "tiny.onnx", "--precision", "int4"), "'int4' is not one of 'fp32', 'fp16'"),
         (("build", "tiny.onnx", "--precison", "fp16"), "--precision"),
@@ -48,7 +48,7 @@ def test_a_failure_is_a_sentence(fovea, tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("build", "--calibration", "pictures"), "--calibration has no effect without --precision"),
+        (("build", "--calibration", "images"), "--calibration has no effect without --precision"),
         (
             ("build", "--calibrator", "minmax"),
             "--calibrator has no effect without --precision int8",
@@ -67,15 +67,15 @@ def test_a_failure_is_a_sentence(fovea, tiny_model, tmp_path):
         (("diff", "tiny.onnx", "--values", "--json"), "give --values or --json, not both"),
         (("diff", "tiny.onnx", "--repository", "r"), "--repository has no effect"),
         (("inspect", "--head", "yolov8", "--layers"), "give --head or --layers, not both"),
-        (("predict", "pictures/0.png", "--url", "u", "--repository", "r"), "not both"),
-        (("eval", "--data", "pictures", "--url", "u", "--repository", "r"), "not both"),
+        (("predict", "images/0.png", "--url", "u", "--repository", "r"), "not both"),
+        (("eval", "--data", "images", "--url", "u", "--repository", "r"), "not both"),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(
-    fovea, tiny_model, pictures, tmp_path, arguments, says
+    fovea, tiny_model, images, tmp_path, arguments, says
 ):
     (tmp_path / "tiny.onnx").write_bytes(tiny_model.read_bytes())
-    (tmp_path / "pictures").symlink_to(pictures)
+    (tmp_path / "images").symlink_to(images)
     command, *options = arguments
     code, out, err = fovea(command, "tiny.onnx", *options)
     assert (code, out) == (2, "")
@@ -90,24 +90,24 @@ def test_an_option_that_would_be_ignored_is_refused(
         (("build", "m", "--images", "absent"), "--images"),
         (("build", "m", "--data", "absent"), "--data"),
         (("build", "m", "--precision", "int8", "--calibration", "absent"), "--calibration"),
-        (("build", "m", "--data", "names.json", "--images", "pictures"), "names.json"),
+        (("build", "m", "--data", "names.json", "--images", "images"), "names.json"),
         (("sensitivity", "m", "--calibration", "absent"), "--calibration"),
-        (("sensitivity", "m", "--calibration", "empty"), "empty has no picture"),
+        (("sensitivity", "m", "--calibration", "empty"), "empty has no image"),
         (("diff", "m", "m", "--images", "absent"), "--images"),
         (("diff", "m", "absent.onnx"), "absent.onnx"),
         (("predict", "m", "absent.jpg"), "absent.jpg"),
         (("eval", "here/m", "--data", "absent"), "--data"),
         (("eval", "here/m", "--data", "names.json", "--images", "absent"), "--images"),
-        (("eval", "here/m", "--data", "names.json", "--images", "pictures"), "there is no picture"),
+        (("eval", "here/m", "--data", "names.json", "--images", "images"), "there is no image"),
     ],
 )
-def test_paths_are_looked_at_before_models(fovea, pictures, tmp_path, arguments, option):
+def test_paths_are_looked_at_before_models(fovea, images, tmp_path, arguments, option):
     """The model is no model: whoever opens it first says so."""
     for model in (tmp_path / "m", tmp_path / "here" / "m" / "1" / "model.onnx"):
         model.parent.mkdir(parents=True, exist_ok=True)
         model.write_bytes(b"no model")
     (tmp_path / "empty").mkdir()
-    (tmp_path / "pictures").symlink_to(pictures)
+    (tmp_path / "images").symlink_to(images)
     image = {"id": 1, "file_name": "absent.jpg", "width": 1, "height": 1}
     document = {"images": [image], "annotations": [], "categories": []}
     (tmp_path / "names.json").write_text(json.dumps(document))
@@ -118,14 +118,14 @@ def test_paths_are_looked_at_before_models(fovea, pictures, tmp_path, arguments,
 
 
 def test_the_repository_is_that_of_the_option_else_of_the_variable(
-    fovea, tiny_model, pictures, tmp_path, monkeypatch
+    fovea, tiny_model, images, tmp_path, monkeypatch
 ):
-    picture = pictures / "0.png"
+    image = images / "0.png"
     code, out, _ = fovea("build", tiny_model)
     assert code == 0
     assert out.splitlines()[-1] == "Serve it: fovea serve"
     monkeypatch.setenv("FOVEA_MODEL_REPOSITORY", str(tmp_path / "of all"))
-    assert fovea("predict", "tiny", picture)[0] == 2
+    assert fovea("predict", "tiny", image)[0] == 2
     code, out, _ = fovea("build", tiny_model, "--name", "there")
     assert out.splitlines()[-1] == "Serve it: fovea serve"
     assert (tmp_path / "of all" / "there" / "1" / "card.json").is_file()
@@ -138,14 +138,14 @@ def test_the_repository_is_that_of_the_option_else_of_the_variable(
         ("my models/here", ()),
         ("repository/tiny/1", ()),
     ):
-        code, out, err = fovea("predict", name, picture, *option, "--json")
+        code, out, err = fovea("predict", name, image, *option, "--json")
         assert code == 0, err
         [entry] = json.loads(fovea("inspect", name, *option, "--json")[1])
         assert (entry["name"], entry["version"]) == (json.loads(out)["model"], 1)
         assert fovea("diff", tiny_model, name, *option)[0] == 0
     assert [e["name"] for e in json.loads(fovea("inspect", "--json")[1])] == ["there"]
     assert [e["name"] for e in json.loads(fovea("inspect", *here, "--json")[1])] == ["here"]
-    assert fovea("predict", "here", picture)[0] == 2
+    assert fovea("predict", "here", image)[0] == 2
 
 
 def test_what_follows_from_the_model_anyway_makes_no_second_version(fovea, tiny_model, tmp_path):
@@ -190,4 +190,4 @@ def test_the_list_of_commands_is_whole(fovea, monkeypatch, columns):
     shown = fovea("--help")[1]
     commands = shown[shown.index("Commands:") :]
     assert "..." not in commands
-    assert "Measure how accurate a model is on labelled pictures." in " ".join(commands.split())
+    assert "Measure how accurate a model is on labelled images." in " ".join(commands.split())

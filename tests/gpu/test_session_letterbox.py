@@ -31,15 +31,15 @@ def engine(device, backend, tmp_path) -> Iterator[Engine]:
 
 
 def test_the_gpu_letterboxes_as_the_host_does(engine):
-    session = engine.pictures
+    session = engine.images
     assert session is not None
-    pictures = [draw(height, width, seed) for seed, (height, width) in enumerate(SIZES)]
-    rows = np.empty((len(pictures), *engine.preprocessor.spec.row_shape), np.uint8)
-    for pixels, row in zip(pictures, rows, strict=True):
+    images = [draw(height, width, seed) for seed, (height, width) in enumerate(SIZES)]
+    rows = np.empty((len(images), *engine.preprocessor.spec.row_shape), np.uint8)
+    for pixels, row in zip(images, rows, strict=True):
         engine.preprocessor(pixels, row)
     by_host = session.infer({engine.card.inputs[0].name: rows})["output0"]
-    placed = [session.place(pixels)[0] for pixels in pictures]
-    by_gpu = [session.infer_pictures(placed)["output0"] for _ in range(20)]
+    placed = [session.place(pixels)[0] for pixels in images]
+    by_gpu = [session.infer_images(placed)["output0"] for _ in range(20)]
     for again in by_gpu:
         np.testing.assert_array_equal(again, by_gpu[0])
     # A grey level may move a box of this network by a pixel, and its confidence by little.

@@ -29,7 +29,7 @@ OLD = "1.0.0.7"
 
 @dataclass
 class Subject:
-    """A detector, with pictures to measure ranges on and others to judge it on."""
+    """A detector, with images to measure ranges on and others to judge it on."""
 
     model: Path
     calibration: Path
@@ -58,8 +58,8 @@ def subject(request) -> Subject:
     if request.param == "tiny":
         return request.getfixturevalue("tiny")
     shared = request.getfixturevalue("shared")
-    pictures = shared / "data" / "coco64"
-    return Subject(shared / "models" / "yolov8n.onnx", pictures / "calibration", pictures / "val")
+    images = shared / "data" / "coco64"
+    return Subject(shared / "models" / "yolov8n.onnx", images / "calibration", images / "val")
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_it_finds_what_onnx_runtime_finds(backend, subject, precision, tmp_path)
     assert (card.inputs[0].dtype, card.outputs[0].shape[2]) == ("uint8", 6)
     build(BuildPlan(subject.model, "source", repository, "onnxruntime"))
     with Engine.open(repository / "d/1") as engine, Engine.open(repository / "source/1") as source:
-        assert engine.pictures is not None
+        assert engine.images is not None
         found = check_detections(source, engine, subject.images)
     assert found.detections
     assert found.quality >= LEAST[precision]

@@ -1,4 +1,4 @@
-"""A picture of known pixels, and a real one."""
+"""An image of known pixels, and a real one."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ settings.load_profile("fovea")
 
 
 @pytest.fixture(scope="session")
-def picture() -> NDArray[np.uint8]:
+def photo() -> NDArray[np.uint8]:
     """RGB [90, 67, 3]: smooth, alike under no flip or turn, with a little grain."""
     rows, columns = np.mgrid[0:90, 0:67]
     smooth = np.stack((rows * 2.5, columns * 3.4, 200 - rows - columns), axis=-1)

@@ -1,4 +1,4 @@
-"""Bytes that are not a whole picture, and pictures that would cost too much."""
+"""Bytes that are not a whole image, and images that would cost too much."""
 
 import io
 import pickle
@@ -39,11 +39,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
-def files(picture: Pixels) -> dict[str, bytes]:
+def files(photo: Pixels) -> dict[str, bytes]:
     made = {}
     for kind, (form, mode, options) in KINDS.items():
         buffer = io.BytesIO()
-        Image.fromarray(picture).convert(mode).save(buffer, form, **options)
+        Image.fromarray(photo).convert(mode).save(buffer, form, **options)
         made[kind] = buffer.getvalue()
     return made
 
@@ -117,7 +117,7 @@ def test_damage_is_found_or_bearable(files: dict[str, bytes], kind: str) -> None
     [
         b"",
         b"\0",
-        b"hello, this is no picture",
+        b"hello, this is no image",
         b"%PDF-1.7\n",
         b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>",
         b"P6 1 1 255\n\0\0\0",
@@ -145,10 +145,10 @@ def resized_png(data: bytes, width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("interlace", [0, 1])
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA"])
-def test_png_one_row_short(picture: Pixels, mode: str, interlace: int) -> None:
+def test_png_one_row_short(photo: Pixels, mode: str, interlace: int) -> None:
     for size in ((67, 90), (8, 8), (3, 2), (1, 1)):
         buffer = io.BytesIO()
-        image = Image.fromarray(picture).resize(size).convert(mode)
+        image = Image.fromarray(photo).resize(size).convert(mode)
         image.save(buffer, "PNG", interlace=interlace)
         assert (decode_image(buffer.getvalue()).width) == size[0]
         with pytest.raises(InvalidImage, match="promises"):

@@ -1,4 +1,4 @@
-"""The geometry: where pictures lie, and that mapping there and back is the identity."""
+"""The geometry: where images lie, and that mapping there and back is the identity."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_fit(
 
 
 @given(specs, widths, heights)
-def test_the_picture_is_seen(spec: PreprocessSpec, width: int, height: int) -> None:
+def test_the_image_is_seen(spec: PreprocessSpec, width: int, height: int) -> None:
     rows, columns = fit(spec, width, height).visible
     assert 0 <= rows.start < rows.stop <= spec.height
     assert 0 <= columns.start < columns.stop <= spec.width
@@ -107,7 +107,7 @@ def test_boxes_are_clipped(spec: PreprocessSpec, width: int, height: int) -> Non
 
 
 @given(st.sampled_from(SPECS[:5]), st.integers(1, 600), st.integers(1, 600))
-def test_a_mask_of_the_visible_part_covers_the_picture(
+def test_a_mask_of_the_visible_part_covers_the_image(
     spec: PreprocessSpec, width: int, height: int
 ) -> None:
     box = fit(spec, width, height)

@@ -150,7 +150,7 @@ def test_any_size_into_any_size(
 
 
 @pytest.mark.parametrize("spec", [YOLO, LEVELS])
-def test_strided_pictures_and_rows(bus: Pixels, spec: PreprocessSpec) -> None:
+def test_strided_images_and_rows(bus: Pixels, spec: PreprocessSpec) -> None:
     for pixels in (bus[::2, ::-1], bus[100:700, 50:350], bus.transpose(1, 0, 2), bus[..., ::-1]):
         wanted = row(spec, np.ascontiguousarray(pixels))
         assert np.array_equal(row(spec, pixels), wanted)
@@ -174,14 +174,14 @@ def test_wrong_arguments(bus: Pixels) -> None:
 
 
 def test_one_preprocessor_for_many_threads(bus: Pixels) -> None:
-    pictures = [bus[: 200 + 90 * i, : 800 - 70 * i] for i in range(8)]
-    wanted = [row(YOLO, picture) for picture in pictures]
+    images = [bus[: 200 + 90 * i, : 800 - 70 * i] for i in range(8)]
+    wanted = [row(YOLO, photo) for photo in images]
     preprocess = Preprocessor(YOLO)
     batch = np.empty((8, *YOLO.row_shape), np.float32)
 
     def work(index: int) -> None:
         for _ in range(5):
-            preprocess(pictures[index], batch[index])
+            preprocess(images[index], batch[index])
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
     for thread in threads:

@@ -42,7 +42,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Digits found in one picture, best first; boxes are x1, y1, x2, y2 in its pixels."""
+    """Digits found in one image, best first; boxes are x1, y1, x2, y2 in its pixels."""
 
     boxes: Array
     scores: Array
@@ -72,9 +72,9 @@ def onnx_predictor(path: Path) -> Predictor:
     return lambda images: np.asarray(session.run(None, {"images": images})[0], np.float32)
 
 
-def detect(predict: Predictor, pictures: Sequence[NDArray[np.uint8]]) -> list[Found]:
+def detect(predict: Predictor, images: Sequence[NDArray[np.uint8]]) -> list[Found]:
     """Letterbox, predict, suppress doubles, map back."""
-    boxed = [_letterbox(picture) for picture in pictures]
+    boxed = [_letterbox(image) for image in images]
     raw = predict(np.stack([tensor for tensor, *_ in boxed]))
     return [
         _suppress(output, scale, offset)
@@ -99,13 +99,13 @@ def mean_average_precision(predict: Predictor, scenes: Sequence[Scene], batch: i
     return Figures(float(judge.stats[1]), float(judge.stats[0]), by_class)
 
 
-def _letterbox(picture: NDArray[np.uint8]) -> tuple[Array, float, Array]:
-    height, width = picture.shape[:2]
+def _letterbox(image: NDArray[np.uint8]) -> tuple[Array, float, Array]:
+    height, width = image.shape[:2]
     scale = SIDE / max(height, width)
     size = (round(width * scale), round(height * scale))
     canvas = Image.new("RGB", (SIDE, SIDE), (PAD, PAD, PAD))
     offset = ((SIDE - size[0]) // 2, (SIDE - size[1]) // 2)
-    resized = Image.fromarray(picture).resize(size, Image.Resampling.BILINEAR)
+    resized = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
     canvas.paste(resized, offset)
     tensor = np.asarray(canvas, np.float32).transpose(2, 0, 1) / np.float32(255.0)
     return tensor, scale, np.array([*offset, *offset], np.float32)
@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure an ONNX file on held-out scenes.")
     parser.add_argument("model", type=Path, help="the ONNX file")
     parser.add_argument("--scenes", type=int, default=SCENES, help="held-out scenes")
-    parser.add_argument("--batch", type=int, default=4, help="pictures in a call")
+    parser.add_argument("--batch", type=int, default=4, help="images in a call")
     options = parser.parse_args()
     scenes = heldout_scenes(options.scenes)
     figures = mean_average_precision(onnx_predictor(options.model), scenes, options.batch)

@@ -51,7 +51,7 @@ class SplitStage(nn.Module):
 
 
 class WideView(nn.Module):
-    """Repeated pooling: the coarsest level sees the whole picture."""
+    """Repeated pooling: the coarsest level sees the whole image."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ WIDE = replace(SQUARE, height=SIDE * 3 // 4)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Pictures with their boxes; a label of `NOTHING` marks an empty row."""
+    """Images with their boxes; a label of `NOTHING` marks an empty row."""
 
     pixels: Pixels
     boxes: Boxes
@@ -62,7 +62,7 @@ class ScenePool:
 
     def _put(self, index: int, scene: Scene) -> None:
         count = len(scene.labels)
-        # A wide scene is letterboxed, as pictures are when they are served.
+        # A wide scene is letterboxed, as images are when they are served.
         top = (SIDE - scene.pixels.shape[0]) // 2
         self.pixels[index] = PAD
         self.pixels[index, top : SIDE - top] = scene.pixels

@@ -1,4 +1,4 @@
-"""The two pictures that ship with the package: `python -m tools.demo_detector.samples --help`."""
+"""The two images that ship with the package: `python -m tools.demo_detector.samples --help`."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ def truth(scene: Scene) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Write the pictures and their true boxes."""
+    """Write the images and their true boxes."""
     parser = argparse.ArgumentParser(description="Write the sample scenes and their true boxes.")
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args().folder

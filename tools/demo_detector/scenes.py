@@ -29,7 +29,7 @@ TRIES = 12
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A picture and the digits in it: boxes as x1, y1, x2, y2 in its pixels."""
+    """An image and the digits in it: boxes as x1, y1, x2, y2 in its pixels."""
 
     pixels: Pixels
     boxes: Boxes

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fovea_engines.backends.tensorrt.engine_file import check_target
 from fovea_engines.build.assemble import assemble, reference, trial
-from fovea_engines.build.calibration.pictures import Pictures
+from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.fuse import check_finish, finish
 from fovea_engines.build.gate import (
@@ -137,16 +137,16 @@ def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
 
 
 def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:
-    """Digests of the pictures that a build is measured on."""
+    """Digests of the images that a build is measured on."""
     calibration = None
     if plan.calibration is not None:
         if plan.calibration.is_file():
             calibration = file_sha256(plan.calibration)
         else:
-            calibration = Pictures.of(plan.calibration, prepared.preprocess).digest
+            calibration = Images.of(plan.calibration, prepared.preprocess).digest
     images = None
     if plan.images is not None and dataset is None:
-        images = Pictures.of(plan.images, prepared.preprocess).digest
+        images = Images.of(plan.images, prepared.preprocess).digest
     return [calibration, images, None if dataset is None else dataset.sha256()]
 
 
@@ -160,22 +160,24 @@ def _prove(
     progress: Progress,
 ) -> EngineCard:
     """The engine's card, with every figure that can be measured."""
-    if plan.pictures is None and graphs.precision != "fp32":
+    if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: --images takes your own")
     if prepared.head.family is None and plan.preprocess is None:
         progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
     with progress.phase("agreement"):
         if graphs.precision == "fp16" or (graphs.precision == "int8" and plan.for_tensorrt):
-            check_overflow(graphs.served, prepared.preprocess, plan.pictures)
+            check_overflow(graphs.served, prepared.preprocess, plan.check_images)
         agreement = _agreement(plan, prepared, graphs, engine, finished)
     card = replace(engine.card, agreement=agreement)
     if graphs.quantisation is not None:
         card = replace(card, calibration=graphs.quantisation.card_entry)
     if graphs.tensorrt is not None:
         with progress.phase("tensorrt"):
-            check_overflow(graphs.tensorrt, prepared.preprocess, plan.pictures)
+            check_overflow(graphs.tensorrt, prepared.preprocess, plan.check_images)
             with reference(plan, prepared, rounded(graphs.tensorrt), graphs.precision) as other:
-                card = replace(card, tensorrt=check_agreement(other, plan.source, plan.pictures))
+                card = replace(
+                    card, tensorrt=check_agreement(other, plan.source, plan.check_images)
+                )
     if truth is None:
         return card
     beside = {}
@@ -196,7 +198,7 @@ def _agreement(
 ) -> Agreement:
     """How the engine agrees with its source; before, that what was added to it changes nothing."""
     if (finished.inputs, finished.outputs) == (prepared.inputs, prepared.outputs):
-        return check_agreement(engine, plan.source, plan.pictures)
+        return check_agreement(engine, plan.source, plan.check_images)
     with ExitStack() as opened:
         if plan.for_tensorrt:
             core, whole = (
@@ -206,13 +208,13 @@ def _agreement(
         else:
             core = opened.enter_context(trial(plan, prepared, graphs.served, graphs.precision))
             whole = engine
-        check_finish(core, whole, plan.pictures)
-        agreement = check_agreement(core, plan.source, plan.pictures)
+        check_finish(core, whole, plan.check_images)
+        agreement = check_agreement(core, plan.source, plan.check_images)
         if whole is engine or engine.card.judge is not None or engine.head is None:
             return agreement
         # It runs, so what it finds is the figure, and not what it should find.
         source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
-        found = check_detections(source, engine, plan.pictures)
+        found = check_detections(source, engine, plan.check_images)
         return found if found.detections else agreement
 
 
@@ -222,7 +224,7 @@ def _advice(plan: BuildPlan, card: EngineCard) -> str:
     if plan.keep_float != (AUTO,):
         return "let --keep-float auto find the blocks that lose most"
     return (
-        "give --calibration more, and more varied, pictures, see that --preprocess is as the model "
+        "give --calibration more, and more varied, images, see that --preprocess is as the model "
         "was trained, or build with --precision fp16"
     )
 

@@ -9,7 +9,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.plural import counted
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.figures import WorstPicture
+from fovea_engines.repository.figures import WorstImage
 from fovea_engines.repository.wording import (
     NO_FIGURE,
     accuracy_table,
@@ -31,7 +31,7 @@ def card_text(
     card: EngineCard,
     plan: BuildPlan,
     ranking: Sequence[Sensitivity],
-    picture: str | None,
+    image: str | None,
 ) -> str:
     """The page; what has no figures has no section.
 
@@ -39,7 +39,7 @@ def card_text(
         card: with all its figures.
         plan: of the build.
         ranking: what the search for sensitive blocks found, most gain first; may be empty.
-        picture: file name of the first of the worst pictures, as `worst_picture` draws it; None
+        image: file name of the first of the worst images, as `worst_image` draws it; None
             when there is none.
     """
     sections = [
@@ -50,7 +50,7 @@ def card_text(
         _accuracy(card),
         _classes(card),
         _sensitivity(card, ranking),
-        _worst(card.agreement.worst if card.agreement else (), picture),
+        _worst(card.agreement.worst if card.agreement else (), image),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -80,7 +80,7 @@ def _origin(card: EngineCard, plan: BuildPlan) -> str:
         ("batch", f"1 to {card.max_batch}"),
     ]
     if card.preprocess is not None:
-        rows.append(("pictures are", preprocess_text(card.preprocess)))
+        rows.append(("images are", preprocess_text(card.preprocess)))
     if (calibration := calibration_text(card)) is not None:
         rows.append(("calibration", calibration))
     return "## What was built from what\n\n" + table(("", ""), rows)
@@ -94,7 +94,7 @@ def _agreement(card: EngineCard, plan: BuildPlan) -> str:
         columns["for TensorRT"] = agreement_rows(card.tensorrt, card.precision)
     labels = dict.fromkeys(label for column in columns.values() for label in column)
     rows = [[k, *(column.get(k, NO_FIGURE) for column in columns.values())] for k in labels]
-    own = "" if plan.pictures is not None else ": give --images for figures on your own"
+    own = "" if plan.check_images is not None else ": give --images for figures on your own"
     return (
         "## Agreement with the source model\n\n"
         f"Measured without labels, on {escape(images_text(card.agreement))}{own}.\n\n"
@@ -105,8 +105,8 @@ def _agreement(card: EngineCard, plan: BuildPlan) -> str:
 def _accuracy(card: EngineCard) -> str:
     if not card.accuracy:
         return ""
-    pictures = counted(card.accuracy[card.precision].images, "labelled picture")
-    return f"## Accuracy on {pictures}\n\n" + table(*accuracy_table(card.accuracy))
+    images = counted(card.accuracy[card.precision].images, "labelled image")
+    return f"## Accuracy on {images}\n\n" + table(*accuracy_table(card.accuracy))
 
 
 def _classes(card: EngineCard) -> str:
@@ -146,7 +146,7 @@ def _sensitivity(card: EngineCard, ranking: Sequence[Sensitivity]) -> str:
     )
 
 
-def _worst(worst: Sequence[WorstPicture], picture: str | None) -> str:
+def _worst(worst: Sequence[WorstImage], image: str | None) -> str:
     if not worst:
         return ""
     header, said = ["image", "lost"], "Sorted by what is lost: 1 less the quality of each image."
@@ -162,10 +162,10 @@ def _worst(worst: Sequence[WorstPicture], picture: str | None) -> str:
             for row, one in zip(rows, worst, strict=True)
         ]
     text = f"## Images that differ most\n\n{said}\n\n" + table(header, rows)
-    if picture is None:
+    if image is None:
         return text
     return (
         f"{text}\n\nThe first of them: on the left what the source model finds, on the right what "
         "the engine finds. What both find is grey; what only one finds is in colour, framed in "
-        f"red.\n\n![The worst picture with both sets of boxes]({picture})"
+        f"red.\n\n![The worst image with both sets of boxes]({image})"
     )

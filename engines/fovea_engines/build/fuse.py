@@ -1,4 +1,4 @@
-"""The host's work that a graph can do itself: pictures go in as they are, boxes come out alone."""
+"""The host's work that a graph can do itself: images go in as they are, boxes come out alone."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_finish(core: Engine, finished: Engine, images: Path | None = None) -> 
     Args:
         core: without them.
         finished: with them.
-        images: folder of pictures; None takes those that ship with Fovea.
+        images: folder of images; None takes those that ship with Fovea.
 
     Raises:
         Disagreement: boxes, or of models without boxes outputs, differ.
@@ -84,7 +84,7 @@ def check_finish(core: Engine, finished: Engine, images: Path | None = None) -> 
 
 
 def _outputs_lost(core: Engine, finished: Engine, images: Path | None) -> float:
-    """Absolute differences of all outputs over their absolute values, of all pictures together."""
+    """Absolute differences of all outputs over their absolute values, of all images together."""
     lost = total = 0.0
     for _, pixels in sample_images(images, AGREEMENT_IMAGES):
         want, have = (one.outputs_of(pixels) for one in (core, finished))

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 AGREEMENT_IMAGES = 64
 MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "int8": 0.8}
 """Agreement, of INT8 classifiers also in the first class, under which an engine without labelled
-pictures is refused. FP32 must be identical."""
+images is refused. FP32 must be identical."""
 
-# mAP50-95 that tells of labels that belong to other pictures or classes.
+# mAP50-95 that tells of labels that belong to other images or classes.
 _FOREIGN = 0.01
 
 
@@ -47,12 +47,12 @@ def check_agreement(
     Args:
         engine: as it will be served.
         source: the ONNX file it was built from.
-        images: folder of pictures; None takes those that ship with Fovea.
-        most: pictures to take from the folder.
+        images: folder of images; None takes those that ship with Fovea.
+        most: images to take from the folder.
 
     Raises:
         Disagreement: an engine of full precision does not compute what its source does.
-        InvalidOption: the folder has no picture.
+        InvalidOption: the folder has no image.
         UnsupportedModel: ONNX Runtime cannot run the source.
     """
     card = engine.card
@@ -78,7 +78,7 @@ def check_detections(source: Engine, engine: Engine, images: Path | None = None)
     Args:
         source: in float32.
         engine: as it will be served.
-        images: folder of pictures; None takes those that ship with Fovea.
+        images: folder of images; None takes those that ship with Fovea.
     """
     options = PredictOptions(conf=CONF - MARGIN)
     found = measure_detections(
@@ -91,10 +91,10 @@ def check_detections(source: Engine, engine: Engine, images: Path | None = None)
 def check_accuracy(
     truth: GroundTruth, graphs: Mapping[str, onnx.ModelProto], engine: Engine
 ) -> dict[str, Accuracy]:
-    """Accuracy on labelled pictures of an engine and, side by side, of other precisions.
+    """Accuracy on labelled images of an engine and, side by side, of other precisions.
 
     Args:
-        truth: the pictures.
+        truth: the images.
         graphs: what to measure beside the source and the engine, by name.
         engine: as it will be served.
     """
@@ -134,7 +134,7 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
         return None
     if card.precision == "int8" and card.family is not None and not found.detections:
         return (
-            f"the source model itself finds nothing on the {counted(found.images, 'picture')} that "
+            f"the source model itself finds nothing on the {counted(found.images, 'image')} that "
             "INT8 is judged on (--images, or those of --calibration): they show nothing that it "
             "knows, or it was trained with another preprocessing"
         )
@@ -143,7 +143,7 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
     if card.precision == "int8" and found.same_top is not None and found.same_top < least:
         return (
             f"{what} puts the source model's first class first on {found.same_top:.0%} of the "
-            f"pictures where {least:.0%} is asked for"
+            f"images where {least:.0%} is asked for"
         )
     if found.quality >= least:
         return None
@@ -162,7 +162,7 @@ def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float)
     if before < _FOREIGN:
         return (
             f"the source model itself has mAP50-95 {before:.3f} on --data, so no drop can be told: "
-            "are these the labels of these pictures?"
+            "are these the labels of these images?"
         )
     if before - after <= max_drop:
         return None

@@ -87,7 +87,7 @@ def _as_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) ->
         if given:
             raise InvalidOption(
                 f"the model was quantised by its exporter and keeps its own scales, so {option} "
-                "has no effect: leave it out (--images takes pictures to check the engine on)"
+                "has no effect: leave it out (--images takes images to check the engine on)"
             )
     done, layers = quantised_share(graph)
     progress.note(

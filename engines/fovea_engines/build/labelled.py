@@ -1,4 +1,4 @@
-"""Labelled pictures, as the networks of one build are measured on them."""
+"""Labelled images, as the networks of one build are measured on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GroundTruth:
-    """Measures engines and graphs of one model on its labelled pictures.
+    """Measures engines and graphs of one model on its labelled images.
 
     Args:
         plan: of the build.

@@ -17,7 +17,7 @@ from fovea_engines.backends.registry import (
 )
 from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.build.precision.encoding import Encoding
-from fovea_engines.evaluate.samples import picture_files
+from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.digest import json_sha256
 from fovea_engines.repository.options import BuilderOptions, Profile, target
@@ -47,21 +47,21 @@ class BuildPlan:
         max_batch: most rows one call may carry, 1 to 1024.
         labels: class names by id; None takes the model's own.
         family: head family; None recognises it.
-        images: folder of pictures for the agreement check; None takes those of the calibration,
+        images: folder of images for the agreement check; None takes those of the calibration,
             or those that ship with Fovea.
         precision: "fp32", "fp16" or "int8"; a model that its exporter has quantised is INT8.
-        calibration: folder of pictures that INT8 ranges are measured on, or the calibration.json
+        calibration: folder of images that INT8 ranges are measured on, or the calibration.json
             of another version.
         calibrator: how a range is chosen from what was seen.
         keep_float: blocks or patterns of layers that INT8 leaves alone; ("auto",) searches for
             them where the agreement is not good enough without.
-        data: labelled pictures to measure accuracy on: a COCO file or a folder of YOLO labels;
-            `images` is then the folder of its pictures.
+        data: labelled images to measure accuracy on: a COCO file or a folder of YOLO labels;
+            `images` is then the folder of its images.
         max_drop: most mAP50-95 that may be lost, 0 to 1.
         preprocess: what departs from RGB, 0 to 1, letterboxed around the centre: fields of
             `PreprocessSpec`; None takes what the family was trained with.
         tensorrt: also write the graph as TensorRT takes it to this file, and judge it.
-        image_front: take uint8 pictures, as they are decoded, and normalise them in the graph;
+        image_front: take uint8 images, as they are decoded, and normalise them in the graph;
             None does so for TensorRT.
         nms_tail: suppress duplicates in the graph; None does so for TensorRT, where 6 numbers a
             box come back instead of all candidates.
@@ -107,7 +107,7 @@ class BuildPlan:
             raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
         if self.precision != "int8" and self.keep_float not in ((AUTO,), ()):
             raise InvalidOption("--keep-float is for --precision int8")
-        self._check_pictures()
+        self._check_images()
         if self.builder is not None:
             self._check_builder(self.builder)
         if self.tensorrt is not None:
@@ -115,16 +115,16 @@ class BuildPlan:
         if not 0 <= self.max_drop <= 1:
             raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
 
-    def _check_pictures(self) -> None:
+    def _check_images(self) -> None:
         if self.calibration is not None and self.calibration.is_file() and self.images is None:
             raise InvalidOption(
-                f"{self.calibration} is no folder of pictures: give one, or, where it holds the "
+                f"{self.calibration} is no folder of images: give one, or, where it holds the "
                 "ranges of another build, --images to judge the engine on"
             )
-        # COCO files may name pictures in folders of this folder.
+        # COCO files may name images in folders of this folder.
         for folder in (self.calibration, self.images if self.data is None else None):
             if folder is not None and not folder.is_file():
-                picture_files(folder, 1)
+                image_files(folder, 1)
 
     def _check_builder(self, builder: BuilderOptions) -> None:
         if not self.for_tensorrt:
@@ -166,7 +166,7 @@ class BuildPlan:
         return (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (self.tensorrt is not None)]
 
     @property
-    def pictures(self) -> Path | None:
+    def check_images(self) -> Path | None:
         """Folder of images that engines are compared on; None: those that ship with Fovea."""
         if self.images is None and self.calibration is not None and self.calibration.is_dir():
             return self.calibration
@@ -189,10 +189,10 @@ class BuildPlan:
 
         Args:
             onnx_sha256: of the source.
-            preprocess: how a picture becomes an input row of the model's size.
+            preprocess: how an image becomes an input row of the model's size.
             labels: of the model, wherever they are from.
             family: of its head, likewise.
-            measured_on: digests of the calibration pictures and of the labelled ones.
+            measured_on: digests of the calibration images and of the labelled ones.
         """
         return json_sha256(
             {

@@ -33,7 +33,7 @@ class PreparedModel:
         outputs: what comes back.
         head: the family and why.
         labels: class names by id; None where unknown.
-        preprocess: how a picture becomes an input row.
+        preprocess: how an image becomes an input row.
         metadata: the exporter's own.
         quantised: the exporter has written Q/DQ nodes into it.
     """
@@ -82,11 +82,11 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
 def _check_batch(rows: int, max_batch: int) -> None:
     if rows not in (-1, 1):
         raise UnsupportedModel(
-            f"the model takes exactly {rows} pictures at a time: export it with a dynamic batch"
+            f"the model takes exactly {rows} images at a time: export it with a dynamic batch"
         )
     if rows == 1 and max_batch > 1:
         raise UnsupportedModel(
-            f"the model takes one picture at a time, so --max-batch {max_batch} cannot be: export "
+            f"the model takes one image at a time, so --max-batch {max_batch} cannot be: export "
             "it with a dynamic batch, or leave --max-batch out"
         )
 

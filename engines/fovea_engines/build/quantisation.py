@@ -62,7 +62,7 @@ def plan_quantisation(
     """Measure ranges, and choose the layers that stay float.
 
     Raises:
-        InvalidOption: no calibration pictures, or not such; ranges that were measured from
+        InvalidOption: no calibration images, or not such; ranges that were measured from
             something else; a pattern that picks nothing.
         Disagreement: calibration has seen much less of the input than there is.
         UnsupportedModel: there is nothing to quantise.

@@ -9,7 +9,7 @@ from typing import Final
 from fovea_engines.build.card_text import card_text
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.build.worst import worst_picture
+from fovea_engines.build.worst import worst_image
 from fovea_engines.detect.draw import encode
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
@@ -20,7 +20,7 @@ FAILED_FOLDER: Final = "failed-build"
 """Folder of a model that holds the report of its last refused build; it is no version."""
 
 REPORT_FILE: Final = "card.md"
-PICTURE_FILE: Final = "worst.jpg"
+IMAGE_FILE: Final = "worst.jpg"
 
 
 def write_report(
@@ -42,8 +42,8 @@ def write_report(
         ranking: what the search for sensitive blocks found, most gain first; may be empty.
     """
     worst = card.agreement.worst if card.agreement else ()
-    picture = worst_picture(plan, prepared, engine, worst[0].name) if worst else None
-    if picture is not None:
-        write_file(folder / PICTURE_FILE, encode(picture, "image/jpeg"))
-    text = card_text(card, plan, ranking, None if picture is None else PICTURE_FILE)
+    image = worst_image(plan, prepared, engine, worst[0].name) if worst else None
+    if image is not None:
+        write_file(folder / IMAGE_FILE, encode(image, "image/jpeg"))
+    text = card_text(card, plan, ranking, None if image is None else IMAGE_FILE)
     write_file(folder / REPORT_FILE, text.encode())

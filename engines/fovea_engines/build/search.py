@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BUDGET = 0.9
 """Agreement that is good enough: no block need stay in float for more."""
 
-# Pictures a block is judged on: enough for a hundred detections, few enough for a second each.
+# Images a block is judged on: enough for a hundred detections, few enough for a second each.
 _IMAGES = 24
 
 
@@ -47,7 +47,7 @@ class Standing:
 
     Attributes:
         quality: agreement with the source, 0 to 1.
-        drop: mAP50-95 that is lost; None without labelled pictures.
+        drop: mAP50-95 that is lost; None without labelled images.
         margin: by how much what decides, labels where there are any, else the agreement, is
             better than what is asked; less than 0 is not enough.
     """
@@ -89,7 +89,7 @@ class Trials:
         plan: of the build.
         prepared: its source.
         ranges: of its tensors.
-        truth: labelled pictures; None judges by the agreement alone.
+        truth: labelled images; None judges by the agreement alone.
         encoding: `SIGNED` judges the file for TensorRT.
     """
 
@@ -110,7 +110,7 @@ class Trials:
         self._encoding = encoding
         outputs = [output.name for output in prepared.outputs]
         self._samples = list(
-            read_samples(plan.source, prepared.preprocess, outputs, plan.pictures, _IMAGES)
+            read_samples(plan.source, prepared.preprocess, outputs, plan.check_images, _IMAGES)
         )
 
     def standing(self, keep_float: Iterable[str]) -> Standing:

@@ -1,4 +1,4 @@
-"""The picture on which an engine and its source model differ, with what each of them finds."""
+"""The image on which an engine and its source model differ, with what each of them finds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fovea_engines.evaluate.agreement.matching import match
 from fovea_engines.evaluate.agreement.measure import CONF, MARGIN
 from fovea_engines.evaluate.samples import Pixels, sample_image
 
-# Longer side of each of the two pictures, pixels.
+# Longer side of each of the two images, pixels.
 _SIDE = 960
 _STRIP = 40
 _GAP = 16
@@ -29,27 +29,27 @@ _RED = (235, 30, 40)
 _WHITE = (255, 255, 255)
 
 
-def worst_picture(
+def worst_image(
     plan: BuildPlan, prepared: PreparedModel, engine: Engine, name: str
 ) -> Pixels | None:
-    """One picture twice, side by side: with the source model's boxes and with the engine's.
+    """One image twice, side by side: with the source model's boxes and with the engine's.
 
-    What both find is grey, as the picture is; what only one finds is in colour, framed in red.
+    What both find is grey, as the image is; what only one finds is in colour, framed in red.
     The same rules pair detections as for the figures of agreement. Classes that the model does
     not name are called as the labels of the build call them.
 
     Args:
-        plan: of the build; its pictures, or those that ship with Fovea, hold `name`.
+        plan: of the build; its images, or those that ship with Fovea, hold `name`.
         prepared: its source.
         engine: as it will be served.
-        name: of the picture.
+        name: of the image.
 
     Returns:
         uint8 RGB [h, w, 3]; None when the engine has no head, and so no boxes.
     """
     if engine.head is None:
         return None
-    pixels = sample_image(plan.pictures, name)
+    pixels = sample_image(plan.check_images, name)
     options = PredictOptions(conf=CONF - MARGIN)
     with reference(plan, prepared, prepared.graph, "fp32") as source:
         want, have = source.detect(pixels, options), engine.detect(pixels, options)
@@ -80,15 +80,15 @@ def _take(detections: Detections, chosen: NDArray[np.intp]) -> Detections:
 def _draw(
     pixels: Pixels, agreed: Detections, odd: Detections, labels: tuple[str, ...] | None
 ) -> Pixels:
-    """The picture at the size of the report: in grey what is agreed, in colour what is odd."""
+    """The image at the size of the report: in grey what is agreed, in colour what is odd."""
     height, width = pixels.shape[:2]
     factor = _SIDE / max(height, width)
     size = max(1, round(width * factor)), max(1, round(height * factor))
     smooth = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
-    picture = np.asarray(cv2.resize(pixels, size, interpolation=smooth), np.uint8)
+    image = np.asarray(cv2.resize(pixels, size, interpolation=smooth), np.uint8)
     by = np.array([size[0] / width, size[1] / height] * 2, np.float32)
 
-    same = draw(picture, _scaled(agreed, by), labels)
+    same = draw(image, _scaled(agreed, by), labels)
     canvas = np.repeat(cv2.cvtColor(same, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
     odd = _scaled(odd, by)
     for x1, y1, x2, y2 in odd.boxes.round().astype(int).tolist():
@@ -100,12 +100,12 @@ def _scaled(detections: Detections, by: NDArray[np.float32]) -> Detections:
     return Detections(detections.boxes * by, detections.scores, detections.class_ids)
 
 
-def _captioned(picture: Pixels, text: str) -> Pixels:
-    """A picture under a strip with text, widened on the right where the text needs it."""
-    height, width = picture.shape[:2]
+def _captioned(image: Pixels, text: str) -> Pixels:
+    """An image under a strip with text, widened on the right where the text needs it."""
+    height, width = image.shape[:2]
     (text_width, text_height), _ = cv2.getTextSize(text, FONT, _LETTERS, 1)
     pane = np.zeros((_STRIP + height, max(width, text_width + _GAP) + _GAP, 3), np.uint8)
-    pane[_STRIP:, :width] = picture
+    pane[_STRIP:, :width] = image
     origin = _GAP // 2, (_STRIP + text_height) // 2
     cv2.putText(pane, text, origin, FONT, _LETTERS, _WHITE, 1, cv2.LINE_AA)
     return pane

@@ -90,7 +90,7 @@ def build(
             min=1,
             max=MAX_BATCH,
             rich_help_panel=MODEL_PANEL,
-            help="Most pictures in one call. 1 is best on a CPU: there, a core a picture is "
+            help="Most images in one call. 1 is best on a CPU: there, a core an image is "
             "faster than batches. On a GPU try 8 or 16.",
             show_default="1, or that of --profile",
         ),
@@ -127,7 +127,7 @@ def build(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Pictures to check the engine on, and those of --data.",
+            help="Images to check the engine on, and those of --data.",
             show_default="those of --calibration, or 3 that ship with Fovea",
             exists=True,
             file_okay=False,
@@ -167,7 +167,7 @@ def build(
         bool | None,
         typer.Option(
             "--image-front/--no-image-front",
-            help="Take uint8 pictures, and normalise them in the graph.",
+            help="Take uint8 images, and normalise them in the graph.",
             show_default="for TensorRT",
             rich_help_panel=GRAPH_PANEL,
         ),
@@ -198,7 +198,7 @@ def build(
 
     Example: fovea build yolov8n.onnx --name people
 
-    Example: fovea build yolov8n.onnx --precision int8 --calibration pictures/
+    Example: fovea build yolov8n.onnx --precision int8 --calibration images/
 
     Example: fovea build yolov8n.onnx --backend tensorrt-rtx --precision fp16
     --compute-capability 80,89

@@ -28,7 +28,7 @@ def diff(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Pictures to run, at most 4 of them.",
+            help="Images to run, at most 4 of them.",
             show_default="3 that ship with Fovea",
             exists=True,
             file_okay=False,
@@ -58,7 +58,7 @@ def diff(
 
     Exit code: 0 only when nothing diverges and every output was judged.
 
-    Example: fovea diff yolov8n.onnx yolov8n-int8.onnx --images pictures
+    Example: fovea diff yolov8n.onnx yolov8n-int8.onnx --images images
     """
     from rich.console import Console
 

@@ -99,7 +99,7 @@ CalibrationOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR|FILE.json",
-        help="Pictures as the camera takes them, a hundred or more; INT8 ranges are measured on "
+        help="Images as the camera takes them, a hundred or more; INT8 ranges are measured on "
         "them. Or the calibration.json of another build.",
         exists=True,
         rich_help_panel=PRECISION_PANEL,

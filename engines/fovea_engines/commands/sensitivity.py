@@ -42,7 +42,7 @@ def sensitivity(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Pictures to judge on, at most 24 of them.",
+            help="Images to judge on, at most 24 of them.",
             show_default="those of --calibration",
             exists=True,
             file_okay=False,
@@ -58,10 +58,10 @@ def sensitivity(
     """Rank the blocks of a model by what they lose in INT8.
 
     One block at a time is left in float, and the network compared with the source model on
-    pictures. That takes seconds a block. `fovea build --keep-float auto` does the same by itself
+    images. That takes seconds a block. `fovea build --keep-float auto` does the same by itself
     where the agreement is poor; here it is done in any case, and nothing is published.
 
-    Example: fovea sensitivity yolov8n.onnx --calibration pictures/
+    Example: fovea sensitivity yolov8n.onnx --calibration images/
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""Detections drawn into a picture, and the picture as a file."""
+"""Detections drawn into an image, and the image as a file."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ JPEG_QUALITY = 92
 def draw(
     pixels: NDArray[np.uint8], detections: Detections, labels: Sequence[str] | None
 ) -> NDArray[np.uint8]:
-    """A copy of a picture with boxes, class names and scores.
+    """A copy of an image with boxes, class names and scores.
 
     Args:
         pixels: uint8 RGB [h, w, 3]; not written to.
-        detections: boxes in pixels of this picture; what lies outside is cut off.
+        detections: boxes in pixels of this image; what lies outside is cut off.
         labels: class names by class id; ids beyond them, or None, are shown as numbers.
 
     Returns:
-        uint8 RGB [h, w, 3]. A class has one colour in all pictures; lines and letters grow with
-        the picture.
+        uint8 RGB [h, w, 3]. A class has one colour in all images; lines and letters grow with
+        the image.
     """
     canvas = np.ascontiguousarray(pixels).copy()
     height, width = canvas.shape[:2]
@@ -57,7 +57,7 @@ def draw(
 
 
 def encode(pixels: NDArray[np.uint8], media_type: MediaType) -> bytes:
-    """A picture, uint8 RGB [h, w, 3], as a JPEG (quality 92) or PNG file."""
+    """An image, uint8 RGB [h, w, 3], as a JPEG (quality 92) or PNG file."""
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     if media_type == "image/png":
         _, data = cv2.imencode(".png", bgr)

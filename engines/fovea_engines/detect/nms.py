@@ -107,7 +107,7 @@ def _survivors(over: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Solve "alive unless an alive better one is over me" for a strictly upper triangular [n, n].
 
     Each round settles at least one more box for good, so the fixed point is reached and is the
-    greedy answer; real pictures take 2 to 6 rounds.
+    greedy answer; real images take 2 to 6 rounds.
     """
     alive: NDArray[np.bool_] = np.ones(len(over), dtype=np.bool_)
     while True:

@@ -14,7 +14,7 @@ from fovea_engines.diff.match import Pair, match
 from fovea_engines.diff.model import find_model
 from fovea_engines.diff.network import INPUT, Layer, Network
 from fovea_engines.diff.verdict import Comparison, default_threshold, judge
-from fovea_engines.evaluate.samples import picture_files
+from fovea_engines.evaluate.samples import image_files
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import Precision
 from fovea_preprocess.errors import InvalidOption
@@ -78,7 +78,7 @@ def diff(
     Args:
         path_a: the one that is right: an .onnx file, or the folder of an engine.
         path_b: the one that is judged, likewise.
-        images: folder of pictures, of which at most 4 are taken; None takes
+        images: folder of images, of which at most 4 are taken; None takes
             those that ship with Fovea.
         threshold_db: SNR under which a tensor diverges, decibel; None goes by their precisions.
         progress: is told each phase, and counts the tensors that are compared.
@@ -87,7 +87,7 @@ def diff(
         NotFound: a model is not there.
         InvalidModel: one cannot be read.
         UnsupportedModel: one cannot be run.
-        InvalidOption: the two take other inputs, no layer is alike, there is no picture, or the
+        InvalidOption: the two take other inputs, no layer is alike, there is no image, or the
             threshold is not a number over 0.
     """
     if threshold_db is not None and not (isfinite(threshold_db) and threshold_db > 0):
@@ -96,7 +96,7 @@ def diff(
             "two FP32 models"
         )
     if images is not None:
-        picture_files(images, 1)
+        image_files(images, 1)
     progress = progress or Progress()
     with progress.phase("load"):
         model_a, model_b = find_model(path_a), find_model(path_b)

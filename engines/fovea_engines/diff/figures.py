@@ -17,7 +17,7 @@ _VALUES = 5
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a pair of tensors over all pictures.
+    """Figures of a pair of tensors over all images.
 
     Attributes:
         cosine: of the angle between them, -1 to 1; 1 where both are zero.
@@ -29,7 +29,7 @@ class Figures:
         broken: values that are finite in one and not in the other, or infinite or NaN in
             another way; not in the figures above.
         largest_lost: largest |a| where it is finite and the second is not; 0 where there is none.
-        values: the first picture's first five values of the first that are not zero, and the
+        values: the first image's first five values of the first that are not zero, and the
             second's at the same places.
         small: slices that the large ones would hide; None where there are none, or the channels
             were not looked at.
@@ -47,7 +47,7 @@ class Figures:
 
 
 class Tally:
-    """Adds up the figures of a pair, picture by picture.
+    """Adds up the figures of a pair, image by image.
 
     Args:
         channels: look at the channels, too.
@@ -63,7 +63,7 @@ class Tally:
         self._values: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def add(self, a: Array, b: Array) -> None:
-        """Take one picture's tensors, of one shape."""
+        """Take one image's tensors, of one shape."""
         if self._slices is not None:
             self._slices.add(a, b)
         one, other = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()

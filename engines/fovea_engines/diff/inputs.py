@@ -1,4 +1,4 @@
-"""The same pictures for two models."""
+"""The same images for two models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
-# A layer that is wrong is so on any picture, and each costs two runs without optimisation.
+# A layer that is wrong is so on any image, and each costs two runs without optimisation.
 _MAX_IMAGES = 4
 _DEFAULT_SIZE = (640, 640)
 _PIXEL_TYPES = ("float32", "float16", "uint8")
@@ -33,7 +33,7 @@ class Feeds:
     """What both models are fed.
 
     Attributes:
-        names: of the pictures, or of the random numbers.
+        names: of the images, or of the random numbers.
         a: a feed for each, for the first model.
         b: likewise for the second.
     """
@@ -44,27 +44,29 @@ class Feeds:
 
 
 def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
-    """Prepare pictures as the first model was trained to see them, for each in its own layout.
+    """Prepare images as the first model was trained to see them, for each in its own layout.
 
-    An input that takes no pictures is fed random numbers, the same in every run.
+    An input that takes no images is fed random numbers, the same in every run.
 
     Args:
-        a: its card, or else its head's family, says how pictures are prepared.
+        a: its card, or else its head's family, says how images are prepared.
         b: the other model.
-        images: folder of pictures, of which at most 4 are taken; None takes those that ship
+        images: folder of images, of which at most 4 are taken; None takes those that ship
             with Fovea.
 
     Raises:
-        InvalidOption: the folder has no picture, or the models do not take the same inputs.
+        InvalidOption: the folder has no image, or the models do not take the same inputs.
         UnsupportedModel: the shape of an input is not to be found.
     """
     samples = list(sample_images(images, _MAX_IMAGES))
     pairs = _pair_inputs(a, b)
-    pictures = next((pair for pair in pairs if all(map(_takes_pictures, pair))), None)
-    named = [name if pictures else f"random numbers {i + 1}" for i, (name, _) in enumerate(samples)]
+    image_inputs = next((pair for pair in pairs if all(map(_takes_images, pair))), None)
+    named = [
+        name if image_inputs else f"random numbers {i + 1}" for i, (name, _) in enumerate(samples)
+    ]
     feeds = Feeds(tuple(named), [{} for _ in samples], [{} for _ in samples])
     for one, other in pairs:
-        if (one, other) == pictures:
+        if (one, other) == image_inputs:
             spec, batch = _preprocess(a, b, one, other)
             rows = _prepare(samples, _as_taken(spec, one), batch)
             others = _prepare(samples, _as_taken(spec, other), batch)
@@ -88,14 +90,14 @@ def _pair_inputs(a: DiffModel, b: DiffModel) -> list[tuple[TensorSpec, TensorSpe
     return list(zip(a.inputs, b.inputs, strict=True))
 
 
-def _takes_pictures(spec: TensorSpec) -> bool:
+def _takes_images(spec: TensorSpec) -> bool:
     return len(spec.shape) == 4 and 3 in spec.shape[1::2] and spec.dtype in _PIXEL_TYPES
 
 
 def _preprocess(
     a: DiffModel, b: DiffModel, one: TensorSpec, other: TensorSpec
 ) -> tuple[PreprocessSpec, int]:
-    """How a picture becomes a float row of a size that both take, and how many rows they need."""
+    """How an image becomes a float row of a size that both take, and how many rows they need."""
     size = image_size(a.metadata) or image_size(b.metadata) or _DEFAULT_SIZE
     batch, height, width = (
         _common(lengths, default)
@@ -153,7 +155,7 @@ def _random(one: TensorSpec, other: TensorSpec, count: int) -> list[Array]:
     batch, *row = (_common(lengths, -1) for lengths in zip(one.shape, other.shape, strict=True))
     if -1 in row:
         raise UnsupportedModel(
-            f"input {one.name} takes no pictures and is of any size: export it with a fixed one"
+            f"input {one.name} takes no images and is of any size: export it with a fixed one"
         )
     shape = (abs(batch), *row)
     random = np.random.default_rng(0)

@@ -33,7 +33,7 @@ class SmallSlices:
 
 
 class SliceTally:
-    """Adds up the power of each channel, picture by picture."""
+    """Adds up the power of each channel, image by image."""
 
     def __init__(self) -> None:
         # (axis, its length) -> power of the first, power of the noise.
@@ -41,7 +41,7 @@ class SliceTally:
         self._values: dict[tuple[int, int], int] = {}  # in each slice
 
     def add(self, a: Array, b: Array) -> None:
-        """Take one picture's tensors, of one shape."""
+        """Take one image's tensors, of one shape."""
         one, other = a.astype(np.float64), b.astype(np.float64)
         finite = np.isfinite(one) & np.isfinite(other)
         one, other = np.where(finite, one, 0), np.where(finite, other, 0)
@@ -57,7 +57,7 @@ class SliceTally:
         """The slices under the widest gap in power; None where no gap is wide.
 
         Those without any signal are left out. The others under the gap are measured together, so
-        that one which is all but zero, as a class that is in no picture, counts for little.
+        that one which is all but zero, as a class that is in no image, counts for little.
         """
         found = [
             small

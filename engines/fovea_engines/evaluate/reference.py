@@ -42,7 +42,7 @@ class Judge:
         self._input = feed.name
 
     def run(self, outputs: Sequence[str], row: Array) -> list[Array]:
-        """The named outputs for one picture, [1, ...].
+        """The named outputs for one image, [1, ...].
 
         Raises:
             UnsupportedModel: ONNX Runtime cannot compute them.

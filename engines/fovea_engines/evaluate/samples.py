@@ -1,4 +1,4 @@
-"""Pictures that a built engine is checked on."""
+"""Images that a built engine is checked on."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _PHOTOGRAPHS = Path(__file__).parent / "photographs"
 """Stands for a folder in cards and reports, where a build was given none."""
 
 
-def picture_files(folder: Path, most: int) -> list[Path]:
-    """Picture files of a folder, at most `most`, spread evenly over their sorted names.
+def image_files(folder: Path, most: int) -> list[Path]:
+    """Image files of a folder, at most `most`, spread evenly over their sorted names.
 
     Raises:
-        InvalidOption: the folder is not there or has no picture.
+        InvalidOption: the folder is not there or has no image.
     """
     if not folder.is_dir():
-        raise InvalidOption(f"{folder} is not a folder of pictures")
+        raise InvalidOption(f"{folder} is not a folder of images")
     files = sorted(p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
     if not files:
-        raise InvalidOption(f"{folder} has no picture ({', '.join(sorted(_SUFFIXES))})")
+        raise InvalidOption(f"{folder} has no image ({', '.join(sorted(_SUFFIXES))})")
     taken = np.linspace(0, len(files) - 1, min(most, len(files))).round().astype(int)
     return [files[i] for i in taken]
 
@@ -46,17 +46,17 @@ def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tupl
         InvalidOption: the folder is not there or has no image.
         InvalidImage: an image in it is damaged; the message names it.
     """
-    for file in picture_files(folder or _PHOTOGRAPHS, most):
-        yield file.name, read_picture(file)
+    for file in image_files(folder or _PHOTOGRAPHS, most):
+        yield file.name, read_image(file)
 
 
 def sample_image(folder: Path | None, name: str) -> Pixels:
     """The sample of that name, as `sample_images` gives it."""
-    return read_picture((folder or _PHOTOGRAPHS) / name)
+    return read_image((folder or _PHOTOGRAPHS) / name)
 
 
-def read_picture(file: Path) -> Pixels:
-    """Pixels, uint8 [height, width, 3] RGB, of a picture file.
+def read_image(file: Path) -> Pixels:
+    """Pixels, uint8 [height, width, 3] RGB, of an image file.
 
     Raises:
         InvalidImage: it is damaged; the message names it.

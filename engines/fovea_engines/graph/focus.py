@@ -19,7 +19,7 @@ def fuse_focus(model: onnx.ModelProto) -> None:
     """Turn four strided slices, their concatenation and a convolution into a convolution.
 
     Every second pixel of every second row, four times over, convolved with [out, 4c, k, k] at
-    stride 1, is the picture convolved with [out, c, 2k, 2k] at stride 2. No CPU runtime slices
+    stride 1, is the image convolved with [out, c, 2k, 2k] at stride 2. No CPU runtime slices
     fast: on yolox_nano in INT8 it takes an eighth of the time.
 
     Args:
@@ -87,7 +87,7 @@ def _is_plain(wiring: Wiring, node: onnx.NodeProto) -> bool:
 
 
 def _spread(weight: NDArray[Any], offsets: list[tuple[int, int]]) -> NDArray[Any]:
-    """[out, 4c, k, k] over the slices as [out, c, 2k, 2k] over the picture."""
+    """[out, 4c, k, k] over the slices as [out, c, 2k, 2k] over the image."""
     out, channels, height, width = weight.shape
     each = channels // 4
     spread = np.zeros((out, each, 2 * height, 2 * width), weight.dtype)

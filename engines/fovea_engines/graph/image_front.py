@@ -1,4 +1,4 @@
-"""What is left of preprocessing once a picture has its size, inside the graph."""
+"""What is left of preprocessing once an image has its size, inside the graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
-    """Let a model take pictures as they are decoded: uint8 [batch, height, width, 3], RGB.
+    """Let a model take images as they are decoded: uint8 [batch, height, width, 3], RGB.
 
     What is left before it is resizing and padding, on the host or on the GPU.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fovea_engines.session import TensorSpec
 
 MAX_CANDIDATES = 512
-"""Measured on 64 COCO pictures: at most 301 boxes have a score of .25 or more (YOLOv5n). At .001,
+"""Measured on 64 COCO images: at most 301 boxes have a score of .25 or more (YOLOv5n). At .001,
 where mAP is measured, there are thousands, and all but 512 left out cost up to .0008 of it; 1024
 would cost nothing, and four times the work."""
 
@@ -103,7 +103,7 @@ def _write_rows(write: Writer, found: Candidates, alive: str, count: int) -> Non
 
 
 def _declare(model: onnx.ModelProto, name: str, rows: int) -> None:
-    """Say what the model gives: of each picture [rows, 6]."""
+    """Say what the model gives: of each image [rows, 6]."""
     from onnx import TensorProto
 
     [value] = (v for v in model.graph.output if v.name == name)

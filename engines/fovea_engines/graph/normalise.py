@@ -26,7 +26,7 @@ def normalise(
     size: tuple[int, int] | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> onnx.ModelProto:
-    """Bring a model of pictures into the form that is compiled.
+    """Bring a model of images into the form that is compiled.
 
     Args:
         model: as loaded; changed in place, use only what is returned.
@@ -38,7 +38,7 @@ def normalise(
         A model with one image input of fixed height and width. A dynamic batch stays dynamic.
 
     Raises:
-        UnsupportedModel: several inputs, an input that is no batch of colour pictures, or control
+        UnsupportedModel: several inputs, an input that is no batch of colour images, or control
             flow; the message says which part.
         InvalidOption: `size` is not one that the model can take.
     """
@@ -94,7 +94,7 @@ def _refuse_control_flow(model: onnx.ModelProto) -> None:
     found = sorted({node.op_type for node in model.graph.node} & _CONTROL_FLOW)
     if found:
         raise UnsupportedModel(
-            f"the graph has control flow ({', '.join(found)}) that depends on the picture; export "
+            f"the graph has control flow ({', '.join(found)}) that depends on the image; export "
             "the model without it (with NMS outside the graph)"
         )
 

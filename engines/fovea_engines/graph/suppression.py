@@ -13,8 +13,8 @@ from fovea_engines.graph.candidates import Candidates
 from fovea_engines.graph.writer import Writer
 
 ROUNDS = 8
-"""Measured on 64 COCO pictures at an IoU of .7: boxes of .25 and more take 3 at most; the best
-512 of any score take 6 of YOLOv8n and YOLOX-nano, and 10 of YOLOv5n (of 62 pictures 8). Where they
+"""Measured on 64 COCO images at an IoU of .7: boxes of .25 and more take 3 at most; the best
+512 of any score take 6 of YOLOv8n and YOLOX-nano, and 10 of YOLOv5n (of 62 images 8). Where they
 are too few, an even number leaves duplicates, and an odd one would lose boxes."""
 
 

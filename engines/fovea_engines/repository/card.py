@@ -47,11 +47,11 @@ class EngineCard:
         reason: why that family, or why none.
         task: e.g. "detect"; "tensors" where unknown.
         labels: class names by id; None where unknown.
-        preprocess: how a picture becomes an input row; without a family the usual YOLO way is
-            assumed; None where the model takes no pictures.
+        preprocess: how an image becomes an input row; without a family the usual YOLO way is
+            assumed; None where the model takes no images.
         agreement: None where no build was.
         calibration: None unless INT8 was written into the graph by this build.
-        accuracy: on labelled pictures, by precision; "fp32" is the source model. Empty when the
+        accuracy: on labelled images, by precision; "fp32" is the source model. Empty when the
             build was given none.
         tensorrt: agreement of the file that was prepared for TensorRT, as ONNX Runtime computes
             it; None when none was asked for.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class WorstPicture:
+class WorstImage:
     """An image on which an engine loses most of what its source finds.
 
     Attributes:
@@ -46,7 +46,7 @@ class Agreement:
         output_error: largest difference of a raw output, over that output's largest value; 1e30
             where one is no number or of another shape. An end-to-end head sorts its rows, so two
             of equal score that swapped count in full.
-        same_top: share of pictures on which a classifier's first class is the same; None for
+        same_top: share of images on which a classifier's first class is the same; None for
             other models.
         worst: the images that cost the quality most, by `lost`; none when all agree fully.
     """
@@ -63,7 +63,7 @@ class Agreement:
     quality: float = 1.0
     same_top: float | None = None
     images_from: str | None = None
-    worst: tuple[WorstPicture, ...] = ()
+    worst: tuple[WorstImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Calibration:
 
     Attributes:
         method: "minmax", "entropy" or "percentile".
-        images: pictures seen.
+        images: images seen.
         images_sha256: over their bytes, in their order.
         preprocess_sha256: digest of the preprocessing they went through: the one that serves.
         layers: how many layers multiply integers.
         kept_float: names of layers that were left in float, though they could be quantised.
-        reused: the ranges come from an earlier build of the same model and pictures.
+        reused: the ranges come from an earlier build of the same model and images.
         gains: agreement that each block gains in float, most first; empty without a search.
     """
 
@@ -96,7 +96,7 @@ class Accuracy:
     """How accurate a detector is: average precisions, 0 to 1.
 
     Attributes:
-        images: pictures it was measured on.
+        images: images it was measured on.
         map50_95: mean over classes and over the overlaps .50, .55 ... .95 that a hit needs.
         map50: mean over classes at overlap .50.
         per_class: `map50_95` of each class that occurs in the labels, by name; by number where

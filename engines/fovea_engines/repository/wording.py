@@ -41,7 +41,7 @@ def calibration_text(card: EngineCard) -> str | None:
     if found is None:
         return "scales of the model's exporter" if card.precision == "int8" else None
     reused = ", measured for an earlier build" if found.reused else ""
-    return f"{found.method} of {counted(found.images, 'picture')}{reused}; {_layers(found)}"
+    return f"{found.method} of {counted(found.images, 'image')}{reused}; {_layers(found)}"
 
 
 def agreement_text(found: Agreement, precision: Precision) -> str:
@@ -113,7 +113,7 @@ def accuracy_table(accuracy: Mapping[str, Accuracy]) -> tuple[list[str], list[li
 
 
 def preprocess_text(spec: PreprocessSpec) -> str:
-    """How a picture becomes an input row."""
+    """How an image becomes an input row."""
     size = f"{spec.height}x{spec.width}"
     if spec.fit == "stretch":
         shape = f"stretched to {size} (height x width)"

@@ -1,4 +1,4 @@
-"""`fovea demo`: from nothing to boxes on a picture, in one command."""
+"""`fovea demo`: from nothing to boxes on an image, in one command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCENE = "scene-1.jpg"
 
 def demo(
     folder: Annotated[
-        Path, typer.Option(help="Where the engine and the annotated picture go.", file_okay=False)
+        Path, typer.Option(help="Where the engine and the annotated image go.", file_okay=False)
     ] = Path("demo-output"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="HTTP port.", min=0, max=65535)] = 8000,
@@ -98,7 +98,7 @@ def _show(url: str, folder: Path, *, serving: bool) -> None:
         table.add_row(found.class_name, f"{found.score:.3f}", *(f"{c:.1f}" for c in corners))
     console = Console()
     console.print(table)
-    console.print(f"annotated picture  {annotated}")
+    console.print(f"annotated image  {annotated}")
     if not serving:
         return
     console.print(f"API documentation  {url}/docs")

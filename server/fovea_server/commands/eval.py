@@ -1,4 +1,4 @@
-"""`fovea eval`: how accurate a model is on labelled pictures."""
+"""`fovea eval`: how accurate a model is on labelled images."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of the pictures.",
+            help="Folder of the images.",
             show_default="beside the labels",
             exists=True,
             file_okay=False,
@@ -81,13 +81,13 @@ def evaluate(
         bool, typer.Option("--json", help="One JSON document with every class.")
     ] = False,
 ) -> None:
-    """Measure how accurate a model is on labelled pictures.
+    """Measure how accurate a model is on labelled images.
 
     Mean average precision by COCO's rules: over all classes, by class, and by size of object
     (small: up to 32 x 32 pixels, large: over 96 x 96). Opens the engine right here, or asks a
     running server, with the same result.
 
-    Classes of the labels and of the model meet by name. Labels are of the upright picture, as
+    Classes of the labels and of the model meet by name. Labels are of the upright image, as
     its EXIF orientation shows it.
 
     Example: fovea eval yolov8n --data val.json --images val2017
@@ -152,8 +152,8 @@ def _show(report: Report) -> None:
 
     console, accuracy = Console(), report.accuracy
     engine = f", {report.backend} {report.precision}" if report.backend else ""
-    pictures = counted(accuracy.images, "picture")
-    title = f"{report.model} version {report.version}{engine}: {pictures}"
+    images = counted(accuracy.images, "image")
+    title = f"{report.model} version {report.version}{engine}: {images}"
     console.print(Text(title, style="bold"))
     totals = Table(show_header=False)
     totals.add_row("mAP50-95", f"{accuracy.map50_95:.3f}")

@@ -29,7 +29,7 @@ GROUPS = {
     "Shared memory, cache, traces": "allow_client_shm",
     "Log": "log_level",
     "Limits": "max_held_mb",
-    "Pictures by URL": "allow_url",
+    "Images by URL": "allow_url",
 }
 METAVARS: dict[Any, str] = {bool: "true|false", int: "INTEGER", float: "NUMBER", Path: "PATH"}
 

@@ -1,4 +1,4 @@
-"""What becomes of each picture of `fovea predict`: asked for, shown, put into one document."""
+"""What becomes of each image of `fovea predict`: asked for, shown, put into one document."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fovea_client import ImageError, ImageResult, Prediction, ServerError
 from fovea_preprocess.errors import InvalidImage
 from fovea_server.commands.predictors import Predictor
 
-# What is wrong with one picture alone; anything else would be wrong with the next one as well.
-_OF_ONE_PICTURE = {"invalid_image", "image_too_large", "body_too_large"}
+# What is wrong with one image alone; anything else would be wrong with the next one as well.
+_OF_ONE_IMAGE = {"invalid_image", "image_too_large", "body_too_large"}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one picture.
+    """What became of one image.
 
     Attributes:
-        path: of the picture.
+        path: of the image.
         answer: all that was answered for it, or why there is none.
-        saved: where the annotated picture went.
+        saved: where the annotated image went.
     """
 
     path: Path
@@ -35,34 +35,34 @@ class Outcome:
 
 
 def failed(outcome: Outcome) -> bool:
-    """Whether there is no answer for the picture."""
+    """Whether there is no answer for the image."""
     return isinstance(outcome.answer, ImageError)
 
 
 def each_outcome(predictor: Predictor, images: list[Path], save: Path | None) -> Iterator[Outcome]:
-    """Predict one picture after the other; with `save`, write each annotated into that folder.
+    """Predict one image after the other; with `save`, write each annotated into that folder.
 
     Raises:
-        FoveaError, FoveaClientError, OSError: what would fail the next picture as well.
+        FoveaError, FoveaClientError, OSError: what would fail the next image as well.
     """
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
     for number, path in enumerate(images):
         try:
-            picture = path.read_bytes()
+            image = path.read_bytes()
         except OSError as error:
             code = "not_found" if isinstance(error, FileNotFoundError) else "invalid_request"
             yield Outcome(path, ImageError(code, f"cannot be read: {error.strerror}"))
             continue
         try:
-            answer = predictor.predict(picture)
+            answer = predictor.predict(image)
             saved = None if save is None else _saved(save, path, images[:number])
             if saved is not None:
-                saved.write_bytes(predictor.annotate(picture))
+                saved.write_bytes(predictor.annotate(image))
         except InvalidImage as error:
             yield Outcome(path, ImageError(error.code, str(error)))
         except ServerError as error:
-            if error.code not in _OF_ONE_PICTURE:
+            if error.code not in _OF_ONE_IMAGE:
                 raise
             yield Outcome(path, ImageError(error.code, error.message))
         else:
@@ -70,7 +70,7 @@ def each_outcome(predictor: Predictor, images: list[Path], save: Path | None) ->
 
 
 def _saved(folder: Path, path: Path, before: list[Path]) -> Path:
-    """Where the annotated picture goes: never onto the picture itself, nor onto another's."""
+    """Where the annotated image goes: never onto the image itself, nor onto another's."""
     twins = sum(other.stem == path.stem for other in before)
     return folder / (path.stem + (f"-{twins + 1}" if twins else "") + "-annotated.jpg")
 
@@ -112,7 +112,7 @@ def complain(text: str) -> None:
 
 
 def document(model: str, outcomes: list[Outcome]) -> dict[str, Any]:
-    """All answers as if one request had carried all pictures."""
+    """All answers as if one request had carried all images."""
     answers = [o.answer for o in outcomes if isinstance(o.answer, Prediction)]
     timings = [asdict(answer.timing_ms) for answer in answers]
     slowest = {stage: max(t[stage] for t in timings) for stage in (timings[0] if timings else ())}

@@ -1,4 +1,4 @@
-"""`fovea predict`: pictures in, a table of what is on them out."""
+"""`fovea predict`: images in, a table of what is on them out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def predict(
     context: typer.Context,
     model: ServedModelArgument,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Picture files.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     conf: Annotated[
@@ -49,26 +49,24 @@ def predict(
         ),
     ] = None,
     max_det: Annotated[
-        int | None, typer.Option(help="Most detections a picture.", show_default="300")
+        int | None, typer.Option(help="Most detections an image.", show_default="300")
     ] = None,
     agnostic: Annotated[
         bool, typer.Option("--agnostic", help="Suppress across classes as well.")
     ] = False,
     save: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write the pictures with boxes drawn in.", file_okay=False
-        ),
+        typer.Option(metavar="DIR", help="Write the images with boxes drawn in.", file_okay=False),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document, as the server answers.")
     ] = False,
 ) -> None:
-    """Find what is on pictures.
+    """Find what is on images.
 
     Opens the engine right here, or asks a running server (--url).
 
-    A picture that cannot be read fails only itself. Exits with 1 when any has failed.
+    An image that cannot be read fails only itself. Exits with 1 when any has failed.
 
     Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
     """

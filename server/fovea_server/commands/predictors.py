@@ -20,7 +20,7 @@ class Predictor(AbstractContextManager["Predictor"], Protocol):
     """Answers for one model with one set of options."""
 
     def predict(self, image: bytes) -> Prediction:
-        """The detections in an encoded picture.
+        """The detections in an encoded image.
 
         Raises:
             FoveaError, FoveaClientError: there are none, and why.
@@ -28,7 +28,7 @@ class Predictor(AbstractContextManager["Predictor"], Protocol):
         ...
 
     def annotate(self, image: bytes) -> bytes:
-        """A JPEG of an encoded picture with its detections drawn in; raises as `predict` does."""
+        """A JPEG of an encoded image with its detections drawn in; raises as `predict` does."""
         ...
 
 
@@ -86,11 +86,11 @@ class LocalPredictor(Closing):
         from fovea_preprocess.image import decode_image
 
         started = time.perf_counter()
-        picture = decode_image(image)
+        upright = decode_image(image)
         decoded = time.perf_counter()
-        found = self._engine.detect(picture.pixels, self._options)
+        found = self._engine.detect(upright.pixels, self._options)
         ended = time.perf_counter()
-        result = ImageResult(picture.width, picture.height, picture.orientation, self._typed(found))
+        result = ImageResult(upright.width, upright.height, upright.orientation, self._typed(found))
         timing = Timing(
             decode=round(1e3 * (decoded - started), 3),
             letterbox=0.0,

@@ -1,4 +1,4 @@
-"""Detections of labelled pictures by a running server."""
+"""Detections of labelled images by a running server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RemoteDetector(RemotePredictor):
         """What the server finds.
 
         Raises:
-            InvalidRequest: the server cannot read the picture, which is named.
+            InvalidRequest: the server cannot read the image, which is named.
             UnsupportedModel: it answers with tensors.
             FoveaClientError: it did not answer, or is not able to.
         """
@@ -90,7 +90,7 @@ class RemoteDetector(RemotePredictor):
         return config["backend"] or None, precision
 
     def labels_for(self, dataset: Dataset) -> list[str | None] | None:
-        """What is known of the model's labels, once the pictures of a set were answered.
+        """What is known of the model's labels, once the images of a set were answered.
 
         Returns:
             A name by class id, None for each that was never answered; or None for a model

@@ -15,7 +15,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, ModelNotReady, Unavailable
 from fovea_server.dataplane.document import model_document, model_list
 from fovea_server.dataplane.images import (
-    encoded_pictures,
+    encoded_images,
     options_of,
     prediction_tensors,
     timeout_of,
@@ -84,11 +84,11 @@ class DataPlane:
         Args:
             name: of the model.
             version: of the model; None for the newest.
-            images: encoded pictures; an error stands for a picture that could not be had, and
+            images: encoded images; an error stands for an image that could not be had, and
                 is answered in its place.
             options: what is asked of the detector.
             timeout_s: after this the answer is worth nothing and work on it stops.
-            keep_pixels: hand the upright pictures back with the results.
+            keep_pixels: hand the upright images back with the results.
 
         Returns:
             Results and per-image errors, in order.
@@ -159,9 +159,9 @@ class DataPlane:
                 in Triton's words where it has them.
         """
         model = self.registry.find(request.model_name, request.model_version)
-        pictures = encoded_pictures(model, request)
-        if pictures is not None:
-            return await self._boxes(model, request, pictures)
+        images = encoded_images(model, request)
+        if images is not None:
+            return await self._boxes(model, request, images)
         classes = {
             each.name: each.classification for each in request.outputs if each.classification
         }
@@ -176,12 +176,12 @@ class DataPlane:
         return response
 
     async def _boxes(
-        self, model: ServedModel, request: InferRequest, pictures: list[bytes]
+        self, model: ServedModel, request: InferRequest, images: list[bytes]
     ) -> InferResponse:
         prediction = await self.predict(
             model.name,
             model.version,
-            pictures,
+            images,
             options_of(request),
             timeout_s=timeout_of(model, request),
         )

@@ -78,7 +78,7 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
             if entry.version is not None and entry.state is not None
         ],
         "task": task,
-        "accepts_images": model.takes_pictures,
+        "accepts_images": model.takes_images,
         "backend": None if engine is None else engine.card.backend,
         "precision": None if engine is None else engine.card.precision,
         "label_count": len(engine.labels or ()) if engine is not None else 0,

@@ -1,7 +1,7 @@
-"""Pictures that travel as tensors: a JPEG in a BYTES element in, boxes out.
+"""Images that travel as tensors: a JPEG in a BYTES element in, boxes out.
 
-So Triton's clients need no preprocessing and no NMS of their own. A model that takes pictures
-answers a BYTES tensor of the name of its input, [n] or [n, 1], an encoded picture an element; the
+So Triton's clients need no preprocessing and no NMS of their own. A model that takes images
+answers a BYTES tensor of the name of its input, [n] or [n, 1], an encoded image an element; the
 options of a prediction travel as `parameters` of the request.
 """
 
@@ -28,41 +28,41 @@ if TYPE_CHECKING:
     from fovea_server.models.model import ServedModel
 
 
-def raw_picture(model: ServedModel, body: memoryview) -> InputTensor | None:
-    """The input that a raw request means whose whole body is a picture; None where it is none."""
-    if not model.takes_pictures or not looks_encoded(bytes(body[:8])):
+def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
+    """The input that a raw request means whose whole body is an image; None where it is none."""
+    if not model.takes_images or not looks_encoded(bytes(body[:8])):
         return None
     element = np.empty(1, object)
     element[0] = bytes(body)
     return InputTensor(model.signature.inputs[0].name, "BYTES", (1,), element)
 
 
-def encoded_pictures(model: ServedModel, request: InferRequest) -> list[bytes] | None:
-    """The pictures in a request; None where it holds tensors for the engine.
+def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | None:
+    """The images in a request; None where it holds tensors for the engine.
 
     Raises:
-        InvalidRequest: its BYTES are not pictures one by one.
+        InvalidRequest: its BYTES are not images one by one.
     """
-    if not model.takes_pictures or len(request.inputs) != 1:
+    if not model.takes_images or len(request.inputs) != 1:
         return None
     sent, expected = request.inputs[0], model.signature.inputs[0]
     if sent.datatype != "BYTES" or expected.datatype == "BYTES" or sent.name != expected.name:
         return None
     if len(sent.shape) not in (1, 2) or sent.shape[1:] not in ((), (1,)) or sent.shape[0] < 1:
         raise InvalidRequest(
-            f"input '{sent.name}' has shape {list(sent.shape)}; pictures are BYTES of shape [n] or "
-            "[n, 1], an encoded picture an element"
+            f"input '{sent.name}' has shape {list(sent.shape)}; images are BYTES of shape [n] or "
+            "[n, 1], an encoded image an element"
         )
     elements = sent.data
     if isinstance(elements, memoryview):
         elements = decode(elements, sent.shape[0])
-    pictures: list[bytes] = elements.tolist()
-    if len(pictures) != sent.shape[0]:
+    images: list[bytes] = elements.tolist()
+    if len(images) != sent.shape[0]:
         raise InvalidRequest(
-            f"input '{sent.name}' has {len(pictures)} elements; its shape {list(sent.shape)} says "
+            f"input '{sent.name}' has {len(images)} elements; its shape {list(sent.shape)} says "
             f"{sent.shape[0]}"
         )
-    return pictures
+    return images
 
 
 def options_of(request: InferRequest) -> PredictOptions:
@@ -94,12 +94,12 @@ def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
 
     Returns:
         ``num_detections`` INT32 [n]; ``boxes`` FP32 [n, k, 4], x1 y1 x2 y2 in pixels of the
-        upright picture; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
-        [n, k]. k is the most found on one picture; what is over a picture's own number is zero.
+        upright image; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
+        [n, k]. k is the most found on one image; what is over an image's own number is zero.
         The engine's own outputs, [n, ...], where the head is not recognised.
 
     Raises:
-        FoveaError: the first picture that could not be answered.
+        FoveaError: the first image that could not be answered.
     """
     results = [_result(prediction, index) for index in range(len(prediction.images))]
     if results[0].detections is None:
@@ -132,7 +132,7 @@ def wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTen
     if unknown := sorted(asked - known):
         raise InvalidRequest(
             f"unexpected inference output '{unknown[0]}' for model '{request.model_name}'; "
-            f"pictures are answered with {', '.join(tensor.name for tensor in tensors)}"
+            f"images are answered with {', '.join(tensor.name for tensor in tensors)}"
         )
     return [tensor for tensor in tensors if not asked or tensor.name in asked]
 
@@ -142,7 +142,7 @@ def _result(prediction: Prediction, index: int) -> ImageResult:
     if not isinstance(image, FoveaError):
         return image
     if len(prediction.images) > 1:
-        raise image.with_text(f"picture {index}: {image}") from image
+        raise image.with_text(f"image {index}: {image}") from image
     raise image
 
 

@@ -24,7 +24,7 @@ from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# Of a message; protobuf has no larger ones. gRPC's own default is too small for a picture's floats.
+# Of a message; protobuf has no larger ones. gRPC's own default is too small for an image's floats.
 _MOST_BYTES = 2**31 - 1
 # At once: more than the clients of one machine have, and few enough to keep account of.
 _MOST_CALLS = 4096

@@ -12,11 +12,11 @@ from fovea_server.images.stages import Stages
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 
 
-class PictureCounts:
-    """Statistics of pictures: decode and letterbox are input, head, NMS and map back output.
+class ImageCounts:
+    """Statistics of images: decode and letterbox are input, head, NMS and map back output.
 
     Attributes:
-        stages: how long each stage took for each picture.
+        stages: how long each stage took for each image.
     """
 
     def __init__(self, statistics: ModelStatistics) -> None:
@@ -24,7 +24,7 @@ class PictureCounts:
         self._statistics = statistics
 
     def executed(self, jobs: Sequence[Job], infer_s: float, output_s: float) -> None:
-        """The engine ran once for these pictures."""
+        """The engine ran once for these images."""
         slowest = max(job.timing.decode + job.timing.letterbox for job in jobs)
         spans = Spans(
             compute_input=_ns(slowest), compute_infer=_ns(infer_s), compute_output=_ns(output_s)
@@ -32,7 +32,7 @@ class PictureCounts:
         self._statistics.executed(len(jobs), spans)
 
     def answered(self, job: Job, future: Future[ImageResult]) -> None:
-        """A picture was answered, with boxes or an error, or given up."""
+        """An image was answered, with boxes or an error, or given up."""
         total = _ns(time.monotonic() - job.accepted_at)
         if future.cancelled():
             self._statistics.failed(total, FailureReason.CANCELED)

@@ -15,7 +15,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 from fovea_preprocess.errors import DeadlineExceeded
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedPicture
+from fovea_preprocess.placed import PlacedImage
 
 
 @dataclass(slots=True)
@@ -34,13 +34,13 @@ class ImageResult:
     """What came out for one image.
 
     Attributes:
-        width: of the upright picture, pixels.
-        height: of the upright picture, pixels.
+        width: of the upright image, pixels.
+        height: of the upright image, pixels.
         orientation: EXIF orientation found in the file, 1 to 8.
-        detections: boxes in pixels of the upright picture; None where the head is not recognised.
+        detections: boxes in pixels of the upright image; None where the head is not recognised.
         tensors: the raw output rows, by name, where the head is not recognised; else None.
         timing: seconds by stage.
-        pixels: the upright picture, uint8 [h, w, 3] RGB, when the job asked to keep it.
+        pixels: the upright image, uint8 [h, w, 3] RGB, when the job asked to keep it.
     """
 
     width: int
@@ -63,8 +63,8 @@ class Job:
         data: the encoded image.
         options: what is asked.
         deadline: `time.monotonic()` after which the answer is worth nothing; None for never.
-        keep_pixels: hand the upright picture back with the result, to draw on.
-        picture: decoded, where the engine's device letterboxes, until that has it.
+        keep_pixels: hand the upright image back with the result, to draw on.
+        image: decoded, where the engine's device letterboxes, until that has it.
         accepted_at: `time.monotonic()` when it was made.
         waiting_since: when the job last began to wait for a stage.
         computing: an engine has it, or had it.
@@ -84,7 +84,7 @@ class Job:
     orientation: int = 1
     pixels: NDArray[np.uint8] | None = None
     map: LetterboxMap | None = None
-    picture: PlacedPicture | None = None
+    image: PlacedImage | None = None
 
     def wanted(self) -> bool:
         """Whether somebody still waits; fails the job when its deadline has passed."""

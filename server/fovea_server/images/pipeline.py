@@ -30,7 +30,7 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_server.images.admission import Admission
 from fovea_server.images.batcher import Batch, Batcher, Entry
-from fovea_server.images.counts import PictureCounts
+from fovea_server.images.counts import ImageCounts
 from fovea_server.images.job import ImageResult, Job
 from fovea_server.statistics.model import ModelStatistics
 
@@ -69,7 +69,7 @@ class Pipeline:
         self.engine = engine
         self.admission = Admission(max_queue)
         self.failure: str | None = None
-        self.counts = PictureCounts(statistics)
+        self.counts = ImageCounts(statistics)
         self._limits = limits
         self._closing = False
         # Whoever passes it is waited for, and answered even if a stage dies.
@@ -78,8 +78,8 @@ class Pipeline:
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         owners = engine.session.concurrency
         self._batcher: Batcher[Job] = Batcher(
-            # Pictures that a device letterboxes wait as they are, and need no rows.
-            engine.session.inputs if engine.preprocessor and not engine.pictures else (),
+            # Images that a device letterboxes wait as they are, and need no rows.
+            engine.session.inputs if engine.preprocessor and not engine.images else (),
             max_batch=engine.rows,
             # One in each owner's hands and one being filled for it: with fewer, owners that
             # finish together would wait for pixels.
@@ -89,7 +89,7 @@ class Pipeline:
         )
         self._computed: queue.Queue[_Computed | None] = queue.Queue(maxsize=2 * owners)
         # A GPU has fewer owners than it takes cores to decode for it.
-        readers = owners if engine.pictures is None else usable_cores()
+        readers = owners if engine.images is None else usable_cores()
         self._readers = [self._thread("decode", self._decode_stage) for _ in range(readers)]
         self._owners = [self._thread("infer", self._infer_stage) for _ in range(owners)]
         self._finisher = self._thread("postprocess", self._postprocess_stage)
@@ -184,7 +184,7 @@ class Pipeline:
 
     def _decode(self, job: Job) -> None:
         preprocessor = self.engine.preprocessor
-        assert preprocessor is not None, "submit() takes no pictures without one"
+        assert preprocessor is not None, "submit() takes no images without one"
         started = time.monotonic()
         image = decode_image(job.data, self._limits)
         job.width, job.height, job.orientation = image.width, image.height, image.orientation
@@ -197,8 +197,8 @@ class Pipeline:
         started = time.monotonic()
         written = False
         try:
-            if self.engine.pictures is not None:
-                job.picture, job.map = self.engine.pictures.place(image.pixels)
+            if self.engine.images is not None:
+                job.image, job.map = self.engine.images.place(image.pixels)
             else:
                 row = lease.rows(self.engine.session.inputs[0].name)[0]
                 job.map = preprocessor(image.pixels, row)
@@ -233,14 +233,14 @@ class Pipeline:
                 return
 
     def _outputs(self, batch: Batch[Job], jobs: list[Job]) -> dict[str, Array]:
-        if self.engine.pictures is None:
+        if self.engine.images is None:
             alone = self.admission.inside <= len(jobs)
             return self.engine.session.infer(batch.feeds(), alone=alone)
-        pictures = [job.picture for job in jobs if job.picture is not None]
+        images = [job.image for job in jobs if job.image is not None]
         for job in jobs:
             # What waits to be finished must not hold its pixels.
-            job.picture = None
-        return self.engine.pictures.infer_pictures(pictures)
+            job.image = None
+        return self.engine.images.infer_images(images)
 
     def _postprocess_stage(self) -> None:
         while (computed := self._computed.get()) is not None:

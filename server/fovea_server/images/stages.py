@@ -1,4 +1,4 @@
-"""How long the stages of answering a picture take."""
+"""How long the stages of answering an image take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Stages:
         self._histograms = {stage.name: Histogram(_BOUNDS_S) for stage in fields(Timing)}
 
     def observe(self, timing: Timing) -> None:
-        """A picture was answered."""
+        """An image was answered."""
         for stage, seconds in asdict(timing).items():
             self._histograms[stage].observe(seconds)
 
@@ -33,5 +33,5 @@ def stage_family() -> Family:
     return Family(
         "fovea_stage_duration_seconds",
         "histogram",
-        "Time that pictures spend in each stage on their way to an answer",
+        "Time that images spend in each stage on their way to an answer",
     )

@@ -1,4 +1,4 @@
-"""What each model has done: Triton's families, and the stages of pictures.
+"""What each model has done: Triton's families, and the stages of images.
 
 Source: docs/user_guide/metrics.md of Triton.
 """
@@ -84,7 +84,7 @@ def _add_pending(pending: Family, stages: Family, model: ServedModel, labels: La
     # It may be unloaded meanwhile.
     with suppress(ModelNotReady):
         waiting = model.scheduler.pending
-        if model.takes_pictures:
+        if model.takes_images:
             waiting += model.pipeline.pending
             model.pipeline.counts.stages.add_to(stages, labels)
         pending.add(labels, waiting)

@@ -22,7 +22,7 @@ from fovea_server.models.config.fits import check_fit
 from fovea_server.models.config.labels import read_output_labels
 from fovea_server.models.opening import open_engine, open_pipeline
 from fovea_server.models.parts import Parts
-from fovea_server.models.warm_up import run_samples, warm_up_pictures
+from fovea_server.models.warm_up import run_samples, warm_up_images
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
@@ -121,7 +121,7 @@ class ServedModel:
         return ""
 
     @property
-    def takes_pictures(self) -> bool:
+    def takes_images(self) -> bool:
         """Whether `pipeline` answers for it."""
         return self._pipeline is not None
 
@@ -138,8 +138,7 @@ class ServedModel:
         self._check_ready()
         if pipeline is None:
             raise InvalidRequest(
-                f"model '{self.name}' takes tensors, not pictures; see `fovea inspect` for its "
-                "inputs"
+                f"model '{self.name}' takes tensors, not images; see `fovea inspect` for its inputs"
             )
         return pipeline
 
@@ -228,7 +227,7 @@ class ServedModel:
             self.config = complete(self._config, engine, fill_in=fill_in)
             check_fit(self.config, engine.session)
             if engine.preprocessor is not None:
-                warm_up_pictures(engine)
+                warm_up_images(engine)
             run_samples(engine, self.config, self._folder.parent)
         self.signature = Signature.of(self.config)
         self._labels |= read_output_labels(self.config, self._folder.parent)

@@ -42,7 +42,7 @@ def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> Engine
 def open_pipeline(
     engine: Engine, config: ModelConfig, settings: Settings, statistics: ModelStatistics
 ) -> Pipeline:
-    """Start the stages that answer pictures; they own the engine."""
+    """Start the stages that answer images; they own the engine."""
     delay_s = config.max_queue_delay_s
     return Pipeline(
         engine,
@@ -77,7 +77,7 @@ def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
 
 def _check_batch(engine: Engine, said: int) -> None:
     rows, built = engine.session.max_batch, engine.card.created is not None
-    # Buffers for pictures are made for whole batches.
+    # Buffers for images are made for whole batches.
     if (rows > MAX_BATCH and engine.preprocessor is not None) or (built and rows < 1):
         raise InvalidModel(
             f"its max_batch is {rows}, and must be from 1 to {MAX_BATCH}: build the engine again, "

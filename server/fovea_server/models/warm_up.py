@@ -20,21 +20,21 @@ _FOLDER = "warmup"
 _SEED = 1
 
 
-def warm_up_pictures(engine: Engine) -> None:
-    """Run an empty picture through everything, as a lone request and as one of many.
+def warm_up_images(engine: Engine) -> None:
+    """Run an empty image through everything, as a lone request and as one of many.
 
     Raises:
         InvalidModel: the card does not describe the engine.
         InferenceFailed: the engine refuses or breaks.
     """
-    assert engine.preprocessor is not None, "the model takes pictures"
+    assert engine.preprocessor is not None, "the model takes images"
     image = engine.session.inputs[0]
     feeds = _zeros(engine.session.inputs, 1)
     if engine.preprocessor.spec.row_shape != image.shape[1:]:
         raise InvalidModel("its card.json does not fit the engine: build it again")
     empty = np.zeros((8, 8, 3), np.uint8)
     engine.preprocessor(empty, feeds[image.name][0])
-    if engine.pictures is not None:
+    if engine.images is not None:
         engine.outputs_of(empty)
     for alone in (True, False):
         outputs = engine.session.infer(feeds, alone=alone)

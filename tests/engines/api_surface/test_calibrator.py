@@ -37,7 +37,7 @@ except BackendUnavailable as error:
 """
 
 
-def test_tensorrt_10_takes_it_and_is_given_the_cache_and_no_pictures(stubs):
+def test_tensorrt_10_takes_it_and_is_given_the_cache_and_no_images(stubs):
     assert json.loads(run_python("10.16", stubs, "-W", "ignore", "-c", CALIBRATE)) == [
         True,
         "ENTROPY_CALIBRATION_2",

@@ -1,4 +1,4 @@
-"""Both CPU backends against plain ONNX Runtime, on real models and a real picture."""
+"""Both CPU backends against plain ONNX Runtime, on real models and a real image."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Engine = Callable[[str, str], Path]
 
 @pytest.fixture(scope="module")
 def rows(shared: Path) -> np.ndarray[Any, Any]:
-    """float32 [3, 3, 640, 640]: one picture as it is, mirrored and darkened."""
-    picture = cv2.imread(str(shared / "data" / "bus.jpg"), cv2.IMREAD_COLOR_RGB)
-    assert picture is not None
-    row = cv2.resize(picture, (640, 640)).transpose(2, 0, 1).astype(np.float32) / 255
+    """float32 [3, 3, 640, 640]: one image as it is, mirrored and darkened."""
+    image = cv2.imread(str(shared / "data" / "bus.jpg"), cv2.IMREAD_COLOR_RGB)
+    assert image is not None
+    row = cv2.resize(image, (640, 640)).transpose(2, 0, 1).astype(np.float32) / 255
     return np.ascontiguousarray(np.stack([row, row[:, :, ::-1], row * 0.5]))
 
 

@@ -8,7 +8,7 @@ from fovea_engines.build import fuse as finish
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import picture_files, read_picture
+from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 BACKENDS = pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
@@ -19,7 +19,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
     [(name, "openvino") for name in ("yolov8n", "yolov5n", "yolox_nano")]
     + [("yolox_nano", "onnxruntime")],
 )
-def test_real_detectors_find_the_same_on_all_pictures(shared, tmp_path, name, backend):
+def test_real_detectors_find_the_same_on_all_images(shared, tmp_path, name, backend):
     source = shared / "models" / f"{name}.onnx"
     plain = BuildPlan(source, "plain", tmp_path, backend)
     whole = BuildPlan(source, "whole", tmp_path, backend, image_front=True, nms_tail=True)
@@ -29,8 +29,8 @@ def test_real_detectors_find_the_same_on_all_pictures(shared, tmp_path, name, ba
     assert cards[1].agreement == cards[0].agreement
     assert cards[0].content_key != cards[1].content_key
     with Engine.open(tmp_path / "plain/1") as host, Engine.open(tmp_path / "whole/1") as graph:
-        for file in picture_files(shared / "data" / "coco64" / "val", 64):
-            want, have = (engine.detect(read_picture(file)) for engine in (host, graph))
+        for file in image_files(shared / "data" / "coco64" / "val", 64):
+            want, have = (engine.detect(read_image(file)) for engine in (host, graph))
             np.testing.assert_array_equal(have.class_ids, want.class_ids)
             np.testing.assert_allclose(have.scores, want.scores, atol=1e-4)
             np.testing.assert_allclose(have.boxes, want.boxes, atol=0.01)
@@ -54,12 +54,12 @@ def test_a_tail_for_what_has_no_boxes_is_refused(network, tmp_path):
 
 @BACKENDS
 def test_a_tail_that_finds_something_else_is_refused(
-    deep_detector, pictures, tmp_path, monkeypatch, backend
+    deep_detector, images, tmp_path, monkeypatch, backend
 ):
     """As one that suppresses at another overlap would."""
     right = finish.add_nms_tail
     monkeypatch.setattr(finish, "add_nms_tail", lambda graph, head: right(graph, head, iou=0.1))
-    plan = BuildPlan(deep_detector, "d", tmp_path, backend, images=pictures, nms_tail=True)
+    plan = BuildPlan(deep_detector, "d", tmp_path, backend, images=images, nms_tail=True)
     with pytest.raises(Disagreement, match=r"NMS tail in the graph \d.*--no-nms-tail"):
         build(plan)
     assert not (tmp_path / "d" / "1").exists()

@@ -18,9 +18,9 @@ LONG_TAILED = {
 }
 
 
-def histogram(*pictures) -> Histogram:
+def histogram(*images) -> Histogram:
     seen = Histogram()
-    for values in pictures:
+    for values in images:
         seen.add(np.asarray(values, np.float32))
     return seen
 

@@ -1,11 +1,11 @@
-"""Pictures as they are decoded: the graph makes of them what the host would."""
+"""Images as they are decoded: the graph makes of them what the host would."""
 
 from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
-from tests.engines.fake_pictures import through
+from tests.engines.fake_images import through
 from tests.engines.opened import Opened
 from tests.engines.real import error, prepared, ranges, run
 
@@ -14,7 +14,7 @@ from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.detect.heads.preprocess import PRESETS
 from fovea_engines.detect.heads.recognise import Recognition
-from fovea_engines.evaluate.samples import picture_files, read_picture
+from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
 from fovea_preprocess.preprocessor import Preprocessor
@@ -40,16 +40,16 @@ SPECS = [
 @BACKENDS
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"{s.channels}-{s.layout}-{s.dtype}")
 def test_it_makes_what_the_host_makes(shared, tmp_path, backend, spec):
-    files = picture_files(shared / "data" / "coco64" / "val", 2)
-    pictures = [read_picture(file) for file in files]
+    files = image_files(shared / "data" / "coco64" / "val", 2)
+    images = [read_image(file) for file in files]
     want = np.empty((2, *spec.row_shape), spec.dtype)
-    for pixels, row in zip(pictures, want, strict=True):
+    for pixels, row in zip(images, want, strict=True):
         Preprocessor(spec)(pixels, row)
     graph = through(spec)
     bare = add_image_front(graph, spec)
     onnx.checker.check_model(graph, full_check=True)
     with Opened(graph, TENSORS, bare, backend, tmp_path / "engine", rows=2) as engine:
-        have = engine.infer(*pictures)["row"]
+        have = engine.infer(*images)["row"]
     assert have.dtype == want.dtype
     if spec.dtype == "uint8":
         np.testing.assert_array_equal(have, want)
@@ -79,7 +79,7 @@ def test_the_host_is_left_with_the_geometry():
     assert (bare.anchor, bare.pad, bare.max_scale) == ("top-left", 7, 1.0)
 
 
-def test_a_model_that_takes_such_pictures_is_left_alone():
+def test_a_model_that_takes_such_images_is_left_alone():
     spec = replace(YOLO, scale=1.0, layout="NHWC", dtype="uint8")
     graph = through(spec)
     assert add_image_front(graph, spec) == spec
@@ -94,7 +94,7 @@ def test_it_goes_before_any_precision(shared, name, precision):
         graph = to_half(quantise(model.graph, ranges(shared, name), Encoding.SIGNED))
     else:
         graph = to_half(model.graph)
-    pixels = read_picture(shared / "data" / "bus.jpg")
+    pixels = read_image(shared / "data" / "bus.jpg")
     row = np.empty((1, *model.preprocess.row_shape), np.float32)
     Preprocessor(model.preprocess)(pixels, row[0])
     want = run(graph, row)

@@ -43,11 +43,11 @@ def repository(deep_detector, labels, tmp_path) -> Path:
 
 
 @pytest.fixture
-def fovea_build(model, repository, pictures, labels):
+def fovea_build(model, repository, images, labels):
     """Run `fovea build --precision int8` up to a place: its exit code and stderr."""
     fixed = [
         "build", model, "--repository", repository, "--precision", "int8",
-        "--calibration", pictures, "--images", pictures, "--data", labels, "--max-drop", "0.5",
+        "--calibration", images, "--images", images, "--data", labels, "--max-drop", "0.5",
     ]  # fmt: skip
     program = [sys.executable, Path(__file__).with_name("dying_build.py")]
 
@@ -74,11 +74,11 @@ def check_served(repository: Path, versions: tuple[int, ...]) -> None:
             assert len(engine.detect(draw(64, 80, 0)))
 
 
-def check_next_build(model: Path, repository: Path, pictures: Path, version: int) -> None:
+def check_next_build(model: Path, repository: Path, images: Path, version: int) -> None:
     """It works, and leaves nothing of the one before."""
     card = build(
         BuildPlan(
-            model, "d", repository, "onnxruntime", precision="int8", calibration=pictures,
+            model, "d", repository, "onnxruntime", precision="int8", calibration=images,
             keep_float=("layer.2",),
         )
     )  # fmt: skip
@@ -90,31 +90,31 @@ def check_next_build(model: Path, repository: Path, pictures: Path, version: int
 
 
 @pytest.mark.parametrize("place", PHASES + COUNTED + FILES)
-def test_a_killed_build_leaves_what_was_served(fovea_build, model, repository, pictures, place):
+def test_a_killed_build_leaves_what_was_served(fovea_build, model, repository, images, place):
     code, err = fovea_build("kill", place)
     assert code == -signal.SIGKILL, err
     check_served(repository, (1,))
-    check_next_build(model, repository, pictures, 2)
+    check_next_build(model, repository, images, 2)
 
 
-def test_killed_behind_the_version_the_version_is_whole(fovea_build, model, repository, pictures):
+def test_killed_behind_the_version_the_version_is_whole(fovea_build, model, repository, images):
     """The config is about to be replaced: the old one stays, and fits both."""
     (repository / "d" / "config.pbtxt").unlink()
     code, err = fovea_build("kill", "config.pbtxt")
     assert code == -signal.SIGKILL, err
     check_served(repository, (1, 2))
-    check_next_build(model, repository, pictures, 3)
+    check_next_build(model, repository, images, 3)
 
 
 @pytest.mark.parametrize("place", ["sensitivity:2", "model.onnx", "card.json", "2"])
-def test_a_full_disk_is_a_sentence(fovea_build, model, repository, pictures, place):
+def test_a_full_disk_is_a_sentence(fovea_build, model, repository, images, place):
     code, err = fovea_build("full", place)
     assert code == 1, err
     told = r"\((No space left on device|the disk is full: .* needed)\): nothing was published"
     assert re.search(told, err.splitlines()[-1]), err
     check_served(repository, (1,))
     assert [path.name for path in repository.iterdir()] == ["d"]
-    check_next_build(model, repository, pictures, 2)
+    check_next_build(model, repository, images, 2)
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])

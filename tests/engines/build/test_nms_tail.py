@@ -16,7 +16,7 @@ from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import picture_files, read_picture
+from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.graph.image_front import add_image_front
 from fovea_engines.graph.nms_tail import add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
@@ -33,8 +33,8 @@ def copied(graph: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def pictures(shared, most):
-    return [read_picture(file) for file in picture_files(shared / "data/coco64/val", most)]
+def images(shared, most):
+    return [read_image(file) for file in image_files(shared / "data/coco64/val", most)]
 
 
 def host_and_graph(shared, name, backend, folder, rows=1, **options):
@@ -49,7 +49,7 @@ def host_and_graph(shared, name, backend, folder, rows=1, **options):
     )
 
 
-def test_all_pictures(shared, tmp_path):
+def test_all_images(shared, tmp_path):
     """On the model that finds most: 301 boxes of score .25 and more on one of them."""
     model = prepared(shared, "yolov5n")
     host = open_head(model.head, model.inputs, model.outputs)
@@ -61,7 +61,7 @@ def test_all_pictures(shared, tmp_path):
     found = 0
     tensors = replace(model.head, family=None)
     with Opened(graph, tensors, model.preprocess, "openvino", tmp_path / "engine") as engine:
-        for pixels in pictures(shared, 64):
+        for pixels in images(shared, 64):
             outputs = engine.infer(pixels)
             want = host.decode({host.output: outputs[raw]}, 0, PredictOptions())
             assert_identical(head.decode(outputs, 0, PredictOptions()), want)
@@ -74,7 +74,7 @@ def test_all_pictures(shared, tmp_path):
 def test_a_batch(shared, tmp_path, name, backend):
     host, graph = host_and_graph(shared, name, backend, tmp_path, rows=4)
     with host, graph:
-        batch = pictures(shared, 4)
+        batch = images(shared, 4)
         for want, have in zip(host.detect(*batch), graph.detect(*batch), strict=True):
             assert_identical(have, want)
             assert len(want)
@@ -86,7 +86,7 @@ def test_what_is_fixed_in_the_graph(shared, tmp_path):
     options = {"iou": 0.4, "max_det": 5}
     host, graph = host_and_graph(shared, "yolox_nano", "onnxruntime", tmp_path, **options)
     with host, graph:
-        for pixels in pictures(shared, 8):
+        for pixels in images(shared, 8):
             [want], [have] = host.detect(pixels, **options), graph.detect(pixels)
             assert_identical(have, want)
 
@@ -94,7 +94,7 @@ def test_what_is_fixed_in_the_graph(shared, tmp_path):
 def test_what_is_still_asked_of_the_host(shared, tmp_path):
     host, graph = host_and_graph(shared, "yolox_nano", "openvino", tmp_path)
     with host, graph:
-        for pixels in pictures(shared, 3):
+        for pixels in images(shared, 3):
             for options in ({"conf": 0.1}, {"classes": (0, 2)}, {"max_det": 2}):
                 [want], [have] = host.detect(pixels, **options), graph.detect(pixels, **options)
                 assert_identical(have, want)
@@ -164,7 +164,7 @@ def test_a_file_with_both_is_built_and_served(shared, tmp_path, name, backend):
             preprocess={"anchor": spec.anchor},
         )
     )
-    [pixels] = pictures(shared, 1)
+    [pixels] = images(shared, 1)
     with (
         Engine.open(tmp_path / "repository" / "both" / "1") as engine,
         Opened(model.graph, model.head, model.preprocess, backend, tmp_path / "host") as host,

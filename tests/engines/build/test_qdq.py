@@ -150,7 +150,7 @@ def test_the_same_graph_gives_the_same_bytes(shared, name):
 
 @ENCODINGS
 def test_a_runtime_quantises_as_the_ranges_say(shared, encoding):
-    """What ONNX Runtime makes of the picture is the picture in steps."""
+    """What ONNX Runtime makes of the image is the image in steps."""
     model = quantise(prepared(shared, "yolov5n").graph, ranges(shared, "yolov5n"), encoding)
     row = bus(shared, "yolov5n")
     [pair] = [node for node in model.graph.node if node.name == "images/Q"]

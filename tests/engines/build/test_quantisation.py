@@ -35,10 +35,10 @@ class Notes(Progress):
 
 
 @pytest.fixture
-def plan(network, pictures, tmp_path) -> BuildPlan:
+def plan(network, images, tmp_path) -> BuildPlan:
     """Of an INT8 engine whose file can be read as ONNX."""
     return BuildPlan(
-        network, "net", tmp_path / "r", "onnxruntime", precision="int8", calibration=pictures
+        network, "net", tmp_path / "r", "onnxruntime", precision="int8", calibration=images
     )
 
 
@@ -184,14 +184,14 @@ def test_a_classifier_must_keep_its_first_class(plan):
         agreement = replace(card.agreement, same_top=share)
         reason = objection(replace(card, agreement=agreement), 0.01)
         assert (reason is not None) == refused
-    assert "first class first on 79% of the pictures" in reason
+    assert "first class first on 79% of the images" in reason
 
 
-def test_labels_fail_a_build_that_loses_too_much(deep_detector, pictures, labels, tmp_path):
+def test_labels_fail_a_build_that_loses_too_much(deep_detector, images, labels, tmp_path):
     """The labels are what the source finds, so any loss is the precision's."""
     plan = BuildPlan(
-        deep_detector, "d", tmp_path / "r", precision="int8", calibration=pictures,
-        keep_float=(), images=pictures, data=labels, max_drop=0.2,
+        deep_detector, "d", tmp_path / "r", precision="int8", calibration=images,
+        keep_float=(), images=images, data=labels, max_drop=0.2,
     )  # fmt: skip
     card = build(plan)
     assert set(card.accuracy) == {"fp32", "fp16", "int8"}
@@ -216,10 +216,10 @@ def test_labels_fail_a_build_that_loses_too_much(deep_detector, pictures, labels
     assert build(replace(worse, max_drop=0.99)).agreement.quality < MIN_QUALITY["int8"]
 
 
-def test_the_search_goes_on_until_the_labels_agree(deep_detector, pictures, labels, tmp_path):
+def test_the_search_goes_on_until_the_labels_agree(deep_detector, images, labels, tmp_path):
     plan = BuildPlan(
-        deep_detector, "d", tmp_path / "r", precision="int8", calibration=pictures,
-        images=pictures, data=labels, max_drop=0.02,
+        deep_detector, "d", tmp_path / "r", precision="int8", calibration=images,
+        images=images, data=labels, max_drop=0.02,
     )  # fmt: skip
     with pytest.raises(Disagreement, match="let --keep-float auto find the blocks"):
         build(replace(plan, keep_float=()))

@@ -114,9 +114,9 @@ class Notes(Progress):
 
 
 def test_it_is_built_as_it_is_and_serves_the_same(shared, trained, tmp_path):
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures" / "bus.jpg").symlink_to(shared / "data" / "bus.jpg")
-    plan = BuildPlan(trained, "qat", tmp_path / "r", images=tmp_path / "pictures")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "bus.jpg").symlink_to(shared / "data" / "bus.jpg")
+    plan = BuildPlan(trained, "qat", tmp_path / "r", images=tmp_path / "images")
     progress = Notes()
     card = build(plan, progress)
     assert "53 of 60 layers are INT8, the others stay float" in progress.text

@@ -1,4 +1,4 @@
-"""The report beside a card: what it says, and the picture with both sets of boxes."""
+"""The report beside a card: what it says, and the image with both sets of boxes."""
 
 import json
 from dataclasses import replace
@@ -15,12 +15,12 @@ from fovea_engines.build.markdown import table
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.build.report import FAILED_FOLDER, write_report
-from fovea_engines.build.worst import worst_picture
+from fovea_engines.build.worst import worst_image
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.figures import Accuracy, Calibration, WorstPicture
+from fovea_engines.repository.figures import Accuracy, Calibration, WorstImage
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import Disagreement
 
@@ -62,7 +62,7 @@ def half(tiny_model, tmp_path):
 
 NAMES = [
     "a|b", r"a\|b", "`code`", "<img src=x onerror=alert(1)>", "*bold*", "__init__", "~~s~~",
-    "[text](http://x)", "![picture](x)", "&lt;", "$x$", "# title", "1. one", "- item", "\\",
+    "[text](http://x)", "![image](x)", "&lt;", "$x$", "# title", "1. one", "- item", "\\",
 ]  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_a_build_writes_its_report(built_repository, card):
     assert "**Published**" in text
     origin, agreement = (dict(rows) for rows in tables(text))
     assert card.onnx_sha256[:12] in origin["source"]
-    assert "letterboxed to 64x64" in origin["pictures are"]
+    assert "letterboxed to 64x64" in origin["images are"]
     assert agreement["boxes compared, before suppression"] == str(card.agreement.detections)
     assert "on 3 photographs that ship with Fovea: give --images for" in text
     assert card.agreement.images_from == "photographs that ship with Fovea"
@@ -89,7 +89,7 @@ def test_a_build_writes_its_report(built_repository, card):
 def test_every_figure_has_its_place(half, tmp_path):
     plan, engine = half
     names = (r"a|b", "<b>", "`c`")
-    worst = WorstPicture("chelsea.jpg", 0.5, 2.25, 3, 1)
+    worst = WorstImage("chelsea.jpg", 0.5, 2.25, 3, 1)
     card = replace(
         engine.card,
         precision="int8",
@@ -112,9 +112,9 @@ def test_every_figure_has_its_place(half, tmp_path):
     write_report(tmp_path, card, plan, prepare(plan, Progress()), engine, ranking)
     text = (tmp_path / "card.md").read_text()
     assert "**Published**: mAP50-95 0.667, and 0.800 in FP32." in text
-    origin, agreement, figures, classes, blocks, pictures = tables(text)
+    origin, agreement, figures, classes, blocks, images = tables(text)
     assert dict(origin)["calibration"] == (
-        "entropy of 9 pictures, measured for an earlier build; "
+        "entropy of 9 images, measured for an earlier build; "
         "4 layers in INT8, 2 kept in float: late_1, late_2"
     )
     assert agreement[0] == ["", "INT8", "for TensorRT"]
@@ -129,7 +129,7 @@ def test_every_figure_has_its_place(half, tmp_path):
         ["`c`", "0.700", "0.600", "-0.100"],
     ]
     assert blocks[1:] == [["late", "+0.100", "float"], ["early", "-0.010", "INT8"]]
-    assert pictures == [
+    assert images == [
         ["image", "lost", "missed", "extra", "quality"],
         ["chelsea.jpg", "2.250", "3", "1", "0.500"],
     ]
@@ -138,21 +138,21 @@ def test_every_figure_has_its_place(half, tmp_path):
     assert not (tmp_path / "card.json").exists()
 
 
-def red(picture):
+def red(image):
     """How many pixels of the left and of the right half are of the frame's red."""
-    levels = picture.astype(int)
+    levels = image.astype(int)
     framed = levels[..., 0] - levels[..., 1:].max(axis=2) > 150
-    middle = picture.shape[1] // 2
+    middle = image.shape[1] // 2
     return int(framed[:, :middle].sum()), int(framed[:, middle:].sum())
 
 
 def test_what_agrees_is_grey_and_what_differs_is_framed(half, tmp_path):
     plan, engine = half
-    same = worst_picture(plan, prepare(plan, Progress()), engine, "chelsea.jpg")
+    same = worst_image(plan, prepare(plan, Progress()), engine, "chelsea.jpg")
     assert red(same) == (0, 0)
     assert (same == same[..., :1]).all()
     other = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
-    left, right = red(worst_picture(other, prepare(other, Progress()), engine, "chelsea.jpg"))
+    left, right = red(worst_image(other, prepare(other, Progress()), engine, "chelsea.jpg"))
     assert min(left, right) > 500
 
 
@@ -166,24 +166,24 @@ def test_classes_without_a_name_are_called_as_the_labels_call_them(half, tmp_pat
     (tmp_path / "labels.json").write_text(json.dumps(document))
     plan = replace(plan, source=tiny_detector(tmp_path / "other.onnx", seed=1))
     prepared = prepare(plan, Progress())
-    named = worst_picture(plan, prepared, engine, "chelsea.jpg")
+    named = worst_image(plan, prepared, engine, "chelsea.jpg")
     engine.labels = None
-    assert (named != worst_picture(plan, prepare(plan, Progress()), engine, "chelsea.jpg")).any()
+    assert (named != worst_image(plan, prepare(plan, Progress()), engine, "chelsea.jpg")).any()
     plan = replace(plan, images=None, data=tmp_path if data == "classes.txt" else tmp_path / data)
-    assert (named == worst_picture(plan, prepare(plan, Progress()), engine, "chelsea.jpg")).all()
+    assert (named == worst_image(plan, prepare(plan, Progress()), engine, "chelsea.jpg")).all()
 
 
 @pytest.mark.parametrize("size", [(3000, 40), (1, 1), (40, 3000)])
-def test_pictures_of_any_shape_fit(half, tmp_path, size):
+def test_images_of_any_shape_fit(half, tmp_path, size):
     plan, engine = half
     cv2.imwrite(str(tmp_path / "x.png"), np.full((*size, 3), 90, np.uint8))
     plan = replace(plan, images=tmp_path)
-    shown = worst_picture(plan, prepare(plan, Progress()), engine, "x.png")
+    shown = worst_image(plan, prepare(plan, Progress()), engine, "x.png")
     assert shown.shape[0] <= 1000
     assert 600 < shown.shape[1] <= 2000
 
 
-def test_a_classifier_has_no_picture_of_boxes(shared, tmp_path):
+def test_a_classifier_has_no_image_of_boxes(shared, tmp_path):
     plan = BuildPlan(
         shared / "models" / "mobilenetv2.onnx", "m", tmp_path, "onnxruntime", precision="fp16"
     )
@@ -196,13 +196,13 @@ def test_a_classifier_has_no_picture_of_boxes(shared, tmp_path):
 
 
 def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
+    images = tmp_path / "images"
+    images.mkdir()
     for file in sorted((shared / "data" / "coco64" / "val").glob("*.jpg"))[:4]:
-        (pictures / file.name).symlink_to(file)
+        (images / file.name).symlink_to(file)
     plan = BuildPlan(
         shared / "models" / "yolov8n.onnx", "yolov8n", tmp_path / "good", precision="int8",
-        calibration=pictures, images=pictures, keep_float=(),
+        calibration=images, images=images, keep_float=(),
     )  # fmt: skip
     build(plan)
     ranges = Ranges.read(tmp_path / "good" / "yolov8n" / "1" / RANGES_FILE)
@@ -230,9 +230,9 @@ def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
     for (_, _, missed, extra, _), one in zip(rows, found.worst, strict=True):
         assert (int(missed), int(extra)) == (one.missed, one.extra)
     said = next(line for line in text.splitlines() if line.startswith("Measured without"))
-    assert said.replace("\\", "") == f"Measured without labels, on 4 images of {pictures}."
+    assert said.replace("\\", "") == f"Measured without labels, on 4 images of {images}."
     # Its shape tells that it is the right one.
-    picture = cv2.imread(str(pictures / found.worst[0].name))
+    image = cv2.imread(str(images / found.worst[0].name))
     height, width = cv2.imread(str(failed / "worst.jpg")).shape[:2]
-    assert (height > width / 2) == (picture.shape[0] > picture.shape[1])
+    assert (height > width / 2) == (image.shape[0] > image.shape[1])
     assert ModelRepository(tmp_path / "r").versions("yolov8n") == ()

@@ -20,7 +20,7 @@ from fovea_engines.build.prepare import prepare
 from fovea_engines.build.report import FAILED_FOLDER
 from fovea_engines.detect.heads.preprocess import PRESETS, read_preprocess
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_picture
+from fovea_engines.evaluate.samples import read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import ModelRepository
@@ -28,7 +28,7 @@ from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption
 
 
 def changed(folder: Path, target: Path, change: Callable[[np.ndarray], np.ndarray]) -> Path:
-    """The pictures of a folder, each changed, as PNG files of another."""
+    """The images of a folder, each changed, as PNG files of another."""
     target.mkdir()
     for file in folder.iterdir():
         pixels = cv2.imread(str(file)).astype(np.float32)
@@ -48,11 +48,11 @@ def scaled(ranges: Path, target: Path, factor: float, spare: str = "") -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(deep_detector, pictures, tmp_path_factory) -> BuildPlan:
+def built(deep_detector, images, tmp_path_factory) -> BuildPlan:
     """The plan of an INT8 engine that lies in its repository; not to be written to."""
     repository = tmp_path_factory.mktemp("sabotage") / "r"
     plan = BuildPlan(
-        deep_detector, "d", repository, precision="int8", calibration=pictures, images=pictures,
+        deep_detector, "d", repository, precision="int8", calibration=images, images=images,
         keep_float=(),
     )  # fmt: skip
     build(plan)
@@ -68,7 +68,7 @@ def served(built, tmp_path) -> BuildPlan:
 
 def detections(plan: BuildPlan) -> np.ndarray:
     with Engine.open(plan.repository / plan.name / "1") as engine:
-        return engine.detect(read_picture(plan.images / "0.png")).boxes
+        return engine.detect(read_image(plan.images / "0.png")).boxes
 
 
 BLACK = np.zeros_like
@@ -78,22 +78,22 @@ IMAGENET = PRESETS["imagenet"]
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (BLACK, "8 of 8 calibration pictures are of one colour"),
-        (lambda x: x / 255, "8 of 8 calibration pictures are of one colour"),
+        (BLACK, "8 of 8 calibration images are of one colour"),
+        (lambda x: x / 255, "8 of 8 calibration images are of one colour"),
         (
             lambda x: (x / 255 - IMAGENET["mean"]) / IMAGENET["std"],
-            "8 of 8 calibration pictures are of one colour",
+            "8 of 8 calibration images are of one colour",
         ),
-        (lambda x: x / 30, "measured on dark pictures, or with another preprocessing"),
+        (lambda x: x / 30, "measured on dark images, or with another preprocessing"),
     ],
     ids=["black", "saved from 0 to 1", "saved normalised", "dark"],
 )
-def test_spoilt_pictures_are_refused(served, tmp_path, change, says):
+def test_spoilt_images_are_refused(served, tmp_path, change, says):
     before = detections(served)
     spoilt = changed(served.calibration, tmp_path / "spoilt", change)
     with pytest.raises((BuildError, InvalidOption), match=says):
         build(replace(served, calibration=spoilt))
-    # Without pictures to compare with, too.
+    # Without images to compare with, too.
     with pytest.raises((BuildError, InvalidOption), match=says):
         build(replace(served, calibration=spoilt, images=None))
     assert ModelRepository(served.repository).versions("d") == (1,)
@@ -121,7 +121,7 @@ def test_tampered_ranges_are_refused(served, tmp_path, factor, spare):
         assert card.agreement.missed > 0
 
 
-def test_pictures_without_anything_to_find_prove_nothing(served, tmp_path):
+def test_images_without_anything_to_find_prove_nothing(served, tmp_path):
     """The last layer's scores fall under the threshold: the source finds nothing, nor does INT8."""
     model = onnx.load(served.source)
     for weight in model.graph.initializer:
@@ -130,7 +130,7 @@ def test_pictures_without_anything_to_find_prove_nothing(served, tmp_path):
             values[4:] = -np.abs(values[4:]) * 4
             weight.CopyFrom(numpy_helper.from_array(values, weight.name))
     onnx.save(model, tmp_path / "blind.onnx")
-    with pytest.raises(Disagreement, match=r"finds nothing on the 8 pictures.*preprocessing"):
+    with pytest.raises(Disagreement, match=r"finds nothing on the 8 images.*preprocessing"):
         build(replace(served, source=tmp_path / "blind.onnx"))
     assert ModelRepository(served.repository).versions("d") == (1,)
 
@@ -157,11 +157,11 @@ def test_a_real_detector_with_the_wrong_preprocessing(shared, tmp_path):
     with pytest.raises(Disagreement, match=r"up to 1 at .* hold 255: .* another preprocessing"):
         build(replace(plan, calibration=tmp_path / "forged.json"))
     # And with the whole build told wrongly, the source is blind.
-    with pytest.raises(Disagreement, match="finds nothing on the 3 pictures"):
+    with pytest.raises(Disagreement, match="finds nothing on the 3 images"):
         build(wrong)
     black = changed(few, tmp_path / "black", BLACK)
-    with pytest.raises(InvalidOption, match="3 of 3 calibration pictures are of one colour"):
+    with pytest.raises(InvalidOption, match="3 of 3 calibration images are of one colour"):
         build(replace(plan, calibration=black))
     assert ModelRepository(tmp_path / "r").versions("yolox") == (1,)
     with Engine.open(tmp_path / "r" / "yolox" / "1") as engine:
-        assert len(engine.detect(read_picture(shared / "data" / "bus.jpg"))) >= 3
+        assert len(engine.detect(read_image(shared / "data" / "bus.jpg"))) >= 3

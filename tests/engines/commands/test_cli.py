@@ -123,7 +123,7 @@ def test_inspect_shows_figures_of_a_refused_build(fovea, card, tmp_path):
     words = " ".join(out.replace("│", " ").split())
     for says in (
         "precision int8",
-        "entropy of 8 pictures, measured for an earlier build",
+        "entropy of 8 images, measured for an earlier build",
         "1 kept in float: Conv_1",
         "40 detections on 3 photographs that ship with Fovea: 31 missed, 2 extra",
         "mAP50-95 0.750 0.250",

@@ -9,9 +9,9 @@ input { name: "IMAGE" data_type: TYPE_UINT8 dims: [ -1 ] }
 output { name: "BOXES" data_type: TYPE_FP32 dims: [ 300, 4 ] }
 ensemble_scheduling {
   step { model_name: "decode" model_version: -1
-    input_map { key: "bytes" value: "IMAGE" } output_map { key: "pixels" value: "picture" } }
+    input_map { key: "bytes" value: "IMAGE" } output_map { key: "pixels" value: "image" } }
   step { model_name: "detect" model_version: 2
-    input_map { key: "images" value: "picture" } output_map { key: "boxes" value: "BOXES" } }
+    input_map { key: "images" value: "image" } output_map { key: "boxes" value: "BOXES" } }
 }
 """
 
@@ -22,14 +22,14 @@ def test_the_steps_are_shown(fovea, built_repository, tmp_path):
     (folder / "config.pbtxt").write_text(CONFIG)
     for path in (folder, folder / "1"):
         out = fovea("inspect", path)[1]
-        assert "decode: bytes from IMAGE, picture from pixels" in out
-        assert "detect 2: images from picture, BOXES from boxes" in out
+        assert "decode: bytes from IMAGE, image from pixels" in out
+        assert "detect 2: images from image, BOXES from boxes" in out
         assert "IMAGE uint8 ?x?" in out
     [entry] = json.loads(fovea("inspect", folder, "--json")[1])
     assert entry["ensemble"]["steps"][1] == {
         "model": "detect",
         "version": 2,
-        "inputs": {"images": "picture"},
+        "inputs": {"images": "image"},
         "outputs": {"boxes": "BOXES"},
     }
     (tmp_path / "r" / "tiny").symlink_to(built_repository / "tiny")

@@ -1,4 +1,4 @@
-"""What an annotated picture shows."""
+"""What an annotated image shows."""
 
 import cv2
 import numpy as np
@@ -16,24 +16,24 @@ def one(box, class_id=3, score=0.5):
     )
 
 
-def changed(picture):
-    return np.argwhere((picture != GREY).any(axis=2))
+def changed(image):
+    return np.argwhere((image != GREY).any(axis=2))
 
 
-def picture(height=400, width=600):
+def image(height=400, width=600):
     return np.full((height, width, 3), GREY, np.uint8)
 
 
-def test_the_box_has_its_class_colour_and_the_picture_given_is_untouched():
-    given = picture()
+def test_the_box_has_its_class_colour_and_the_image_given_is_untouched():
+    given = image()
     shown = draw(given, one((100, 150, 300, 350)), None)
     assert (given == GREY).all()
     assert tuple(shown[250, 100]) == tuple(shown[350, 200]) == colour(3)
     assert tuple(shown[250, 200]) == (GREY,) * 3
 
 
-def test_a_read_only_picture_can_be_drawn_on():
-    given = picture()
+def test_a_read_only_image_can_be_drawn_on():
+    given = image()
     given.flags.writeable = False
     assert len(changed(draw(given, one((10, 50, 90, 90)), None)))
 
@@ -44,10 +44,10 @@ def test_a_read_only_picture_can_be_drawn_on():
     ids=["top left", "right edge", "bottom right", "bottom left"],
 )
 def test_the_label_stays_inside(box):
-    # On a wider picture nothing would be cut: the same number of pixels has to be painted here.
+    # On a wider image nothing would be cut: the same number of pixels has to be painted here.
     label = ["", "", "", "a rather long name"]
-    bare = len(changed(draw(picture(), one(box), None)))
-    inside = len(changed(draw(picture(), one(box), label)))
+    bare = len(changed(draw(image(), one(box), None)))
+    inside = len(changed(draw(image(), one(box), label)))
     wide = np.full((400, 600, 3), GREY, np.uint8)
     middle = len(changed(draw(wide, one((300, 200, 301, 201)), label)))
     assert inside > bare * 0.5
@@ -56,14 +56,14 @@ def test_the_label_stays_inside(box):
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 900), (20, 20)])
 @pytest.mark.parametrize("box", [(-1e5, -1e5, 1e5, 1e5), (0.2, 0.2, 0.4, 0.4)])
-def test_tiny_pictures_and_far_boxes_are_survived(size, box):
+def test_tiny_images_and_far_boxes_are_survived(size, box):
     shown = draw(np.zeros((*size, 3), np.uint8), one(box), ["x"])
     assert shown.shape == (*size, 3)
 
 
-def test_lines_grow_with_the_picture():
-    small = draw(picture(300, 300), one((50, 100, 250, 250)), None)
-    large = draw(picture(3000, 3000), one((500, 1000, 2500, 2500)), None)
+def test_lines_grow_with_the_image():
+    small = draw(image(300, 300), one((50, 100, 250, 250)), None)
+    large = draw(image(3000, 3000), one((500, 1000, 2500, 2500)), None)
     thickness = [
         int((row != GREY).any(axis=1).sum()) for row in (small[200, 150:], large[2000, 1500:])
     ]
@@ -72,8 +72,8 @@ def test_lines_grow_with_the_picture():
 
 def test_ids_beyond_the_labels_are_numbers():
     box = (100, 150, 300, 350)
-    by_number = draw(picture(), one(box, class_id=7), ["a"])
-    assert (by_number == draw(picture(), one(box, class_id=7), None)).all()
+    by_number = draw(image(), one(box, class_id=7), ["a"])
+    assert (by_number == draw(image(), one(box, class_id=7), None)).all()
 
 
 def test_letters_stand_out_from_every_class_colour():

@@ -17,7 +17,7 @@ OUTPUT = "out"
 
 
 class Case:
-    """A real model's raw outputs on the stored pictures, and how they map back."""
+    """A real model's raw outputs on the stored images, and how they map back."""
 
     def __init__(self, shared, model):
         self.model, self.family = model, reference.MODELS[model]
@@ -28,11 +28,11 @@ class Case:
         self.size = tuple(image.shape[2:])
         self.head = FAMILIES[self.family].open(OUTPUT, self.size)
         rows, self.maps = [], []
-        for name in reference.PICTURES:
-            picture = cv2.imread(str(shared / "data" / name))
-            tensor, *where = reference.letterbox(picture, *self.size, self.family)
+        for name in reference.IMAGES:
+            image = cv2.imread(str(shared / "data" / name))
+            tensor, *where = reference.letterbox(image, *self.size, self.family)
             rows.append(session.run(None, {image.name: tensor})[0])
-            self.maps.append((*where, picture.shape))
+            self.maps.append((*where, image.shape))
         self.raw = np.concatenate(rows)
         self.raw.flags.writeable = False
 
@@ -41,7 +41,7 @@ class Case:
         return self.head.decode({OUTPUT: raw}, row, PredictOptions(**options))
 
     def original(self, row, found):
-        """Detections as the reference stores them: boxes in pixels of the picture."""
+        """Detections as the reference stores them: boxes in pixels of the image."""
         scale, left, top, (height, width, _) = self.maps[row]
         boxes = (found.boxes - [left, top, left, top]) / scale
         boxes = np.clip(boxes, 0, [width, height, width, height])
@@ -67,10 +67,10 @@ def assert_same(found, expected, score=0.02, iou=0.9):
         left.remove(best)
 
 
-@pytest.mark.parametrize("row", range(len(reference.PICTURES)), ids=reference.PICTURES)
+@pytest.mark.parametrize("row", range(len(reference.IMAGES)), ids=reference.IMAGES)
 def test_boxes_are_the_stored_ones(case, row):
     found = case.original(row, case.decode(row))
-    assert_same(found, STORED[case.model][reference.PICTURES[row]])
+    assert_same(found, STORED[case.model][reference.IMAGES[row]])
 
 
 def test_the_bus_and_its_people_are_found(case):

@@ -10,7 +10,7 @@ from fovea_engines.detect import nms
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
 
-# Whole coordinates in a small picture: many overlaps, ties in score, ties in IoU.
+# Whole coordinates in a small image: many overlaps, ties in score, ties in IoU.
 CANDIDATES = st.lists(
     st.tuples(
         st.integers(0, 12),

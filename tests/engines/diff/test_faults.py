@@ -20,8 +20,8 @@ SWAPPED = {
 
 @pytest.fixture(scope="module")
 def bus(shared, tmp_path_factory):
-    """A folder with one picture: what is wrong is so on any."""
-    folder = tmp_path_factory.mktemp("pictures")
+    """A folder with one image: what is wrong is so on any."""
+    folder = tmp_path_factory.mktemp("images")
     shutil.copy(shared / "data" / "bus.jpg", folder)
     return folder
 

@@ -59,7 +59,7 @@ def test_each_is_fed_in_its_own_layout(tmp_path):
     assert [(one.a.name, one.b.name) for one in found.layers] == [("out", "out")]
 
 
-def test_what_takes_no_pictures_is_fed_random_numbers(tmp_path):
+def test_what_takes_no_images_is_fed_random_numbers(tmp_path):
     def path(name, weight):
         nodes = [node("MatMul", "row weight", "out")]
         return save(

@@ -1,4 +1,4 @@
-"""Average precision by hand, by pycocotools, and from different labels of the same pictures."""
+"""Average precision by hand, by pycocotools, and from different labels of the same images."""
 
 import json
 import random
@@ -22,7 +22,7 @@ OTHER = (300.0, 100.0, 400.0, 200.0)
 
 
 def labelled(*objects, crowd=(), name="a.jpg"):
-    """A picture with (class id, box) on it; `crowd` holds the places of those that are crowds."""
+    """An image with (class id, box) on it; `crowd` holds the places of those that are crowds."""
     boxes = np.array([box for _, box in objects], np.float32).reshape(-1, 4)
     return LabelledImage(
         path=Path(name),
@@ -138,7 +138,7 @@ def engine(shared, tmp_path_factory, request):
 
 @pytest.fixture(scope="module")
 def detections(engine, coco64):
-    """What the engine finds, by name of the picture."""
+    """What the engine finds, by name of the image."""
     dataset = read_dataset(coco64 / "val.json", coco64 / "val").for_model(engine.labels)
     everything = detect_all(in_process(engine), dataset, Progress())
     return {image.path.name: one for image, one in zip(dataset.images, everything, strict=True)}
@@ -182,7 +182,7 @@ def test_figures_are_those_of_pycocotools(engine, coco64, detections):
     assert ours == pytest.approx([judge.stats[i] for i in (0, 1, 3, 4, 5)], abs=1e-4)
     assert np.mean(list(figures.per_class.values())) == pytest.approx(figures.map50_95)
     assert figures.map50_95 > 0.3
-    # A hundred a picture is the limit of a class, not of what a detector is asked for.
+    # A hundred an image is the limit of a class, not of what a detector is asked for.
     assert max(len(one.scores) for one in detections.values()) > 100
 
 
@@ -202,7 +202,7 @@ def test_yolo_labels_of_the_same_boxes_give_the_same_figures(engine, coco64, det
                        x / width, (y + h) / height]  # fmt: skip
             shape = polygon if annotation["id"] % 3 == 0 else box
             lines.append(" ".join([str(annotation["category_id"]), *(f"{v:.9f}" for v in shape)]))
-        # A picture with nothing on it needs no file.
+        # An image with nothing on it needs no file.
         if lines:
             text = "\n".join(lines) + "\n\n"
             (tmp_path / "labels" / image["file_name"]).with_suffix(".txt").write_text(text)

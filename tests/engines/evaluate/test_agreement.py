@@ -12,7 +12,7 @@ from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.evaluate.agreement.matching import iou, match
 from fovea_engines.evaluate.agreement.measure import CONF, MARGIN, NO_NUMBER, measure
 from fovea_engines.evaluate.agreement.samples import Sample
-from fovea_engines.repository.figures import Accuracy, WorstPicture
+from fovea_engines.repository.figures import Accuracy, WorstImage
 
 HEAD = YoloV10("out")
 SQUARE = (10, 10, 50, 50)
@@ -37,7 +37,7 @@ def output(*detections) -> dict[str, np.ndarray]:
 
 
 def agreement(*pairs, head=HEAD):
-    """Of pictures that are named by their place, each (source's output, engine's output)."""
+    """Of images that are named by their place, each (source's output, engine's output)."""
     return measure(
         head, [(Sample(f"{i}", ROW, want), have) for i, (want, have) in enumerate(pairs)]
     )
@@ -104,7 +104,7 @@ def test_no_detections_on_either_side_or_on_both():
     assert match(found(), found((SQUARE, 0.9, 0)), CONF, MARGIN).extra == 1
 
 
-def test_figures_of_several_pictures():
+def test_figures_of_several_images():
     same = output((SQUARE, 0.9, 0), (FAR, 0.5, 1))
     figures = agreement(
         (same, same),
@@ -121,7 +121,7 @@ def test_figures_of_several_pictures():
     assert figures.quality == pytest.approx((1 + 1 + 0.6) / (3 + 0.5))
     assert figures.same_top is None
     # One missed detection is half of one, a pair of overlap .6 lacks .4 of one.
-    assert figures.worst == (WorstPicture("2", 0, 0.5, 1, 0), WorstPicture("1", 0.6, 0.4, 0, 0))
+    assert figures.worst == (WorstImage("2", 0, 0.5, 1, 0), WorstImage("1", 0.6, 0.4, 0, 0))
 
 
 def test_without_detections_the_outputs_decide():
@@ -144,7 +144,7 @@ def test_the_worst_output_speaks_for_all():
     assert agreement((want, have), head=None).quality == pytest.approx(0.5)
 
 
-def test_the_worst_output_is_one_and_the_same_on_all_pictures():
+def test_the_worst_output_is_one_and_the_same_on_all_images():
     """Else an output that is wrong hides behind larger ones that are right."""
 
     def outputs(a, b):
@@ -159,7 +159,7 @@ def test_the_worst_output_is_one_and_the_same_on_all_pictures():
         assert agreement((outputs(1, 1), have), head=None).quality == 0
 
 
-def test_pictures_are_ranked_by_what_they_lose():
+def test_images_are_ranked_by_what_they_lose():
     """Not by their quality: one box too many where there was none is no great loss."""
     crowd = [((60 * i, 10, 60 * i + 40, 50), 0.9, 0) for i in range(6)]
     figures = agreement(
@@ -236,7 +236,7 @@ def test_the_gate(card):
         judged = replace(judged, agreement=replace(figures, quality=least - 0.001))
         assert "of 20 detections it misses 3, and adds 2" in objection(judged, 0.01)
     blind = replace(card, precision="int8", agreement=replace(figures, detections=0, quality=1.0))
-    assert "the source model itself finds nothing on the 3 pictures" in objection(blind, 0.01)
+    assert "the source model itself finds nothing on the 3 images" in objection(blind, 0.01)
     assert objection(replace(blind, family=None), 0.01) is None
     assert objection(replace(blind, precision="fp16"), 0.01) is None
 

@@ -16,7 +16,7 @@ LABELS = ("cat", "dog", "bus")
 
 
 @pytest.fixture
-def pictures(tmp_path) -> Path:
+def images(tmp_path) -> Path:
     """A folder with a.jpg and b.png, 200 x 100 pixels."""
     folder = tmp_path / "images"
     folder.mkdir()
@@ -61,10 +61,10 @@ def read_lines(folder: Path, *lines: str, **arguments) -> Dataset:
     return read_dataset(folder).for_model(**{"labels": None} | arguments)
 
 
-def test_coco(pictures, tmp_path):
+def test_coco(images, tmp_path):
     dataset = read_json(tmp_path, coco(), labels=LABELS)
     first, second = dataset.images
-    assert first.path == pictures / "a.jpg"
+    assert first.path == images / "a.jpg"
     assert (first.width, first.height) == (200, 100)
     assert (first.boxes.tolist(), first.boxes.dtype) == ([[10, 20, 40, 60]], np.float32)
     assert (first.class_ids.tolist(), first.class_ids.dtype) == ([0], np.int32)
@@ -74,7 +74,7 @@ def test_coco(pictures, tmp_path):
     assert dataset.class_names == LABELS
 
 
-def test_yolo(pictures, tmp_path):
+def test_yolo(images, tmp_path):
     dataset = read_lines(
         tmp_path, "2 0.5 0.5 0.2 0.4", "", "0 0.1 0.1 0.3 0.2 0.2 0.6", labels=LABELS
     )
@@ -85,12 +85,12 @@ def test_yolo(pictures, tmp_path):
     assert (second.path.name, len(second.boxes)) == ("b.png", 0)
     alone = read_dataset(tmp_path / "labels").for_model(LABELS)
     assert [image.path for image in alone.images] == [first.path, second.path]
-    (pictures / "b.txt").write_text("1 0.5 0.5 0.2 0.4")
-    together = read_dataset(pictures)
+    (images / "b.txt").write_text("1 0.5 0.5 0.2 0.4")
+    together = read_dataset(images)
     assert [image.class_ids.tolist() for image in together.images] == [[], [1]]
 
 
-def test_classes_txt_names_the_classes_of_yolo_labels(pictures, tmp_path):
+def test_classes_txt_names_the_classes_of_yolo_labels(images, tmp_path):
     lines = ("0 0.5 0.5 0.2 0.4", "1 0.5 0.5 0.2 0.4")
     read_lines(tmp_path, *lines)
     for folder in (tmp_path, tmp_path / "labels"):
@@ -99,7 +99,7 @@ def test_classes_txt_names_the_classes_of_yolo_labels(pictures, tmp_path):
         (folder / "classes.txt").unlink()
 
 
-def test_a_set_that_calls_a_few_classes_otherwise_meets_the_model_by_number(pictures, tmp_path):
+def test_a_set_that_calls_a_few_classes_otherwise_meets_the_model_by_number(images, tmp_path):
     names = ("cat", "puppy", "bus")
     categories = [{"id": i + 1, "name": name} for i, name in enumerate(names)]
     dataset = read_json(tmp_path, annotation(category_id=2) | {"categories": categories})
@@ -111,7 +111,7 @@ def test_a_set_that_calls_a_few_classes_otherwise_meets_the_model_by_number(pict
             dataset.for_model(labels)
 
 
-def test_labels_that_are_known_in_part_are_completed_by_the_set(pictures, tmp_path):
+def test_labels_that_are_known_in_part_are_completed_by_the_set(images, tmp_path):
     """As a server tells them: only classes that it found."""
     dataset = read_json(tmp_path, coco())
     assert dataset.class_names == ("cat", "dog")
@@ -129,18 +129,18 @@ def test_labels_that_are_known_in_part_are_completed_by_the_set(pictures, tmp_pa
     )
 
 
-def test_a_category_without_objects_need_not_be_the_models(pictures, tmp_path):
+def test_a_category_without_objects_need_not_be_the_models(images, tmp_path):
     """Roboflow's exports begin with one."""
     categories = [{"id": 0, "name": "animals"}, *coco()["categories"]]
     dataset = read_json(tmp_path, coco(categories=categories), labels=("dog", "cat"))
     assert [image.class_ids.tolist() for image in dataset.images] == [[1], [0]]
 
 
-def test_a_digest_is_of_pictures_and_labels(pictures, tmp_path):
+def test_a_digest_is_of_images_and_labels(images, tmp_path):
     digest = read_json(tmp_path, coco()).sha256()
     assert read_json(tmp_path, json.dumps(coco(), indent=3)).sha256() == digest
     assert read_json(tmp_path, annotation(bbox=[10, 20, 31, 40])).sha256() != digest
-    Image.new("RGB", (200, 100)).save(pictures / "b.png")
+    Image.new("RGB", (200, 100)).save(images / "b.png")
     assert read_json(tmp_path, coco()).sha256() != digest
 
 
@@ -160,13 +160,13 @@ def test_a_digest_is_of_pictures_and_labels(pictures, tmp_path):
         (annotation(category_id="x"), "annotations.0.category_id"),
         (image(width=0), "images.0.width"),
         (image(id=9), "images: 2 of them have the id 9"),
-        (image(file_name="gone.jpg"), r"images.0: there is no picture .*gone.jpg.*--images"),
-        (annotation(iscrowd=1), "val.json has no object to find on its 2 pictures"),
-        (coco(images=[], annotations=[]), "val.json has no object to find on its 0 pictures"),
+        (image(file_name="gone.jpg"), r"images.0: there is no image .*gone.jpg.*--images"),
+        (annotation(iscrowd=1), "val.json has no object to find on its 2 images"),
+        (coco(images=[], annotations=[]), "val.json has no object to find on its 0 images"),
         (coco(categories=[{"id": 1, "name": "cow"}, {"id": 5, "name": "dog"}]), "class 'cow'"),
     ],
 )
-def test_malformed_coco_is_a_sentence(pictures, tmp_path, document, says):
+def test_malformed_coco_is_a_sentence(images, tmp_path, document, says):
     with pytest.raises(FoveaError, match=says):
         read_json(tmp_path, document, labels=LABELS)
 
@@ -187,13 +187,13 @@ def test_malformed_coco_is_a_sentence(pictures, tmp_path, document, says):
         ("0 100 50 20 20", "line 2: coordinates are 0 to 1.*divide pixels"),
     ],
 )
-def test_malformed_yolo_lines_are_a_sentence(pictures, tmp_path, line, says):
+def test_malformed_yolo_lines_are_a_sentence(images, tmp_path, line, says):
     good = "0 0.5 0.5 0.2 0.4"
     with pytest.raises(InvalidOption, match=says):
         read_lines(tmp_path, good, line)
 
 
-def test_labels_of_a_class_that_nobody_has_are_a_sentence(pictures, tmp_path):
+def test_labels_of_a_class_that_nobody_has_are_a_sentence(images, tmp_path):
     lines = ("0 0.5 0.5 0.2 0.4", "3 0.5 0.5 0.2 0.4")
     with pytest.raises(InvalidOption, match=r"labels of a.jpg: there is no class 3, only 0 to 2"):
         read_lines(tmp_path, *lines, labels=LABELS, num_classes=3)
@@ -202,25 +202,25 @@ def test_labels_of_a_class_that_nobody_has_are_a_sentence(pictures, tmp_path):
         read_lines(tmp_path, *lines)
 
 
-def test_labels_that_are_not_there_are_a_sentence(pictures, tmp_path):
+def test_labels_that_are_not_there_are_a_sentence(images, tmp_path):
     with pytest.raises(FoveaError, match=r"absent.json is not there"):
         read_dataset(tmp_path / "absent.json")
     with pytest.raises(FoveaError, match=r"absent is not a folder"):
         read_dataset(tmp_path, tmp_path / "absent")
     with pytest.raises(FoveaError, match=r"no YOLO label file"):
-        read_dataset(pictures)
+        read_dataset(images)
     with pytest.raises(FoveaError, match="no object to find"):
         read_lines(tmp_path)
     (tmp_path / "labels" / "c.txt").write_text("0 0.5 0.5 0.1 0.1")
-    with pytest.raises(FoveaError, match=r"c.txt: there is no picture .*c.jpg.*--images"):
+    with pytest.raises(FoveaError, match=r"c.txt: there is no image .*c.jpg.*--images"):
         read_dataset(tmp_path)
     (tmp_path / "labels" / "c.txt").write_bytes(b"\xff\xfe\x00")
-    (pictures / "c.jpg").write_bytes((pictures / "a.jpg").read_bytes())
+    (images / "c.jpg").write_bytes((images / "a.jpg").read_bytes())
     with pytest.raises(FoveaError, match=r"c.txt is not a text file"):
         read_dataset(tmp_path)
 
 
-def test_classes_that_cannot_be_told_apart_are_a_sentence(pictures, tmp_path):
+def test_classes_that_cannot_be_told_apart_are_a_sentence(images, tmp_path):
     with pytest.raises(InvalidOption, match="two classes of the model are called 'cat'"):
         read_json(tmp_path, coco(), labels=("cat", "dog", "cat"))
     with pytest.raises(InvalidOption, match="has 2 classes and the model 80 without names"):
@@ -232,11 +232,11 @@ def nothing(image) -> Detections:
     return Detections(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int32))
 
 
-def test_labels_are_of_the_upright_picture(pictures, tmp_path):
+def test_labels_are_of_the_upright_image(images, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
-    with Image.open(pictures / "a.jpg") as picture:
-        picture.save(pictures / "a.jpg", exif=exif)
+    with Image.open(images / "a.jpg") as image:
+        image.save(images / "a.jpg", exif=exif)
     dataset = read_lines(tmp_path, "0 0.5 0.5 1.0 0.5", labels=LABELS)
     assert dataset.images[0].boxes.tolist() == [[0, 50, 100, 150]]
     assert evaluate(nothing, dataset).map50_95 == 0.0
@@ -244,9 +244,9 @@ def test_labels_are_of_the_upright_picture(pictures, tmp_path):
         evaluate(nothing, read_json(tmp_path, coco()))
 
 
-def test_a_damaged_picture_is_named(pictures, tmp_path):
+def test_a_damaged_image_is_named(images, tmp_path):
     dataset = read_json(tmp_path, coco())
-    (pictures / "b.png").write_bytes((pictures / "b.png").read_bytes()[:999])
+    (images / "b.png").write_bytes((images / "b.png").read_bytes()[:999])
     with pytest.raises(InvalidImage, match=r"b.png: "):
         evaluate(nothing, dataset)
     with pytest.raises(InvalidImage, match=r"b.png: "):

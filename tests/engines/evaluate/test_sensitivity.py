@@ -81,8 +81,8 @@ def spoilt(network, tmp_path):
     return tmp_path / "my model [x].onnx"
 
 
-def test_the_command_ranks_blocks_and_says_what_to_type(fovea, spoilt, pictures, tmp_path):
-    code, out, err = fovea("sensitivity", spoilt, "--calibration", pictures)
+def test_the_command_ranks_blocks_and_says_what_to_type(fovea, spoilt, images, tmp_path):
+    code, out, err = fovea("sensitivity", spoilt, "--calibration", images)
     assert code == 0, err
     for phase in ("load", "calibrate", "sensitivity"):
         assert phase in err
@@ -96,8 +96,8 @@ def test_the_command_ranks_blocks_and_says_what_to_type(fovea, spoilt, pictures,
     assert not (tmp_path / "repository").exists()
 
 
-def test_what_it_says_is_what_a_build_does(fovea, spoilt, pictures):
-    arguments = ("--calibration", pictures, "--backend", "onnxruntime", "--calibrator", "minmax")
+def test_what_it_says_is_what_a_build_does(fovea, spoilt, images):
+    arguments = ("--calibration", images, "--backend", "onnxruntime", "--calibrator", "minmax")
     code, out, err = fovea("sensitivity", spoilt, *arguments, "--json")
     assert code == 0, err
     found = json.loads(out)
@@ -115,8 +115,8 @@ def test_what_it_says_is_what_a_build_does(fovea, spoilt, pictures):
     assert json.loads(out)["card"]["calibration"]["kept_float"] == found["keep_float"]
 
 
-def test_where_all_is_well_nothing_need_be_kept(fovea, network, pictures):
-    code, out, err = fovea("sensitivity", network, "--calibration", pictures)
+def test_where_all_is_well_nothing_need_be_kept(fovea, network, images):
+    code, out, err = fovea("sensitivity", network, "--calibration", images)
     assert code == 0, err
     assert "0.90 is enough: --keep-float none" in " ".join(out.split())
 
@@ -126,13 +126,13 @@ def test_where_all_is_well_nothing_need_be_kept(fovea, network, pictures):
     [
         ((), "Missing option '--calibration'"),
         (("--calibration", "absent"), "'absent' does not exist"),
-        (("--calibration", "pictures", "--size", "big"), "HEIGHTxWIDTH"),
-        (("--calibration", "pictures", "--preprocess", "x"), "none of yolo"),
-        (("--calibration", "pictures", "--images", "."), "no picture"),
+        (("--calibration", "images", "--size", "big"), "HEIGHTxWIDTH"),
+        (("--calibration", "images", "--preprocess", "x"), "none of yolo"),
+        (("--calibration", "images", "--images", "."), "no image"),
     ],
 )
-def test_an_error_is_a_sentence(fovea, network, pictures, tmp_path, arguments, says):
-    (tmp_path / "pictures").symlink_to(pictures)
+def test_an_error_is_a_sentence(fovea, network, images, tmp_path, arguments, says):
+    (tmp_path / "images").symlink_to(images)
     code, out, err = fovea("sensitivity", network, *arguments)
     assert code == 2
     assert out == ""
@@ -140,13 +140,13 @@ def test_an_error_is_a_sentence(fovea, network, pictures, tmp_path, arguments, s
     assert err.splitlines()[-1].startswith("error: ")
 
 
-def test_models_without_a_choice_say_why(fovea, tiny_model, network, pictures, tmp_path):
-    code, _, err = fovea("sensitivity", tiny_model, "--calibration", pictures)
+def test_models_without_a_choice_say_why(fovea, tiny_model, network, images, tmp_path):
+    code, _, err = fovea("sensitivity", tiny_model, "--calibration", images)
     assert code == 1
     assert "no layer of the model gains from INT8" in err
-    options = ("--precision", "int8", "--calibration", pictures, "--backend", "onnxruntime")
+    options = ("--precision", "int8", "--calibration", images, "--backend", "onnxruntime")
     assert fovea("build", network, *options, "--repository", tmp_path / "r")[0] == 0
     quantised = tmp_path / "r" / "network" / "1" / "model.onnx"
-    code, _, err = fovea("sensitivity", quantised, "--calibration", pictures)
+    code, _, err = fovea("sensitivity", quantised, "--calibration", images)
     assert code == 1
     assert "quantised by its exporter" in err

@@ -108,13 +108,13 @@ def test_several_inputs_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [[1, 16], [1, 4, 8, 8], [3, 8, 8], [1, 1, 8, 8]])
-def test_an_input_that_is_no_picture_is_refused(tmp_path, shape):
+def test_an_input_that_is_no_image_is_refused(tmp_path, shape):
     path = save(tmp_path / "m.onnx", [relu()], [("images", shape)], [("out", shape)])
     with pytest.raises(UnsupportedModel, match="images"):
         normalise(load(path).proto)
 
 
-def test_control_flow_that_depends_on_the_picture_is_refused(tmp_path):
+def test_control_flow_that_depends_on_the_image_is_refused(tmp_path):
     branches = {
         f"{word}_branch": helper.make_graph(
             [helper.make_node(op, ["images"], [f"{word}_out"])],

@@ -1,4 +1,4 @@
-"""Suppression inside the graph, of boxes that no picture has."""
+"""Suppression inside the graph, of boxes that no image has."""
 
 import numpy as np
 import onnx
@@ -18,16 +18,16 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 SIDE = 128
 CELLS = 336
-PICTURE = np.zeros((1, 3, SIDE, SIDE), np.float32)
+IMAGE = np.zeros((1, 3, SIDE, SIDE), np.float32)
 
 
 def saying(raw: np.ndarray, opset: int = 19) -> onnx.ModelProto:
-    """A detector of YOLOv8's layout that says this of every picture: [1, 4 + classes, cells]."""
+    """A detector of YOLOv8's layout that says this of every image: [1, 4 + classes, cells]."""
     kind = helper.np_dtype_to_tensor_dtype(raw.dtype)
     graph = helper.make_graph(
         [helper.make_node("Identity", ["said"], ["out"])],
         "saying",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, PICTURE.shape)],
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, IMAGE.shape)],
         [helper.make_tensor_value_info("out", kind, raw.shape)],
         [constant("said", raw)],
     )
@@ -47,7 +47,7 @@ def both(raw: np.ndarray, conf: float = 0.25, iou: float = 0.7) -> tuple[Detecti
     want = head.decode({"out": raw}, 0, PredictOptions(conf=conf, iou=iou))
     after = add_nms_tail(model, recognised(model), iou=iou)
     onnx.checker.check_model(model, full_check=True)
-    [rows] = run(model, PICTURE)
+    [rows] = run(model, IMAGE)
     assert rows.dtype == np.float32
     end = open_head(after, graph_inputs(model), graph_outputs(model))
     return end.decode({"out": rows}, 0, PredictOptions(conf=conf)), want
@@ -110,7 +110,7 @@ def test_broken_numbers(bad):
 def test_suppressed_rows_are_no_boxes():
     model = saying(crowd(0))
     add_nms_tail(model, recognised(model))
-    [rows] = run(model, PICTURE)
+    [rows] = run(model, IMAGE)
     kept = int((rows[0, :, 4] > 0).sum())
     assert 0 < kept < 300
     assert not rows[0, kept:].any()

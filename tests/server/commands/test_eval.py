@@ -26,7 +26,7 @@ def fovea(monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A folder with a plain repository, labels of the demo scenes in both forms, pictures."""
+    """A folder with a plain repository, labels of the demo scenes in both forms, images."""
     root = tmp_path_factory.mktemp("eval")
     (root / "repository" / "digits" / "1").mkdir(parents=True)
     (root / "repository" / "digits" / "1" / "model.onnx").symlink_to(DEMO / "digits.onnx")
@@ -66,7 +66,7 @@ def there(place, monkeypatch):
 def test_a_table_of_totals_sizes_and_classes(fovea):
     code, out, err = fovea("digits", "--data", "scenes.json", "--images", "images")
     assert code == 0, err
-    assert "digits version 1, onnxruntime fp32: 2 pictures" in out
+    assert "digits version 1, onnxruntime fp32: 2 images" in out
     for word in ("mAP50-95", "mAP50 ", "large objects", "class"):
         assert word in out
     assert "accuracy" in err
@@ -97,7 +97,7 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
         (("digits", "--data", "scenes.json", "--version", 2), "versions there: 1"),
         (("digits", "--data", "scenes.json", "--repository", "r"), "no model 'digits' in r"),
         (("digits", "--data", "absent.json"), "'absent.json' does not exist"),
-        (("digits", "--data", "scenes.json"), "name the folder of the pictures with --images"),
+        (("digits", "--data", "scenes.json"), "name the folder of the images with --images"),
         (("digits", "--data", "animals.json", "--images", "images"), "has the class 'cat', and"),
         (("digits", "--data", "labels", "--url", "http://127.0.0.1:9"), "is a server running"),
         (("digits", "--data", "labels", "--url", "127.0.0.1"), "http://127.0.0.1:8000"),

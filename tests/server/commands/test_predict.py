@@ -1,4 +1,4 @@
-"""`fovea predict` on real pictures, with a real server and without one."""
+"""`fovea predict` on real images, with a real server and without one."""
 
 import json
 import socket
@@ -75,7 +75,7 @@ def bus(shared: Path) -> Path:
     return shared / "data/bus.jpg"
 
 
-def test_a_table_a_picture(source: tuple[str, object], bus: Path, tmp_path: Path) -> None:
+def test_a_table_an_image(source: tuple[str, object], bus: Path, tmp_path: Path) -> None:
     done = run(MODEL, bus, *source, "--conf", 0.4, "--save", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "810 x 1080" in done.output
@@ -85,7 +85,7 @@ def test_a_table_a_picture(source: tuple[str, object], bus: Path, tmp_path: Path
     assert annotated.pixels.shape == (1080, 810, 3)
 
 
-def test_one_document_for_all_pictures(source: tuple[str, object], bus: Path) -> None:
+def test_one_document_for_all_images(source: tuple[str, object], bus: Path) -> None:
     done = run(MODEL, bus, bus, *source, "--classes", "5,0", "--max-det", 1, "--json")
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
@@ -99,26 +99,26 @@ def test_one_document_for_all_pictures(source: tuple[str, object], bus: Path) ->
     assert document["timing_ms"]["total"] > document["timing_ms"]["infer"] > 0
 
 
-def test_a_bad_picture_fails_only_itself(
+def test_a_bad_image_fails_only_itself(
     source: tuple[str, object], bus: Path, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut.jpg"
     cut.write_bytes(bus.read_bytes()[:3000])
-    pictures = (cut, tmp_path / "absent.jpg", tmp_path, bus)
-    done = run(MODEL, *pictures, *source, "--json")
+    files = (cut, tmp_path / "absent.jpg", tmp_path, bus)
+    done = run(MODEL, *files, *source, "--json")
     assert done.exit_code == 1
     images = json.loads(done.stdout)["images"]
     codes = [image["error"]["code"] for image in images[:3]]
     assert codes == ["invalid_image", "not_found", "invalid_request"]
     assert len(images[3]["detections"]) >= 4
-    shown = run(MODEL, *pictures, *source)
+    shown = run(MODEL, *files, *source)
     assert shown.exit_code == 1
     assert str(cut) in shown.stderr
     assert "absent.jpg" in shown.stderr
     assert "person" in shown.stdout
 
 
-def test_saved_pictures_overwrite_nothing(
+def test_saved_images_overwrite_nothing(
     source: tuple[str, object], bus: Path, tmp_path: Path
 ) -> None:
     here, there = tmp_path / "bus.jpg", tmp_path / "other/bus.jpg"

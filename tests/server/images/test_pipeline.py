@@ -57,7 +57,7 @@ def job(data: bytes, **options) -> Job:
     return Job(data, PredictOptions(**options))
 
 
-def test_batched_answers_are_those_of_one_picture_at_a_time(pipeline, folder, scenes):
+def test_batched_answers_are_those_of_one_image_at_a_time(pipeline, folder, scenes):
     with Engine.open(folder) as engine:
         expected = [engine.detect(decode_image(scene).pixels) for scene in scenes]
     jobs = [job(scenes[n % 2]) for n in range(32)]

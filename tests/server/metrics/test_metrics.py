@@ -185,16 +185,16 @@ def test_the_process_and_the_build_are_told(repository):
     asyncio.run(run())
 
 
-def test_stages_of_pictures_are_told(tmp_path):
+def test_stages_of_images_are_told(tmp_path):
     build(BuildPlan(DEMO / "digits.onnx", "digits", tmp_path, "onnxruntime"))
-    picture = (DEMO / "scene-1.jpg").read_bytes()
+    image = (DEMO / "scene-1.jpg").read_bytes()
 
     async def run() -> None:
         async with serving(tmp_path) as (service, address):
             _, before = await scrape(address)
             name = "fovea_stage_duration_seconds"
             assert of(before, f"{name}_count", stage="decode", model="digits") == 0
-            for data in (picture, picture, b"no picture"):
+            for data in (image, image, b"no image"):
                 await service.plane.predict("digits", None, [data], PredictOptions())
             _, after = await scrape(address)
             for stage in ("decode", "letterbox", "queue", "infer", "postprocess"):

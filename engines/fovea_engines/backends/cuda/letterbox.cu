@@ -1,12 +1,12 @@
-// Pictures of different sizes, uint8 HWC RGB, into the rows of one batch: what
+// Images of different sizes, uint8 HWC RGB, into the rows of one batch: what
 // fovea_preprocess/preprocessor.py does on the host, in the same arithmetic. A thread a pixel.
 //
 // letterbox.py compiles it for one PreprocessSpec, and defines HEIGHT, WIDTH, PAD, NHWC, BGR,
 // ELEMENT, and GAINS and OFFSETS: channel value v becomes v * gain + offset.
 
-// As `PICTURE` in letterbox.py. Positions are of pixel centres, in 2^-40 pixels of the picture.
-struct Picture {
-    long long pixels;                     // where they begin, bytes from the first Picture
+// As `IMAGE` in letterbox.py. Positions are of pixel centres, in 2^-40 pixels of the image.
+struct Image {
+    long long pixels;                     // where they begin, bytes from the first Image
     long long start_x, start_y;           // position of the input's pixel (0, 0)
     long long step_x, step_y;             // from one of the input's pixels to the next
     int width, height;
@@ -54,11 +54,11 @@ __device__ inline Pair pair_at(long long position, int size) {
 }
 
 // cv2.resize, INTER_LINEAR: the bits that it drops on its way are dropped here.
-__device__ inline void interpolate(const Picture &picture, const unsigned char *pixels,
+__device__ inline void interpolate(const Image &image, const unsigned char *pixels,
                                    long long at_x, long long at_y, int level[3]) {
-    const Pair x = pair_at(at_x, picture.width), y = pair_at(at_y, picture.height);
-    const unsigned char *above = pixels + 3LL * y.first * picture.width;
-    const unsigned char *below = pixels + 3LL * y.second * picture.width;
+    const Pair x = pair_at(at_x, image.width), y = pair_at(at_y, image.height);
+    const unsigned char *above = pixels + 3LL * y.first * image.width;
+    const unsigned char *below = pixels + 3LL * y.second * image.width;
     for (int c = 0; c < 3; ++c) {
         const int upper = above[3 * x.first + c] * x.first_weight
                         + above[3 * x.second + c] * x.second_weight;
@@ -69,7 +69,7 @@ __device__ inline void interpolate(const Picture &picture, const unsigned char *
     }
 }
 
-// The pixels under a triangle around a position; it is as wide as the picture shrinks.
+// The pixels under a triangle around a position; it is as wide as the image shrinks.
 struct Window {
     long long position;
     float reach;
@@ -89,13 +89,13 @@ __device__ inline Window window_at(long long position, long long step, int size)
 }
 
 // Pillow's Image.resize, BILINEAR: along the rows first, whose results are rounded to bytes.
-__device__ inline void filter(const Picture &picture, const unsigned char *pixels,
+__device__ inline void filter(const Image &image, const unsigned char *pixels,
                               long long at_x, long long at_y, int level[3]) {
-    const Window x = window_at(at_x, picture.step_x, picture.width);
-    const Window y = window_at(at_y, picture.step_y, picture.height);
+    const Window x = window_at(at_x, image.step_x, image.width);
+    const Window y = window_at(at_y, image.step_y, image.height);
     float sum[3] = {0.0f, 0.0f, 0.0f}, weights = 0.0f;
     for (int row = y.first; row < y.end; ++row) {
-        const unsigned char *line = pixels + 3LL * row * picture.width;
+        const unsigned char *line = pixels + 3LL * row * image.width;
         float row_sum[3] = {0.0f, 0.0f, 0.0f}, row_weights = 0.0f;
         for (int column = x.first; column < x.end; ++column) {
             const float weight = x.weight(column);
@@ -114,14 +114,14 @@ extern "C" __global__ void letterbox(const unsigned char *staged, ELEMENT *batch
     const int y = blockIdx.y * blockDim.y + threadIdx.y;
     if (x >= WIDTH || y >= HEIGHT) return;
 
-    const Picture &picture = ((const Picture *)staged)[blockIdx.z];
+    const Image &image = ((const Image *)staged)[blockIdx.z];
     int level[3] = {PAD, PAD, PAD};
-    if (x >= picture.left && x < picture.right && y >= picture.top && y < picture.bottom) {
-        const unsigned char *pixels = staged + picture.pixels;
-        const long long at_x = picture.start_x + x * picture.step_x;
-        const long long at_y = picture.start_y + y * picture.step_y;
-        if (picture.filtered) filter(picture, pixels, at_x, at_y, level);
-        else interpolate(picture, pixels, at_x, at_y, level);
+    if (x >= image.left && x < image.right && y >= image.top && y < image.bottom) {
+        const unsigned char *pixels = staged + image.pixels;
+        const long long at_x = image.start_x + x * image.step_x;
+        const long long at_y = image.start_y + y * image.step_y;
+        if (image.filtered) filter(image, pixels, at_x, at_y, level);
+        else interpolate(image, pixels, at_x, at_y, level);
     }
 
     const float gain[3] = {GAINS}, offset[3] = {OFFSETS};

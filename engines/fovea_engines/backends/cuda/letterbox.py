@@ -1,4 +1,4 @@
-"""The letterbox on the GPU: pictures cross the bus as they are, and become a batch there."""
+"""The letterbox on the GPU: images cross the bus as they are, and become a batch there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from fovea_engines.backends.cuda.base import Device, DeviceMemory, PinnedMemory, Stream
 from fovea_engines.backends.cuda.nvrtc import compile_cuda
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedPicture
+from fovea_preprocess.placed import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 
-# As `struct Picture` in letterbox.cu.
-PICTURE = np.dtype(
+# As `struct Image` in letterbox.cu.
+IMAGE = np.dtype(
     [
         ("pixels", np.int64),
         *((name, np.int64) for name in ("start_x", "start_y", "step_x", "step_y")),
@@ -35,7 +35,7 @@ class LetterboxKernel:
         spec: what the rows look like.
     """
 
-    def __init__(self, device: Device, image: bytes, spec: PreprocessSpec) -> None:
+    def __init__(self, device: Device, compiled: bytes, spec: PreprocessSpec) -> None:
         """Load the kernel; inside `device.current()`.
 
         Args:
@@ -44,33 +44,33 @@ class LetterboxKernel:
             spec: what the rows look like.
         """
         self.spec = spec
-        self._kernel = device.kernel(image, "letterbox")
+        self._kernel = device.kernel(compiled, "letterbox")
 
-    def pack(self, pictures: Sequence[PlacedPicture], rows: int, staging: PinnedMemory) -> int:
-        """Write pictures, and where they go, for one copy to the GPU.
+    def pack(self, images: Sequence[PlacedImage], rows: int, staging: PinnedMemory) -> int:
+        """Write images, and where they go, for one copy to the GPU.
 
         Args:
-            pictures: of any sizes.
-            rows: of the batch; those past the last picture become padding alone.
+            images: of any sizes.
+            rows: of the batch; those past the last image become padding alone.
             staging: at least `packed_size` bytes.
 
         Returns:
             How many bytes of `staging` to copy.
 
         Raises:
-            ValueError: more pictures than rows, or they do not fit into `staging`.
+            ValueError: more images than rows, or they do not fit into `staging`.
         """
-        size = packed_size(rows, sum(picture.pixels.nbytes for picture in pictures))
-        if len(pictures) > rows or size > staging.array.size:
+        size = packed_size(rows, sum(image.pixels.nbytes for image in images))
+        if len(images) > rows or size > staging.array.size:
             raise ValueError(
-                f"{len(pictures)} pictures in {rows} rows take {size} bytes; "
+                f"{len(images)} images in {rows} rows take {size} bytes; "
                 f"{staging.array.size} are there"
             )
-        table = np.zeros(rows, PICTURE)
+        table = np.zeros(rows, IMAGE)
         start = table.nbytes
-        for entry, picture in zip(table, pictures, strict=False):
-            pixels = picture.pixels
-            _describe(entry, start, picture.map)
+        for entry, image in zip(table, images, strict=False):
+            pixels = image.pixels
+            _describe(entry, start, image.map)
             end = start + pixels.nbytes
             np.copyto(staging.array[start:end].reshape(pixels.shape), pixels)
             start = end
@@ -102,9 +102,9 @@ def packed_size(rows: int, pixel_bytes: int) -> int:
 
     Args:
         rows: of the batch.
-        pixel_bytes: of all its pictures together.
+        pixel_bytes: of all its images together.
     """
-    return rows * PICTURE.itemsize + pixel_bytes
+    return rows * IMAGE.itemsize + pixel_bytes
 
 
 def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes:
@@ -162,7 +162,7 @@ def _describe(entry: np.void, pixels: int, box: LetterboxMap) -> None:
 
 
 def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float, float]:
-    """Where the part of the picture that is visible begins and ends, in pixels of the picture."""
+    """Where the part of the image that is visible begins and ends, in pixels of the image."""
     if _length(visible) == scaled:
         return 0.0, float(source)
     scale = scaled / source
@@ -173,7 +173,7 @@ def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float
 
 
 def _positions(begin: float, end: float, visible: slice) -> tuple[int, int]:
-    """Position of the input's pixel 0 in the picture, and the step to the next; 2^-40 pixels."""
+    """Position of the input's pixel 0 in the image, and the step to the next; 2^-40 pixels."""
     step = round((end - begin) * _ONE / _length(visible))
     return round(begin * _ONE) + (step * (1 - 2 * visible.start) - _ONE) // 2, step
 

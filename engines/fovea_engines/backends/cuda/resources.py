@@ -49,7 +49,7 @@ class PycudaEvent:
     def __init__(self, driver: Any) -> None:
         self._driver = driver
         with failures(driver):
-            # A thread that waits leaves its core to those that decode pictures.
+            # A thread that waits leaves its core to those that decode images.
             self.native = driver.Event(driver.event_flags.BLOCKING_SYNC)
 
     def record(self, stream: base.Stream) -> None:

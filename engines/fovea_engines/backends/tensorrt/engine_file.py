@@ -14,11 +14,11 @@ from fovea_engines.backends.tensorrt.builder import build_plan
 from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.compat import Runtime, load_runtime
 from fovea_engines.backends.tensorrt.foreign import PlanFile, read_plan_file
+from fovea_engines.backends.tensorrt.image_session import TensorRTImageSession
 from fovea_engines.backends.tensorrt.kernel_cache import keep_kernels, known_kernels
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
 from fovea_engines.backends.tensorrt.ledger import BuildKey, Ledger, duration
 from fovea_engines.backends.tensorrt.letterbox_file import open_letterbox, write_letterbox
-from fovea_engines.backends.tensorrt.picture_session import TensorRTPictureSession
 from fovea_engines.backends.tensorrt.plugins import load_plugins
 from fovea_engines.backends.tensorrt.session import TensorRTSession
 from fovea_engines.backends.tensorrt.timing_cache import timing_cache_file
@@ -133,7 +133,7 @@ def open_engine(
             runtime_config, runtime_cache = runtime.runtime_config(engine, known)
             make: Callable[..., TensorRTSession] = TensorRTSession
             if (letterbox := open_letterbox(path.parent, device)) is not None:
-                make = partial(TensorRTPictureSession, letterbox=letterbox)
+                make = partial(TensorRTImageSession, letterbox=letterbox)
             session = make(
                 engine,
                 device,

@@ -18,7 +18,7 @@ class SlotSize:
 
     Attributes:
         activations: bytes that the engine computes in.
-        buffers: bytes of inputs and outputs, and of pictures that become inputs.
+        buffers: bytes of inputs and outputs, and of images that become inputs.
         rows: of the largest batch.
     """
 
@@ -27,9 +27,9 @@ class SlotSize:
     rows: int
 
     @classmethod
-    def of(cls, engine: Any, tensors: Iterable[Tensor], rows: int, pictures: int) -> Self:
-        """What a slot of an `ICudaEngine` takes for so many rows, and bytes of pictures."""
-        buffers = rows * sum(tensor.row_bytes for tensor in tensors) + pictures
+    def of(cls, engine: Any, tensors: Iterable[Tensor], rows: int, images: int) -> Self:
+        """What a slot of an `ICudaEngine` takes for so many rows, and bytes of images."""
+        buffers = rows * sum(tensor.row_bytes for tensor in tensors) + images
         return cls(engine.device_memory_size_v2, buffers, rows)
 
 

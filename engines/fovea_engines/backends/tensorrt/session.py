@@ -15,9 +15,9 @@ from fovea_engines.backends.cuda.letterbox import LetterboxKernel
 from fovea_engines.backends.feeds import check_feeds
 from fovea_engines.backends.tensorrt.buckets import Bucket, choose_buckets, read_profiles
 from fovea_engines.backends.tensorrt.contexts import Contexts
+from fovea_engines.backends.tensorrt.images import staging_bytes
 from fovea_engines.backends.tensorrt.lane import Recorder
 from fovea_engines.backends.tensorrt.memory import SlotSize, check_memory
-from fovea_engines.backends.tensorrt.pictures import staging_bytes
 from fovea_engines.backends.tensorrt.slot import Slot
 from fovea_engines.backends.tensorrt.tensors import Tensor, read_inputs, read_outputs
 from fovea_engines.session import Array, Closing
@@ -43,7 +43,7 @@ class TensorRTSession(Closing):
         runtime_cache: the `IRuntimeCache` that it was given; let go of with the session.
         graphs: record a CUDA graph per bucket. Not together with a `runtime_config` by which
             TensorRT-RTX records graphs itself.
-        letterbox: of `TensorRTPictureSession`.
+        letterbox: of `TensorRTImageSession`.
 
     Raises:
         OutOfMemory: the GPU has not the memory; nothing is taken.
@@ -86,10 +86,10 @@ class TensorRTSession(Closing):
             inputs = read_inputs(engine, batched=max_batch > 0)
             buckets = choose_buckets(read_profiles(engine, inputs), max(1, max_batch))
             self._largest = buckets[-1].rows
-            pictures = 0 if letterbox is None else staging_bytes(letterbox.spec, self._largest)
+            images = 0 if letterbox is None else staging_bytes(letterbox.spec, self._largest)
             contexts = Contexts(engine, inputs, trt, runtime_config)
             outputs = _outputs(engine, device, contexts, buckets[-1], batched=max_batch > 0)
-            size = SlotSize.of(engine, (*inputs, *outputs), self._largest, pictures)
+            size = SlotSize.of(engine, (*inputs, *outputs), self._largest, images)
             check_memory(device, size, slots)
             recorder = Recorder(device, wanted=graphs)
             for _ in range(slots):

@@ -10,12 +10,12 @@ from fovea_engines.backends.cuda.letterbox import LetterboxKernel
 from fovea_engines.backends.tensorrt.buckets import Bucket
 from fovea_engines.backends.tensorrt.buffer import Buffer
 from fovea_engines.backends.tensorrt.contexts import Contexts
+from fovea_engines.backends.tensorrt.images import ImageBuffer
 from fovea_engines.backends.tensorrt.lane import Lane, Recorder
-from fovea_engines.backends.tensorrt.pictures import PictureBuffer
 from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_engines.session import Array
 from fovea_preprocess.errors import BackendError
-from fovea_preprocess.placed import PlacedPicture
+from fovea_preprocess.placed import PlacedImage
 
 
 class Slot:
@@ -32,7 +32,7 @@ class Slot:
         buckets: smallest first.
         activations: bytes that the engine computes in.
         recorder: of CUDA graphs.
-        letterbox: of pictures, for `run_pictures`; not closed here.
+        letterbox: of images, for `run_images`; not closed here.
 
     Raises:
         OutOfMemory: there is not enough for it.
@@ -64,10 +64,10 @@ class Slot:
                 [made.enter_context(closing(Buffer(device, t, rows))) for t in tensors]
                 for tensors in (inputs, outputs)
             )
-            self._pictures = None
+            self._images = None
             if letterbox is not None:
-                pictures = PictureBuffer(device, letterbox, self._inputs, rows)
-                self._pictures = made.enter_context(closing(pictures))
+                images = ImageBuffer(device, letterbox, self._inputs, rows)
+                self._images = made.enter_context(closing(images))
             made.callback(self._drain, *buckets)
             for buffer in self._inputs:
                 buffer.clear(self._stream)
@@ -92,20 +92,20 @@ class Slot:
 
         self._run(len(next(iter(feeds.values()))), send, outputs)
 
-    def run_pictures(self, pictures: Sequence[PlacedPicture], outputs: Mapping[str, Array]) -> None:
+    def run_images(self, images: Sequence[PlacedImage], outputs: Mapping[str, Array]) -> None:
         """Letterbox and compute a batch that fits the largest bucket; else as `run`.
 
         Args:
-            pictures: a row each.
+            images: a row each.
             outputs: an array per output, [rows, ...], to write into.
         """
-        staging = self._pictures
-        assert staging is not None, "only sessions with a letterbox take pictures"
+        staging = self._images
+        assert staging is not None, "only sessions with a letterbox take images"
 
         def send(bucket: Bucket) -> None:
-            staging.send(pictures, bucket.rows, self._stream)
+            staging.send(images, bucket.rows, self._stream)
 
-        self._run(len(pictures), send, outputs)
+        self._run(len(images), send, outputs)
 
     def _run(self, rows: int, send: Callable[[Bucket], None], outputs: Mapping[str, Array]) -> None:
         bucket = next(bucket for bucket in self._buckets if bucket.rows >= rows)

@@ -52,7 +52,7 @@ class Tensor:
 def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
     """The inputs of an `ICudaEngine`, in its order.
 
-    Where an engine leaves open more than the batch, such as the size of a picture, it is held at
+    Where an engine leaves open more than the batch, such as the size of an image, it is held at
     the optimum of its first profile: what it was tuned for.
 
     Raises:
@@ -119,7 +119,7 @@ def _tensor(engine: Any, name: str, shape: tuple[int, ...], batched: bool) -> Te
     if engine.get_tensor_location(name).name != "DEVICE":
         raise UnsupportedModel(
             f"tensor {name!r} is a shape that TensorRT reads on the host; export the model with a "
-            "fixed picture size, and build it again"
+            "fixed image size, and build it again"
         )
     if engine.get_tensor_format(name).name != "LINEAR":
         raise UnsupportedModel(

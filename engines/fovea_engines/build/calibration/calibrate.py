@@ -1,4 +1,4 @@
-"""From pictures to the ranges of a network's tensors."""
+"""From images to the ranges of a network's tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fovea_engines.build.calibration.histogram import Histogram
-from fovea_engines.build.calibration.pictures import Pictures
+from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import Method, Origin, Ranges
 from fovea_engines.evaluate.reference import Judge
 from fovea_engines.graph.wiring import Wiring
@@ -23,36 +23,34 @@ _FEW = 32
 PERCENTILE = 0.999999
 
 
-def calibrate(
-    model: onnx.ModelProto, pictures: Pictures, origin: Origin, progress: Progress
-) -> Ranges:
-    """Run the float network on every picture and choose a range for what each layer takes.
+def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: Progress) -> Ranges:
+    """Run the float network on every image and choose a range for what each layer takes.
 
     The range of the network's input is measured as well, whether or not a layer takes it.
 
-    Memory does not grow with the number of pictures: one is held at a time, and of each tensor a
+    Memory does not grow with the number of images: one is held at a time, and of each tensor a
     histogram.
 
     Args:
         model: normalised, float32.
-        pictures: shown in their order.
+        images: shown in their order.
         origin: what is being measured; its method chooses the ranges.
-        progress: is told of every picture, and when there are few.
+        progress: is told of every image, and when there are few.
 
     Raises:
         BuildError: a tensor takes a value that is not finite.
-        InvalidImage: a picture is damaged.
-        InvalidOption: the pictures are empty scenes.
+        InvalidImage: an image is damaged.
+        InvalidOption: the images are empty scenes.
         UnsupportedModel: ONNX Runtime cannot run the model.
     """
-    if len(pictures) < _FEW:
-        few = counted(len(pictures), "picture")
+    if len(images) < _FEW:
+        few = counted(len(images), "image")
         progress.note(f"{few} to calibrate on: a hundred or more show what the camera will see")
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
     judge = Judge(_showing(model, names))
     asked = [name for name in names if name != model.graph.input[0].name]
-    for row in progress.each(pictures.rows(), len(pictures)):
+    for row in progress.each(images.rows(), len(images)):
         values = dict(zip(asked, judge.run(asked, row), strict=True))
         for name in names:
             try:
@@ -60,7 +58,7 @@ def calibrate(
             except BuildError as error:
                 raise BuildError(f"calibration stopped at tensor {name!r}: {error}") from error
     return Ranges(
-        origin, len(pictures), {name: _range(one, origin.method) for name, one in seen.items()}
+        origin, len(images), {name: _range(one, origin.method) for name, one in seen.items()}
     )
 
 

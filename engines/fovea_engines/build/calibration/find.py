@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fovea_engines.build.calibration.calibrate import calibrate, measured_tensors
-from fovea_engines.build.calibration.pictures import Pictures
+from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE, Origin, Ranges
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
@@ -19,7 +19,7 @@ from fovea_preprocess.errors import Disagreement, InvalidOption, NotFound
 
 # How much more of the input than calibration has seen may be clipped.
 _CLIPPED = 1.5
-# Pictures that show how far the input reaches.
+# Images that show how far the input reaches.
 _SHOWN = 24
 
 
@@ -28,27 +28,27 @@ def find_ranges(
 ) -> tuple[Ranges, bool]:
     """The ranges of a plan, and whether they were measured before.
 
-    Measured ranges are used again only when model, preprocessing, pictures, their order and the
+    Measured ranges are used again only when model, preprocessing, images, their order and the
     method are all the same.
 
     Raises:
-        InvalidOption: there are no pictures; or the ranges that were given are of something else.
+        InvalidOption: there are no images; or the ranges that were given are of something else.
         Disagreement: calibration has seen much less of the input than there is.
     """
     if plan.calibration is None:
         raise InvalidOption(
-            "INT8 needs --calibration DIR: a hundred pictures or more, as the camera takes them, "
+            "INT8 needs --calibration DIR: a hundred images or more, as the camera takes them, "
             "without labels"
         )
     with progress.phase("calibrate"):
         if plan.calibration.is_file():
             ranges, reused = _read_ranges(plan.calibration, plan, prepared), True
         else:
-            pictures = Pictures.of(plan.calibration, prepared.preprocess)
-            origin = _origin(plan, prepared, pictures.digest)
+            images = Images.of(plan.calibration, prepared.preprocess)
+            origin = _origin(plan, prepared, images.digest)
             known = _known_ranges(plan, prepared, origin, progress)
             reused = known is not None
-            ranges = known or calibrate(prepared.graph, pictures, origin, progress)
+            ranges = known or calibrate(prepared.graph, images, origin, progress)
         _check_clipping(ranges, plan, prepared)
     return ranges, reused
 
@@ -61,12 +61,12 @@ def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges
     given = Ranges.read(file)
     if difference := given.origin.difference(_origin(plan, prepared, given.origin.images)):
         raise InvalidOption(
-            f"{file} was measured with {difference}: give --calibration the folder of pictures, "
+            f"{file} was measured with {difference}: give --calibration the folder of images, "
             "to measure anew"
         )
     if missing := _missing(given, prepared):
         raise InvalidOption(
-            f"{file} has no range of {missing!r}: give --calibration the folder of pictures, to "
+            f"{file} has no range of {missing!r}: give --calibration the folder of images, to "
             "measure anew"
         )
     return given
@@ -98,8 +98,8 @@ def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) ->
     seen = max(map(abs, ranges.tensors[prepared.inputs[0].name]))
     if reached > _CLIPPED * seen:
         raise Disagreement(
-            f"calibration saw values up to {seen:.3g} at the model's input, and pictures that are "
-            f"served hold {reached:.3g}: it was measured on dark pictures, or with another "
-            "preprocessing; give --calibration pictures as the camera will take them, and the "
+            f"calibration saw values up to {seen:.3g} at the model's input, and images that are "
+            f"served hold {reached:.3g}: it was measured on dark images, or with another "
+            "preprocessing; give --calibration images as the camera will take them, and the "
             "same in --images if they are that dark"
         )

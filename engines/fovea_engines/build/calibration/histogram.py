@@ -30,7 +30,7 @@ class Histogram:
         self._top = 0.0
 
     def add(self, values: NDArray[np.float32]) -> None:
-        """Count the values of one picture.
+        """Count the values of one image.
 
         Raises:
             BuildError: one is not finite.

@@ -17,7 +17,7 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 Method = Literal["minmax", "entropy", "percentile"]
 
 RANGES_FILE = "calibration.json"
-# Raised whenever the same pictures would give other ranges.
+# Raised whenever the same images would give other ranges.
 _FORMAT = 1
 
 
@@ -27,8 +27,8 @@ class Origin:
 
     Attributes:
         model: sha256 of the source ONNX file.
-        preprocess: digest of the `PreprocessSpec` that the pictures went through.
-        images: sha256 over the pictures' bytes, in their order.
+        preprocess: digest of the `PreprocessSpec` that the images went through.
+        images: sha256 over the images' bytes, in their order.
         method: how a range is chosen from what was seen.
         format: version of the calibration itself.
     """
@@ -44,7 +44,7 @@ class Origin:
         words = {
             "model": "another model",
             "preprocess": "another preprocessing",
-            "images": "other pictures",
+            "images": "other images",
             "method": f"the method {self.method} instead of {other.method}",
             "format": "another version of Fovea",
         }
@@ -58,7 +58,7 @@ class Ranges:
 
     Attributes:
         origin: what they follow from.
-        count: pictures seen.
+        count: images seen.
         tensors: name -> (low, high).
     """
 

@@ -69,7 +69,7 @@ def read_cache(cache: bytes) -> dict[str, float]:
 
 
 def entropy_calibrator(trt: ModuleType, cache: bytes) -> Any:
-    """An `IInt8EntropyCalibrator2` that gives TensorRT ranges, and never asks for a picture.
+    """An `IInt8EntropyCalibrator2` that gives TensorRT ranges, and never asks for an image.
 
     Args:
         trt: the module `tensorrt`.
@@ -89,7 +89,7 @@ def entropy_calibrator(trt: ModuleType, cache: bytes) -> Any:
         )
     methods = {
         "get_batch_size": lambda self: 1,
-        # No more pictures. TensorRT asks only when it does not take the cache.
+        # No more images. TensorRT asks only when it does not take the cache.
         "get_batch": lambda self, names: None,
         "read_calibration_cache": lambda self: cache,
         "write_calibration_cache": lambda self, written: None,

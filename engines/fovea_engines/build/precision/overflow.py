@@ -19,14 +19,14 @@ _IMAGES = 4
 
 
 def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | None) -> None:
-    """Look at every float16 tensor of a graph on a few pictures.
+    """Look at every float16 tensor of a graph on a few images.
 
     ONNX Runtime computes float16 layers in float32 on a CPU and rounds only what leaves the
     graph, so that a GPU's overflow would not be seen in the outputs.
 
     Args:
         model: with float16 tensors.
-        spec: how pictures are preprocessed.
+        spec: how images are preprocessed.
         images: a folder; None takes those that ship with Fovea.
 
     Raises:
@@ -47,10 +47,10 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
     shown.CopyFrom(model)
     shown.graph.output.extend(value for value in graph.value_info if value.name in half)
     judge = Judge(shown.SerializeToString())
-    for picture, row in read_rows(spec, images, _IMAGES):
+    for image, row in read_rows(spec, images, _IMAGES):
         for name, values in zip(names, judge.run(names, row), strict=True):
             if not np.isfinite(values).all():
                 raise Disagreement(
-                    f"on {picture} the tensor {name!r} goes beyond 65504, where float16 ends: "
+                    f"on {image} the tensor {name!r} goes beyond 65504, where float16 ends: "
                     "build with --precision fp32"
                 )

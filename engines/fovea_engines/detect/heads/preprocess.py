@@ -63,7 +63,7 @@ def default_preprocess(
 
     Args:
         family: name in `FAMILIES`; None is treated as the usual YOLO input, RGB 0 to 1.
-        inputs: the model's inputs, of which the first takes the picture.
+        inputs: the model's inputs, of which the first takes the image.
         metadata: the model's own key-value pairs; `imgsz` stands in for a dynamic size.
         size: (height, width) in pixels; rules over `imgsz` where the input is dynamic.
         trained: fields of `PreprocessSpec` that rule over the family's, one by one.
@@ -71,17 +71,17 @@ def default_preprocess(
     Raises:
         InvalidOption: `size` contradicts a fixed input, or the model's stride does not divide it;
             or `trained` changes the values of a uint8 input.
-        UnsupportedModel: the input takes no colour pictures, or its size is not to be found.
+        UnsupportedModel: the input takes no colour images, or its size is not to be found.
     """
     image = inputs[0]
     if len(image.shape) != 4 or 3 not in image.shape[1::2]:
         raise UnsupportedModel(
-            f"input {image.name} of shape {list(image.shape)} takes no colour pictures: "
+            f"input {image.name} of shape {list(image.shape)} takes no colour images: "
             "it needs [batch, 3, height, width] or [batch, height, width, 3]"
         )
     if image.dtype not in ("float32", "float16", "uint8"):
         raise UnsupportedModel(
-            f"input {image.name} is of {image.dtype}; pictures are float32, float16 or uint8"
+            f"input {image.name} is of {image.dtype}; images are float32, float16 or uint8"
         )
     layout: Literal["NCHW", "NHWC"] = "NCHW" if image.shape[1] == 3 else "NHWC"
     sides = image.shape[2:] if layout == "NCHW" else image.shape[1:3]

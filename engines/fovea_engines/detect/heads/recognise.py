@@ -140,7 +140,7 @@ def _signature(
         return f"task {task!r} is not decoded yet"
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or 3 not in inputs[0].shape[1::2]:
         shown = ", ".join(describe(tensor) for tensor in inputs)
-        return f"input {shown} is not one batch of colour pictures"
+        return f"input {shown} is not one batch of colour images"
     shown = ", ".join(describe(tensor) for tensor in outputs)
     boxes = _rank_3(outputs)
     if len(boxes) != 1:

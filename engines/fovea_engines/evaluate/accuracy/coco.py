@@ -59,12 +59,12 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
         folder: what its file names are relative to.
 
     Returns:
-        The pictures in the file's order, and the names of its categories. Class ids count the
+        The images in the file's order, and the names of its categories. Class ids count the
         categories in the order of their own ids, which may have gaps (COCO's go from 1 to 90).
 
     Raises:
         InvalidOption: it is not such a file, or contradicts itself; the message says where.
-        NotFound: a picture is not there.
+        NotFound: an image is not there.
     """
     file = _parse(data)
     _refuse_twins(data, "images", (image.id for image in file.images))
@@ -83,16 +83,16 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
             )
         check_box(where, _corners(annotation), *sizes[annotation.image_id])
         by_image[annotation.image_id].append(annotation)
-    pictures = []
+    images = []
     for index, image in enumerate(file.images):
         path = folder / image.file_name
         if not path.is_file():
             raise NotFound(
-                f"{data}, images.{index}: there is no picture {path}: name the folder of the "
-                "pictures with --images"
+                f"{data}, images.{index}: there is no image {path}: name the folder of the "
+                "images with --images"
             )
-        pictures.append(_labelled(path, image, by_image[image.id], class_ids))
-    return pictures, tuple(category.name for category in categories)
+        images.append(_labelled(path, image, by_image[image.id], class_ids))
+    return images, tuple(category.name for category in categories)
 
 
 def coco_class_names(data: Path) -> tuple[str, ...]:

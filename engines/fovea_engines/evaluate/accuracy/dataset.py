@@ -1,4 +1,4 @@
-"""A set of labelled pictures."""
+"""A set of labelled images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Pictures and what is on them.
+    """Images and what is on them.
 
     Attributes:
         path: the COCO file, or the folder of YOLO labels.
@@ -101,7 +101,7 @@ class Dataset:
             )
 
     def sha256(self) -> str:
-        """Digest of all pictures and labels, as hex; reads every picture."""
+        """Digest of all images and labels, as hex; reads every image."""
         return json_sha256(
             [
                 [
@@ -118,36 +118,36 @@ class Dataset:
 
 
 def read_dataset(data: Path, images: Path | None = None) -> Dataset:
-    """Read labelled pictures.
+    """Read labelled images.
 
     Class ids are the ids of YOLO labels, and the places of COCO's categories in the order of
     their ids; `Dataset.for_model` makes them a model's.
 
     Args:
         data: a COCO JSON file, or a folder of YOLO label files (or one that holds it as `labels`).
-        images: folder of the pictures; None looks beside a COCO file, and in the `images` that
+        images: folder of the images; None looks beside a COCO file, and in the `images` that
             stands where `labels` does for YOLO.
 
     Raises:
         InvalidOption: the labels are malformed or empty; the message names file and place.
-        NotFound: the labels or a picture are not there.
-        InvalidImage: a picture is damaged.
+        NotFound: the labels or an image are not there.
+        InvalidImage: an image is damaged.
     """
     if images is not None and not images.is_dir():
-        raise NotFound(f"{images} is not a folder of pictures")
+        raise NotFound(f"{images} is not a folder of images")
     names: tuple[str, ...] | None
     if data.is_dir():
-        pictures, names = read_yolo(data, images)
+        labelled, names = read_yolo(data, images)
     elif data.is_file():
-        pictures, names = read_coco(data, data.parent if images is None else images)
+        labelled, names = read_coco(data, data.parent if images is None else images)
     else:
         raise NotFound(
             f"{data} is not there: labels are a COCO JSON file, or a folder of YOLO label files"
         )
-    if not any((~picture.crowd).any() for picture in pictures):
-        seen = counted(len(pictures), "picture")
+    if not any((~image.crowd).any() for image in labelled):
+        seen = counted(len(labelled), "image")
         raise InvalidOption(f"{data} has no object to find on its {seen}")
-    return Dataset(data, tuple(pictures), names)
+    return Dataset(data, tuple(labelled), names)
 
 
 def read_class_names(data: Path) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Run a detector over labelled pictures and say how accurate it is."""
+"""Run a detector over labelled images and say how accurate it is."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)
 """What a detector is asked for when it is measured.
 
 Precision is read at every recall, so nearly everything it finds is wanted. COCO counts the best 100
-of each class on a picture; 300 of all classes together is what detectors are usually measured with.
+of each class on an image; 300 of all classes together is what detectors are usually measured with.
 """
 
 Detect = Callable[[LabelledImage], Detections]
-"""Finds what is in a picture: boxes in its upright pixels."""
+"""Finds what is in an image: boxes in its upright pixels."""
 
 
 def in_process(engine: Engine) -> Detect:
@@ -52,15 +52,15 @@ def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None)
 
 
 def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[Detections]:
-    """What a detector finds in each picture of a set.
+    """What a detector finds in each image of a set.
 
     Args:
-        detect: is called with one picture after the other, and answers as `EVALUATION` asks.
-        dataset: the pictures.
-        progress: is told the phase "accuracy", and counts the pictures.
+        detect: is called with one image after the other, and answers as `EVALUATION` asks.
+        dataset: the images.
+        progress: is told the phase "accuracy", and counts the images.
 
     Raises:
-        FoveaError: what `detect` raises; a picture that cannot be decoded is named.
+        FoveaError: what `detect` raises; an image that cannot be decoded is named.
     """
     images = dataset.images
     with progress.phase("accuracy"):

@@ -1,4 +1,4 @@
-"""A picture and the objects that people marked on it."""
+"""An image and the objects that people marked on it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.evaluate.samples import Pixels, read_picture
+from fovea_engines.evaluate.samples import Pixels, read_image
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledImage:
-    """A picture and what is on it. Boxes are in pixels of the upright picture, not clipped to it.
+    """An image and what is on it. Boxes are in pixels of the upright image, not clipped to it.
 
     Attributes:
-        path: of the picture.
-        width: of the upright picture, pixels.
+        path: of the image.
+        width: of the upright image, pixels.
         height: likewise.
         boxes: float32 [n, 4], corners x1 y1 x2 y2.
         class_ids: int32 [n].
@@ -35,7 +35,7 @@ class LabelledImage:
     areas: NDArray[np.float32]
 
     def data(self) -> bytes:
-        """The encoded picture.
+        """The encoded image.
 
         Raises:
             NotFound: it is gone, or cannot be read.
@@ -43,24 +43,24 @@ class LabelledImage:
         try:
             return self.path.read_bytes()
         except OSError as error:
-            raise NotFound(f"the picture {self.path} cannot be read ({error.strerror})") from error
+            raise NotFound(f"the image {self.path} cannot be read ({error.strerror})") from error
 
     def pixels(self) -> Pixels:
-        """The decoded picture, uint8 [height, width, 3], RGB, upright.
+        """The decoded image, uint8 [height, width, 3], RGB, upright.
 
         Raises:
             InvalidImage: it is damaged.
             InvalidOption: it is not of the size that was labelled.
         """
-        pixels = read_picture(self.path)
+        pixels = read_image(self.path)
         self.check_size(pixels.shape[1], pixels.shape[0])
         return pixels
 
     def check_size(self, width: int, height: int) -> None:
-        """Refuse labels that were made on another form of the picture.
+        """Refuse labels that were made on another form of the image.
 
         Args:
-            width: of the picture as it was decoded and turned upright, pixels.
+            width: of the image as it was decoded and turned upright, pixels.
             height: likewise.
 
         Raises:
@@ -69,13 +69,13 @@ class LabelledImage:
         if (width, height) != (self.width, self.height):
             raise InvalidOption(
                 f"{self.path} is {width} x {height} pixels upright, and its labels are for "
-                f"{self.width} x {self.height}: give the pictures that were labelled, and labels "
-                "of the picture as its EXIF orientation shows it"
+                f"{self.width} x {self.height}: give the images that were labelled, and labels "
+                "of the image as its EXIF orientation shows it"
             )
 
 
 def check_box(where: str, box: tuple[float, float, float, float], width: int, height: int) -> None:
-    """Refuse a box that cannot be of this picture.
+    """Refuse a box that cannot be of this image.
 
     Edges may lie outside, as many sets mark what the frame cuts off; the centre may not. A box
     without area is let through, for the best-known sets have some: COCO counts it as missed.
@@ -83,16 +83,16 @@ def check_box(where: str, box: tuple[float, float, float, float], width: int, he
     Args:
         where: file and place in it, for the error.
         box: corners x1 y1 x2 y2, pixels.
-        width: of the picture.
+        width: of the image.
         height: likewise.
 
     Raises:
-        InvalidOption: its centre is outside the picture.
+        InvalidOption: its centre is outside the image.
     """
     x1, y1, x2, y2 = box
     if not (0 <= (x1 + x2) / 2 <= width and 0 <= (y1 + y2) / 2 <= height):
         corners = " ".join(f"{corner:g}" for corner in box)
         raise InvalidOption(
-            f"{where}: the box [{corners}] lies outside its picture of {width} x {height} pixels: "
+            f"{where}: the box [{corners}] lies outside its image of {width} x {height} pixels: "
             "correct or remove it"
         )

@@ -13,7 +13,7 @@ from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.repository.figures import Accuracy
 
-# Axes of COCO's precision array: overlap .50 to .95, recall 0 to 1, class, area, most a picture.
+# Axes of COCO's precision array: overlap .50 to .95, recall 0 to 1, class, area, most an image.
 _AREAS: Final = {"all": 0, "small": 1, "medium": 2, "large": 3}
 
 
@@ -21,12 +21,12 @@ def mean_ap(dataset: Dataset, found: Sequence[Detections]) -> Accuracy:
     """Measure detections against labels by COCO's rules.
 
     The rules: a detection takes the best-overlapping object of its class that is left, best score
-    first; of a class on a picture the best 100 count; precision is read at 101 recalls
+    first; of a class on an image the best 100 count; precision is read at 101 recalls
     (Lin et al., Microsoft COCO, 2014, and cocoapi's `cocoeval.py`).
 
     Args:
         dataset: the labels.
-        found: detections in each of its pictures, boxes in pixels of the upright picture.
+        found: detections in each of its images, boxes in pixels of the upright image.
     """
     # Here, as a build without labels does not need it.
     from faster_coco_eval import COCO, COCOeval_faster

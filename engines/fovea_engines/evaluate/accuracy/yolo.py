@@ -1,4 +1,4 @@
-"""Labels as YOLO writes them: a text file a picture, a line an object."""
+"""Labels as YOLO writes them: a text file an image, a line an object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage, check_box
-from fovea_engines.evaluate.samples import picture_files, read_picture
+from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.repository.labels import read_labels
 from fovea_preprocess.errors import InvalidOption, NotFound
 
@@ -27,21 +27,21 @@ def read_yolo(
     """Read a folder of YOLO label files.
 
     A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
-    its box. Coordinates are 0 to 1 of the upright picture. A picture without a label file, or
+    its box. Coordinates are 0 to 1 of the upright image. An image without a label file, or
     with an empty one, is one with nothing on it.
 
     Args:
         data: the folder, or one that holds it as `labels`.
-        folder: of the pictures; None takes the `images` that stands where `labels` does in the
+        folder: of the images; None takes the `images` that stands where `labels` does in the
             path, as YOLO itself does, or the folder of the labels.
 
     Returns:
-        The pictures by name, and the names of classes.txt where that is there.
+        The images by name, and the names of classes.txt where that is there.
 
     Raises:
         InvalidOption: a line is malformed; the message names file and line.
-        NotFound: there are no labels, or no picture for one.
-        InvalidImage: a picture is damaged.
+        NotFound: there are no labels, or no image for one.
+        InvalidImage: an image is damaged.
     """
     labels = data / "labels" if (data / "labels").is_dir() else data
     folder = _beside(labels) if folder is None else folder
@@ -49,14 +49,14 @@ def read_yolo(
     if not files:
         raise NotFound(f"{labels} has no YOLO label file (*.txt): name the folder that has them")
     names = yolo_class_names(data)
-    pictures = picture_files(folder, sys.maxsize)
-    if orphans := sorted(files.keys() - {picture.stem for picture in pictures}):
+    images = image_files(folder, sys.maxsize)
+    if orphans := sorted(files.keys() - {image.stem for image in images}):
         raise NotFound(
-            f"{files[orphans[0]]}: there is no picture {folder / orphans[0]}.jpg (or .png ...): "
-            "name the folder of the pictures with --images"
+            f"{files[orphans[0]]}: there is no image {folder / orphans[0]}.jpg (or .png ...): "
+            "name the folder of the images with --images"
         )
     known = None if names is None else len(names)
-    return [_labelled(picture, files.get(picture.stem), known) for picture in pictures], names
+    return [_labelled(image, files.get(image.stem), known) for image in images], names
 
 
 def yolo_class_names(data: Path) -> tuple[str, ...] | None:
@@ -78,13 +78,13 @@ def _beside(labels: Path) -> Path:
     return Path(*parts)
 
 
-def _labelled(picture: Path, file: Path | None, num_classes: int | None) -> LabelledImage:
-    # Only a decoded picture has a size that is surely upright.
-    height, width, _ = read_picture(picture).shape
+def _labelled(image: Path, file: Path | None, num_classes: int | None) -> LabelledImage:
+    # Only a decoded image has a size that is surely upright.
+    height, width, _ = read_image(image).shape
     rows = [] if file is None else _read_rows(file, width, height, num_classes)
     boxes = np.array([box for _, box in rows], np.float32).reshape(-1, 4)
     return LabelledImage(
-        path=picture,
+        path=image,
         width=width,
         height=height,
         boxes=boxes,
@@ -142,8 +142,8 @@ def _corners(where: str, words: list[str]) -> tuple[float, float, float, float]:
         )
     if not all(-_ROUNDING <= value <= 1 + _ROUNDING for value in values):
         raise InvalidOption(
-            f"{where}: coordinates are 0 to 1 of the picture's width and height, not "
-            f"{' '.join(words)!r}: divide pixels by the picture's size"
+            f"{where}: coordinates are 0 to 1 of the image's width and height, not "
+            f"{' '.join(words)!r}: divide pixels by the image's size"
         )
     if len(values) > 4:
         xs, ys = values[0::2], values[1::2]

@@ -1,4 +1,4 @@
-"""How alike two engines of one graph are, on pictures on which little may be found."""
+"""How alike two engines of one graph are, on images on which little may be found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fovea_engines.evaluate.agreement.matching import Matching, match
 from fovea_engines.evaluate.agreement.measure import CONF
 from fovea_engines.evaluate.samples import Pixels, sample_images
 
-# So many are compared on each picture, however low they score; down to where all is noise.
+# So many are compared on each image, however low they score; down to where all is noise.
 _AT_LEAST = 20
 _NOISE = 0.001
 
@@ -33,11 +33,11 @@ def likeness(one: Engine, other: Engine) -> float:
         Panoptic quality of the best detections; where there are none 1 minus the relative error of
         the output that is furthest off. 1 when all is the same; no number where an output is none.
     """
-    pictures = [pixels for _, pixels in sample_images(None)]
-    matchings = [_match(one, other, pixels) for pixels in pictures if one.head is not None]
+    images = [pixels for _, pixels in sample_images(None)]
+    matchings = [_match(one, other, pixels) for pixels in images if one.head is not None]
     if total := sum(matching.total for matching in matchings):
         return 1 - sum(matching.lost for matching in matchings) / total
-    pairs = [(one.outputs_of(pixels), other.outputs_of(pixels)) for pixels in pictures]
+    pairs = [(one.outputs_of(pixels), other.outputs_of(pixels)) for pixels in images]
     return min(
         _closeness([want[name] for want, _ in pairs], [have[name] for _, have in pairs])
         for name in pairs[0][0]

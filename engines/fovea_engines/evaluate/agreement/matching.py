@@ -14,7 +14,7 @@ MIN_IOU = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
-    """Two models' detections of one picture, in pairs.
+    """Two models' detections of one image, in pairs.
 
     Attributes:
         want: int [n], indices into the source's detections.

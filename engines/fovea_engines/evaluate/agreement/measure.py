@@ -14,7 +14,7 @@ from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.evaluate.agreement.matching import Matching, match
 from fovea_engines.evaluate.agreement.samples import Outputs, Sample
-from fovea_engines.repository.figures import Agreement, WorstPicture
+from fovea_engines.repository.figures import Agreement, WorstImage
 from fovea_engines.session import Array
 
 NO_NUMBER = 1e30
@@ -28,14 +28,14 @@ _WORST = 5
 
 
 def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
-    """Compare an engine with its source model on pictures.
+    """Compare an engine with its source model on images.
 
     With a known head detections are compared, of score .25 and more after suppression; without
     one, or where there are none, the raw outputs are.
 
     Args:
         head: of both.
-        pairs: pictures with the source's answer, and the engine's; see `answers`.
+        pairs: images with the source's answer, and the engine's; see `answers`.
     """
     return _agreement([_compare(head, sample, have) for sample, have in pairs])
 
@@ -44,7 +44,7 @@ def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> A
     """Compare two detectors whose raw outputs differ in kind.
 
     Args:
-        pairs: name of a picture, what the source finds on it and what the other does, of score
+        pairs: name of an image, what the source finds on it and what the other does, of score
             `CONF - MARGIN` and more.
     """
     return _agreement([_Figures(name, *_found(want, have)) for name, want, have in pairs])
@@ -74,7 +74,7 @@ def _agreement(figures: list[_Figures]) -> Agreement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Figures:
-    """Of one picture; see `Agreement`.
+    """Of one image; see `Agreement`.
 
     `energies` are those of the error and of what is right, by output.
     """
@@ -94,19 +94,19 @@ class _Figures:
 
     @property
     def lost(self) -> float:
-        """What it takes from the quality of all pictures together."""
+        """What it takes from the quality of all images together."""
         return 1 - self.quality if self.matching is None else self.matching.lost
 
     @property
-    def worst(self) -> WorstPicture:
-        found = WorstPicture(self.name, round(self.quality, 4), round(self.lost, 4))
+    def worst(self) -> WorstImage:
+        found = WorstImage(self.name, round(self.quality, 4), round(self.lost, 4))
         if self.matching is None:
             return found
         return replace(found, missed=self.matching.missed, extra=self.matching.extra)
 
 
 _Found = tuple[Matching | None, int, NDArray[np.float32], float]
-"""The first figures of a picture, that come from its detections."""
+"""The first figures of an image, that come from its detections."""
 
 
 def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
@@ -139,7 +139,7 @@ def _detect(head: Head, outputs: Outputs) -> Detections:
 
 
 def _quality(figures: list[_Figures]) -> float:
-    """Of all pictures together; one without detections on either side says nothing."""
+    """Of all images together; one without detections on either side says nothing."""
     total = sum(one.matching.total for one in figures if one.matching)
     if total:
         return 1 - sum(one.lost for one in figures) / total
@@ -162,7 +162,7 @@ def _top(outputs: Outputs) -> int:
 
 
 def _closeness(figures: Sequence[_Figures]) -> float:
-    """1 minus the relative error of the output that is furthest off on all pictures together."""
+    """1 minus the relative error of the output that is furthest off on all images together."""
     outputs = figures[0].energies
     errors = (_relative_error([one.energies[name] for one in figures]) for name in outputs)
     return 1 - max(errors, default=0.0)

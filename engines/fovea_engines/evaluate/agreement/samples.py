@@ -1,4 +1,4 @@
-"""Pictures, and what the source model makes of each."""
+"""Images, and what the source model makes of each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Outputs = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One picture as the model's input, and the source model's answer.
+    """One image as the model's input, and the source model's answer.
 
     Attributes:
-        name: of the picture.
+        name: of the image.
         row: one row of the model's input, [1, ...].
         want: the source model's outputs, [1, ...] each.
     """
@@ -35,15 +35,15 @@ class Sample:
 
 
 def read_rows(spec: PreprocessSpec, images: Path | None, most: int) -> Iterator[tuple[str, Array]]:
-    """Name and input row, [1, ...], of pictures.
+    """Name and input row, [1, ...], of images.
 
     Args:
         spec: how they are preprocessed.
         images: a folder; None takes those that ship with Fovea.
-        most: pictures to take from the folder.
+        most: images to take from the folder.
 
     Raises:
-        InvalidOption: the folder has no picture.
+        InvalidOption: the folder has no image.
     """
     preprocessor = Preprocessor(spec)
     for name, pixels in sample_images(images, most):
@@ -59,17 +59,17 @@ def read_samples(
     images: Path | None,
     most: int,
 ) -> Iterator[Sample]:
-    """Run the source model on pictures with plain ONNX Runtime, one at a time.
+    """Run the source model on images with plain ONNX Runtime, one at a time.
 
     Args:
         source: the ONNX file as it was exported.
-        spec: how pictures are preprocessed.
+        spec: how images are preprocessed.
         outputs: names of what is compared.
         images: a folder; None takes those that ship with Fovea.
-        most: pictures to take from the folder.
+        most: images to take from the folder.
 
     Raises:
-        InvalidOption: the folder has no picture.
+        InvalidOption: the folder has no image.
         UnsupportedModel: ONNX Runtime cannot run the source.
     """
     judge = Judge(source)

@@ -53,6 +53,6 @@ async def read_body(
         raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from None
     request.state.body_read = True
     if not size:
-        raise InvalidRequest("the body is empty; send a picture, a form with pictures, or JSON")
+        raise InvalidRequest("the body is empty; send an image, a form with images, or JSON")
     # The usual body arrives in many chunks; this is the one copy it gets.
     return b"".join(chunks)

@@ -1,4 +1,4 @@
-"""Fetching pictures that requests name by URL, without becoming somebody's proxy.
+"""Fetching images that requests name by URL, without becoming somebody's proxy.
 
 A server that fetches what strangers name can be sent to addresses that only it can reach. So:
 http and https only; every address that the name resolves to must be public, and the connection
@@ -28,11 +28,11 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class Fetcher:
-    """Fetches pictures; `close` it after the last one.
+    """Fetches images; `close` it after the last one.
 
     Args:
-        max_bytes: largest picture.
-        timeout_s: for one picture, redirects included.
+        max_bytes: largest image.
+        timeout_s: for one image, redirects included.
         allow_private: also fetch from addresses that are not public.
     """
 

@@ -1,4 +1,4 @@
-"""From a request body to pictures and options."""
+"""From a request body to images and options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fovea_server.http.v1.schemas import PredictRequest
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A picture that must be fetched first."""
+    """An image that must be fetched first."""
 
     address: str
 
@@ -33,19 +33,19 @@ Source = bytes | Url | FoveaError
 def parse_body(
     body: bytes, content_type: str, query: Mapping[str, str], max_images: int
 ) -> tuple[list[Source], PredictOptions]:
-    """Take a body apart: JSON, a multipart form, or else one picture as it is.
+    """Take a body apart: JSON, a multipart form, or else one image as it is.
 
     Args:
         body: the whole body.
         content_type: of the request; "" when it was not said.
         query: options given in the address; those in the body win.
-        max_images: most pictures in one request.
+        max_images: most images in one request.
 
     Returns:
-        The pictures in order, and the options.
+        The images in order, and the options.
 
     Raises:
-        InvalidRequest: it cannot be understood, or holds no or too many pictures.
+        InvalidRequest: it cannot be understood, or holds no or too many images.
         InvalidOption: an option is unknown or out of range.
     """
     kind, parameters = parse_options_header(content_type)
@@ -58,7 +58,7 @@ def parse_body(
         sources, given = [body], {}
     if len(sources) > max_images:
         raise InvalidRequest(
-            f"the request has {len(sources)} pictures and the limit is {max_images}; split it"
+            f"the request has {len(sources)} images and the limit is {max_images}; split it"
         )
     return sources, parse_options({**query, **given})
 
@@ -100,17 +100,15 @@ def _from_form(
 ) -> tuple[list[Source], dict[str, Any]]:
     if not boundary:
         raise InvalidRequest("the Content-Type of a multipart form must name its boundary")
-    pictures: list[Source] = []
+    images: list[Source] = []
     values: dict[str, list[str]] = {}
     ended: list[bool] = []
 
     def on_file(file: File) -> None:
         file.file_object.seek(0)
-        pictures.append(file.file_object.read())
-        if len(pictures) > max_images:
-            raise InvalidRequest(
-                f"the form has more than {counted(max_images, 'picture')}; split it"
-            )
+        images.append(file.file_object.read())
+        if len(images) > max_images:
+            raise InvalidRequest(f"the form has more than {counted(max_images, 'image')}; split it")
 
     def on_field(field: Field) -> None:
         name = (field.field_name or b"").decode(errors="replace")
@@ -136,6 +134,6 @@ def _from_form(
         raise InvalidRequest(f"the form cannot be read: {error}") from None
     if not ended:
         raise InvalidRequest("the form does not end: its last boundary is missing")
-    if not pictures:
-        raise InvalidRequest("the form has no file; send each picture as a file part")
-    return pictures, {name: ",".join(texts) for name, texts in values.items()}
+    if not images:
+        raise InvalidRequest("the form has no file; send each image as a file part")
+    return images, {name: ",".join(texts) for name, texts in values.items()}

@@ -40,8 +40,8 @@ T = TypeVar("T")
 
 router = APIRouter(tags=["predict"], dependencies=[restricted("inference")])
 
-Picture = Literal["image/jpeg", "image/png"]
-_ANSWERS: dict[str, Picture | None] = {
+Image = Literal["image/jpeg", "image/png"]
+_ANSWERS: dict[str, Image | None] = {
     "application/json": None,
     "*/*": None,
     "image/jpeg": "image/jpeg",
@@ -70,7 +70,7 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
     # An unknown model is told before a large body is taken in.
     plane.registry.get(name, version)
     timeout_s = _timeout_s(request)
-    picture = accepted_picture(request.headers.get("accept", ""))
+    image = accepted_image(request.headers.get("accept", ""))
     try:
         async with asyncio.timeout(timeout_s):
             with request.app.state.intake.body() as take:
@@ -81,7 +81,7 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
                     timeout_s=settings.body_timeout_s,
                 )
                 sources, options = await _parsed(request, body, settings)
-                work = _predicted(request, name, version, sources, options, timeout_s, picture)
+                work = _predicted(request, name, version, sources, options, timeout_s, image)
                 return await _unless_gone(request, work)
     except TimeoutError:
         raise DeadlineExceeded(
@@ -99,28 +99,28 @@ async def _predicted(
     sources: list[Source],
     options: PredictOptions,
     timeout_s: float | None,
-    picture: Picture | None,
+    image: Image | None,
 ) -> Response:
     plane: DataPlane = request.app.state.service.plane
     images = await _fetched(request, sources)
-    if picture is None:
+    if image is None:
         prediction = await plane.predict(name, version, images, options, timeout_s=timeout_s)
         _raise_if_alone(prediction)
         return Response(orjson.dumps(prediction_json(prediction)), media_type="application/json")
     if len(images) != 1:
-        raise InvalidRequest(f"Accept: {picture} answers one picture; send one, or accept JSON")
+        raise InvalidRequest(f"Accept: {image} answers one image; send one, or accept JSON")
     # Pixels that wait to be drawn on are large: few at a time.
     async with request.app.state.drawing:
         prediction = await plane.predict(
             name, version, images, options, timeout_s=timeout_s, keep_pixels=True
         )
         _raise_if_alone(prediction)
-        content = await run_in_threadpool(_annotated, prediction, picture)
-    return Response(content, media_type=picture)
+        content = await run_in_threadpool(_annotated, prediction, image)
+    return Response(content, media_type=image)
 
 
 def _raise_if_alone(prediction: Prediction) -> None:
-    """The error of a single picture is the error of the request."""
+    """The error of a single image is the error of the request."""
     if len(prediction.images) == 1 and isinstance(prediction.images[0], FoveaError):
         raise prediction.images[0]
 
@@ -196,13 +196,13 @@ def _timeout_s(request: Request) -> float | None:
     return milliseconds / 1e3
 
 
-def accepted_picture(accept: str) -> Picture | None:
-    """The picture format that an Accept header prefers to JSON; None for JSON.
+def accepted_image(accept: str) -> Image | None:
+    """The image format that an Accept header prefers to JSON; None for JSON.
 
     Args:
         accept: with quality values, as in RFC 9110, 12.5.1.
     """
-    best: Picture | None = None
+    best: Image | None = None
     most = 0.0
     for part in accept.lower().split(","):
         kind, *parameters = (word.strip() for word in part.split(";"))
@@ -216,7 +216,7 @@ def accepted_picture(accept: str) -> Picture | None:
     return best
 
 
-def _annotated(prediction: Prediction, kind: Picture) -> bytes:
+def _annotated(prediction: Prediction, kind: Image) -> bytes:
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
     assert result.pixels is not None, "asked for with keep_pixels"

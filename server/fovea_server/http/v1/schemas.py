@@ -15,11 +15,11 @@ _DEFAULT = PredictOptions()
 
 
 class ImageSource(BaseModel):
-    """A picture in a JSON request: exactly one of `data` and `url`."""
+    """An image in a JSON request: exactly one of `data` and `url`."""
 
     model_config = ConfigDict(extra="forbid")
 
-    data: str | None = Field(None, description="the encoded picture, base64")
+    data: str | None = Field(None, description="the encoded image, base64")
     url: str | None = Field(None, description="http(s) address (needs `--allow-url`)")
 
 
@@ -83,7 +83,7 @@ class Error(BaseModel):
 
 
 class ImageAnswer(BaseModel):
-    """What was found in one picture; best first."""
+    """What was found in one image; best first."""
 
     width: int
     height: int
@@ -92,9 +92,9 @@ class ImageAnswer(BaseModel):
 
 
 class TensorAnswer(BaseModel):
-    """The answer for one picture of a model whose head is not recognised.
+    """The answer for one image of a model whose head is not recognised.
 
-    The picture was letterboxed as RGB, 0 to 1, which is a guess.
+    The image was letterboxed as RGB, 0 to 1, which is a guess.
     """
 
     width: int
@@ -105,7 +105,7 @@ class TensorAnswer(BaseModel):
 
 
 class TimingMs(BaseModel):
-    """Milliseconds by stage (of the slowest picture in each) and in all."""
+    """Milliseconds by stage (of the slowest image in each) and in all."""
 
     decode: float
     letterbox: float
@@ -116,7 +116,7 @@ class TimingMs(BaseModel):
 
 
 class PredictAnswer(BaseModel):
-    """Answers in the order of the pictures; a bad picture among good ones fails only itself."""
+    """Answers in the order of the images; a bad image among good ones fails only itself."""
 
     model: str
     version: str

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 from tests.engines.host_kernel import HostDevice, compile_for_host
-from tests.letterbox_cases import SPECS, differences, letterboxed, noise, placed, real_pictures
+from tests.letterbox_cases import SPECS, differences, letterboxed, noise, placed, real_images
 
 from fovea_engines.backends.cuda.letterbox import (
     LetterboxKernel,
@@ -22,7 +22,7 @@ from fovea_preprocess.spec import PreprocessSpec
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory):
+def compiled(tmp_path_factory):
     """The kernel for a spec, compiled for the CPU."""
     folder = tmp_path_factory.mktemp("kernels")
 
@@ -49,41 +49,41 @@ def nvrtc():
         pytest.skip(str(missing))
 
 
-def test_noise_is_letterboxed_as_the_host_does_it(device, image):
-    pictures = noise()
+def test_noise_is_letterboxed_as_the_host_does_it(device, compiled):
+    images = noise()
     for name, spec in SPECS.items():
-        batch = letterboxed(device, image(spec), spec, pictures, len(pictures))
-        for row in differences(batch, spec, pictures):
+        batch = letterboxed(device, compiled(spec), spec, images, len(images))
+        for row in differences(batch, spec, images):
             assert row.max() <= 1.1, name
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_photographs_are_letterboxed_as_the_host_does_it(device, image, shared, name):
-    spec, pictures = SPECS[name], real_pictures(shared)
-    batch = letterboxed(device, image(spec), spec, pictures, len(pictures))
-    for row in differences(batch, spec, pictures):
+def test_photographs_are_letterboxed_as_the_host_does_it(device, compiled, shared, name):
+    spec, images = SPECS[name], real_images(shared)
+    batch = letterboxed(device, compiled(spec), spec, images, len(images))
+    for row in differences(batch, spec, images):
         assert row.max() <= 1.1
-        # Pillow, which makes the crops, begins with the columns of narrow pictures.
+        # Pillow, which makes the crops, begins with the columns of narrow images.
         assert spec.fit == "center-crop" or (row > 0.5).mean() < 1e-4
 
 
-def test_rows_without_a_picture_are_padding(device, image):
+def test_rows_without_an_image_are_padding(device, compiled):
     spec = SPECS["image front"]
-    batch = letterboxed(device, image(spec), spec, [np.zeros((90, 160, 3), np.uint8)], 3)
+    batch = letterboxed(device, compiled(spec), spec, [np.zeros((90, 160, 3), np.uint8)], 3)
     assert (batch[0, 12:-12] == 0).all()
     assert (batch[1:] == spec.pad).all()
 
 
-def test_what_does_not_fit_is_refused(device, image):
+def test_what_does_not_fit_is_refused(device, compiled):
     spec, pixels = SPECS["image front"], np.zeros((4, 5, 3), np.uint8)
-    [picture] = placed(spec, [pixels])
+    [image] = placed(spec, [pixels])
     with device.current():
-        kernel = LetterboxKernel(device, image(spec), spec)
+        kernel = LetterboxKernel(device, compiled(spec), spec)
         staging = device.pinned(packed_size(1, pixels.nbytes))
-        with pytest.raises(ValueError, match="2 pictures in 1 rows"):
-            kernel.pack([picture, picture], 1, staging)
+        with pytest.raises(ValueError, match="2 images in 1 rows"):
+            kernel.pack([image, image], 1, staging)
         with pytest.raises(ValueError, match=f"{staging.array.size} are there"):
-            kernel.pack([picture], 2, staging)
+            kernel.pack([image], 2, staging)
         kernel.close()
         staging.close()
 

@@ -63,9 +63,9 @@ def test_a_plan_a_card_and_layers(fovea, deep_detector, tmp_path, precision):
     assert "an engine is shown by its folder" in err
 
 
-def test_int8_is_signed_and_judged_as_it_is_built(fovea, deep_detector, pictures, tmp_path):
+def test_int8_is_signed_and_judged_as_it_is_built(fovea, deep_detector, images, tmp_path):
     build = ("build", deep_detector, "--name", "d", *RTX, "--precision", "int8")
-    code, _, err = fovea(*build, "--calibration", pictures)
+    code, _, err = fovea(*build, "--calibration", images)
     assert code == 0, err
     assert "for TensorRT" in err  # the search, of this encoding alone
     folder = tmp_path / "repository" / "d" / "1"
@@ -132,9 +132,7 @@ class FakeGpuSession:
         return outputs
 
 
-def test_where_it_runs_the_figures_are_its_own(
-    fovea, deep_detector, pictures, tmp_path, monkeypatch
-):
+def test_where_it_runs_the_figures_are_its_own(fovea, deep_detector, images, tmp_path, monkeypatch):
     off = 0.1
     monkeypatch.setattr(
         "fovea_engines.build.assemble.open_session",
@@ -145,13 +143,13 @@ def test_where_it_runs_the_figures_are_its_own(
         ),
     )
     build = ("build", deep_detector, "--name", "d", *RTX, "--precision", "fp16")
-    code, _, err = fovea(*build, "--images", pictures)
+    code, _, err = fovea(*build, "--images", images)
     assert code == 0, err
     card = EngineCard.read(tmp_path / "repository" / "d" / "1" / "card.json")
     assert card.judge is None
     assert card.agreement.box_px > 0.05
     off = 8
-    code, _, err = fovea(*build, "--images", pictures, "--builder-level", "2")
+    code, _, err = fovea(*build, "--images", images, "--builder-level", "2")
     assert code == 1
     assert "FP16 agrees" in err
 

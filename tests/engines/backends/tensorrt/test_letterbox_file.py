@@ -9,7 +9,7 @@ import pytest
 from tests.drawn import draw
 from tests.engines.counting import Counting
 from tests.engines.fake_device import FakeDevice, fake_gpu
-from tests.engines.fake_pictures import write_host_letterbox
+from tests.engines.fake_images import write_host_letterbox
 from tests.engines.fake_runtime import fake_gpu_machine
 from tests.engines.host_kernel import HostDevice
 from tests.engines.rtx_repository import rtx_version, tamper
@@ -73,7 +73,7 @@ def test_an_engine_with_it_letterboxes_on_the_gpu(machine, folder, monkeypatch, 
     seal(folder)
     pixels = draw(90, 160, 0)
     with Engine.open(folder) as engine, Engine.open(built_repository / "tiny" / "1") as source:
-        assert engine.pictures is engine.session
+        assert engine.images is engine.session
         device.trace.clear()
         have, want = engine.detect(pixels), source.detect(pixels)
     assert [operation for operation, _ in device.trace][:2] == ["copy_in", "kernel"]
@@ -84,7 +84,7 @@ def test_an_engine_with_it_letterboxes_on_the_gpu(machine, folder, monkeypatch, 
 
 def test_where_the_driver_refuses_it_the_host_letterboxes(machine, folder, caplog):
     with caplog.at_level(logging.WARNING), Engine.open(folder) as engine:
-        assert engine.pictures is None
+        assert engine.images is None
         assert len(engine.detect(draw(64, 80, 0)))
     [told] = [r.getMessage() for r in caplog.records if LETTERBOX_FILE in r.getMessage()]
     assert "until then the host letterboxes" in told
@@ -94,7 +94,7 @@ def test_without_it_the_host_letterboxes(machine, folder):
     (folder / LETTERBOX_FILE).unlink()
     seal(folder)
     with Engine.open(folder) as engine:
-        assert engine.pictures is None
+        assert engine.images is None
         assert len(engine.detect(draw(64, 80, 0)))
 
 

@@ -18,7 +18,7 @@ from fovea_engines.backends.tensorrt.buckets import Bucket, choose_buckets
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_picture
+from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.options import Profile
 from fovea_preprocess.errors import InferenceFailed, UnsupportedModel
 
@@ -218,14 +218,14 @@ def test_inputs_that_have_no_batch_in_common_are_refused(tmp_path, device):
 
 def test_yolov8n_finds_what_it_finds_on_the_cpu(shared, tmp_path, device):
     build(BuildPlan(shared / "models" / "yolov8n.onnx", "n", tmp_path, "onnxruntime"))
-    picture = read_picture(shared / "data" / "bus.jpg")
+    image = read_image(shared / "data" / "bus.jpg")
     with Engine.open(tmp_path / "n" / "1", threads=1) as cpu:
-        expected = cpu.detect(picture)
+        expected = cpu.detect(image)
         row = cpu.card.inputs[0].shape[1:]
         profile = {cpu.card.inputs[0].name: tuple((n, *row) for n in (1, 1, 2))}
         made = FakeEngine(tmp_path / "n" / "1" / "model.onnx", device, [profile])
         with Engine(cpu.card, open_session(made, max_batch=2)) as gpu:
-            found = gpu.detect(picture)
+            found = gpu.detect(image)
     assert len(expected.boxes) > 3
     np.testing.assert_allclose(found.boxes, expected.boxes, atol=0.01)
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-5)

@@ -11,13 +11,13 @@ import pytest
 from fovea_preprocess.errors import FetchRefused
 from fovea_server.http.v1.fetch import Fetcher, _is_public
 
-PICTURE = b"picture" * 100
+IMAGE = b"image" * 100
 
 
 REPLIES = {
-    "/picture": (200, PICTURE, {}),
+    "/image": (200, IMAGE, {}),
     "/large": (200, b"x" * 20_000, {}),
-    "/once": (302, b"", {"Location": "/picture"}),
+    "/once": (302, b"", {"Location": "/image"}),
     "/loop": (302, b"", {"Location": "/loop"}),
     "/file": (302, b"", {"Location": "file:///etc/passwd"}),
     "/unreadable": (302, b"", {"Location": "http://localhost:port/"}),
@@ -25,7 +25,7 @@ REPLIES = {
     "/far-port": (302, b"", {"Location": "http://1.2.3.4:65536/x"}),
     "/nowhere": (302, b"", {}),
     "/unchanged": (304, b"", {}),
-    "/compressed": (200, gzip.compress(PICTURE), {"Content-Encoding": "gzip"}),
+    "/compressed": (200, gzip.compress(IMAGE), {"Content-Encoding": "gzip"}),
     "/set-cookie": (200, b"", {"Set-Cookie": "session=secret; Path=/"}),
 }
 SLOW = {"/slow": 1, "/patience": 5.2}
@@ -40,7 +40,7 @@ class Site(BaseHTTPRequestHandler):
             self.reply(status, body, **headers)
         elif self.path in SLOW:
             time.sleep(SLOW[self.path])
-            self.reply(200, PICTURE)
+            self.reply(200, IMAGE)
         elif self.path == "/endless":
             self.send_response(200)
             self.end_headers()
@@ -89,9 +89,9 @@ def fetch(address: str, *, allow_private: bool = True) -> bytes:
     return fetch_all(address, allow_private=allow_private)[0]
 
 
-def test_fetches_a_picture_also_through_a_redirect(site):
-    assert fetch(f"{site}/picture") == PICTURE
-    assert fetch(f"{site}/once") == PICTURE
+def test_fetches_an_image_also_through_a_redirect(site):
+    assert fetch(f"{site}/image") == IMAGE
+    assert fetch(f"{site}/once") == IMAGE
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_an_uncompressed_answer_is_asked_for(site):
 
 def test_the_time_given_is_the_only_limit(site):
     # Past the 5 s that httpx allows unless told otherwise.
-    assert fetch_all(f"{site}/patience", timeout_s=20) == [PICTURE]
+    assert fetch_all(f"{site}/patience", timeout_s=20) == [IMAGE]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_time_given_is_the_only_limit(site):
 def test_private_addresses_are_refused_by_default(site, host):
     port = site.rpartition(":")[2]
     with pytest.raises(FetchRefused, match=r"not a public address|not known"):
-        fetch(f"http://{host}:{port}/picture", allow_private=False)
+        fetch(f"http://{host}:{port}/image", allow_private=False)
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,12 @@ def form(*parts: tuple[str, bytes]) -> bytes:
     return body + b"--b--\r\n"
 
 
-def test_a_raw_body_is_one_picture():
+def test_a_raw_body_is_one_image():
     assert parse_body(b"anything", "image/jpeg", {}, 8) == ([b"anything"], PredictOptions())
     assert parse_body(b"anything", "", {"conf": "0.5"}, 8)[1].conf == 0.5
 
 
-def test_json_pictures_and_options():
+def test_json_images_and_options():
     body = orjson.dumps(
         {
             "images": [
@@ -46,7 +46,7 @@ def test_json_pictures_and_options():
     assert options == PredictOptions(conf=0.1, iou=0.5, classes=(1, 2), agnostic=True)
 
 
-def test_form_pictures_and_options():
+def test_form_images_and_options():
     large = bytes(range(256)) * 8000
     body = form(
         ('name="a"; filename="a.jpg"', b"one"),
@@ -70,7 +70,7 @@ def test_form_pictures_and_options():
         (b'{"images":[{"data":1}]}', JSON, "images.0.data"),
         (b'{"images":[{"data":""}],"speed":9}', JSON, "speed"),
         (b"[" * 5000 + b"]" * 5000, JSON, "the body"),
-        (b'{"images":[' + b'{"data":""},' * 8 + b'{"data":""}]}', JSON, "9 pictures"),
+        (b'{"images":[' + b'{"data":""},' * 8 + b'{"data":""}]}', JSON, "9 images"),
         (b"--b\r\nnonsense", FORM, "form"),
         (form(("name=x", b"1")), FORM, "no file"),
         (form(('name="a"; filename="a"', b"1"))[:-8], FORM, "form"),
@@ -78,7 +78,7 @@ def test_form_pictures_and_options():
         (b"", "multipart/form-data; boundary=" + "b" * 5000, "form"),
         (form(*[('name="a"; filename="a"', b"1")] * 2)[:-8], FORM, "does not end"),
         (form(*[('name="classes"', b"1")] * 100), FORM, "more than 64 fields"),
-        (form(*[('name="a"; filename="a"', b"1")] * 9), FORM, "more than 8 pictures"),
+        (form(*[('name="a"; filename="a"', b"1")] * 9), FORM, "more than 8 images"),
     ],
 )
 def test_what_cannot_be_understood_is_refused(body, kind, message):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest
-from fovea_server.dataplane.images import raw_picture
+from fovea_server.dataplane.images import raw_image
 from fovea_server.dataplane.refusals import refuse_decoupled
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.leading_number import leading_number
@@ -61,10 +61,10 @@ def _asked(
         reader = BodyReader(asked, body, header_size, service.regions)
         reader.read()
         return asked, reader.wish
-    picture = raw_picture(model, memoryview(body))
-    asked.inputs.append(picture or raw_input(model, body))
-    # Who sends a picture so reads the answer, too; Triton answers a tensor in binary.
-    return asked, Wish(by_default=picture is None)
+    image = raw_image(model, memoryview(body))
+    asked.inputs.append(image or raw_input(model, body))
+    # Who sends an image so reads the answer, too; Triton answers a tensor in binary.
+    return asked, Wish(by_default=image is None)
 
 
 def _header_size(request: Request, body_size: int) -> int:

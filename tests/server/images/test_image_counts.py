@@ -1,4 +1,4 @@
-"""What a pipeline counts of the pictures that it answers, refuses and loses."""
+"""What a pipeline counts of the images that it answers, refuses and loses."""
 
 import threading
 from pathlib import Path
@@ -16,7 +16,7 @@ from fovea_server.images.pipeline import Pipeline
 from fovea_server.statistics.model import FailureReason, ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
-PICTURE = (DEMO / "scene-1.jpg").read_bytes()
+IMAGE = (DEMO / "scene-1.jpg").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +44,11 @@ def pipeline(folder, statistics):
     made.close(10)
 
 
-def jobs(count: int, data: bytes = PICTURE) -> list[Job]:
+def jobs(count: int, data: bytes = IMAGE) -> list[Job]:
     return [Job(data, PredictOptions()) for _ in range(count)]
 
 
-def test_pictures_count_as_inferences_and_batches_as_executions(pipeline, statistics):
+def test_images_count_as_inferences_and_batches_as_executions(pipeline, statistics):
     sent = jobs(6)
     pipeline.submit(sent)
     for job in sent:
@@ -63,8 +63,8 @@ def test_pictures_count_as_inferences_and_batches_as_executions(pipeline, statis
     assert not statistics.failures
 
 
-def test_what_is_not_a_picture_is_a_failure_that_no_engine_saw(pipeline, statistics):
-    (sent,) = jobs(1, b"no picture")
+def test_what_is_not_an_image_is_a_failure_that_no_engine_saw(pipeline, statistics):
+    (sent,) = jobs(1, b"no image")
     pipeline.submit([sent])
     with pytest.raises(InvalidImage):
         sent.future.result(30)

@@ -1,4 +1,4 @@
-"""A session that takes pictures as they are decoded, beside batches."""
+"""A session that takes images as they are decoded, beside batches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from fovea_engines.backends.cuda.base import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
-from fovea_engines.backends.tensorrt.pictures import most_picture_bytes
+from fovea_engines.backends.tensorrt.images import most_image_bytes
 from fovea_engines.backends.tensorrt.session import TensorRTSession
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InferenceFailed
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedPicture, Placer
+from fovea_preprocess.placed import PlacedImage, Placer
 
 
-class TensorRTPictureSession(TensorRTSession):
-    """A `PictureSession`: pictures cross the bus as they are, and are letterboxed on the GPU.
+class TensorRTImageSession(TensorRTSession):
+    """A `ImageSession`: images cross the bus as they are, and are letterboxed on the GPU.
 
     Args:
         engine: as `TensorRTSession` takes it.
@@ -36,21 +36,21 @@ class TensorRTPictureSession(TensorRTSession):
         self, engine: Any, device: Device, trt: Any, letterbox: LetterboxKernel, **options: Any
     ) -> None:
         super().__init__(engine, device, trt, letterbox=letterbox, **options)
-        self._place = Placer(letterbox.spec, most_picture_bytes(letterbox.spec, self._largest))
+        self._place = Placer(letterbox.spec, most_image_bytes(letterbox.spec, self._largest))
 
-    def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedPicture, LetterboxMap]:
-        """Make a picture ready; see `PictureSession.place`."""
+    def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
+        """Make an image ready; see `ImageSession.place`."""
         return self._place(pixels)
 
-    def infer_pictures(self, pictures: Sequence[PlacedPicture]) -> dict[str, Array]:
-        """Run one batch; see `PictureSession.infer_pictures`."""
-        if not 1 <= len(pictures) <= self.max_batch:
+    def infer_images(self, images: Sequence[PlacedImage]) -> dict[str, Array]:
+        """Run one batch; see `ImageSession.infer_images`."""
+        if not 1 <= len(images) <= self.max_batch:
             raise InferenceFailed(
-                f"the batch has {len(pictures)} pictures; it must have from 1 to "
+                f"the batch has {len(images)} images; it must have from 1 to "
                 f"{self.max_batch}: split it"
             )
         with self._slot() as slot:
             return self._in_parts(
-                len(pictures),
-                lambda part, outputs: slot.run_pictures(pictures[part], outputs),
+                len(images),
+                lambda part, outputs: slot.run_images(images[part], outputs),
             )

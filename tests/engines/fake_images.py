@@ -1,4 +1,4 @@
-"""Sessions that take pictures, on the stand-ins: the kernel is real, but compiled for the CPU."""
+"""Sessions that take images, on the stand-ins: the kernel is real, but compiled for the CPU."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from tests.engines.fake_tensorrt import FakeEngine
 from tests.engines.host_kernel import HostDevice, compile_for_host
 
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel, definitions, source
+from fovea_engines.backends.tensorrt.image_session import TensorRTImageSession
 from fovea_engines.backends.tensorrt.letterbox_file import LETTERBOX_FILE, with_spec
-from fovea_engines.backends.tensorrt.picture_session import TensorRTPictureSession
 from fovea_preprocess.spec import PreprocessSpec
 
 
@@ -46,12 +46,12 @@ def engine_of(model: Path, device: HostDevice, rows: int) -> FakeEngine:
     return made
 
 
-def open_pictures(
-    made: FakeEngine, image: bytes, spec: PreprocessSpec, *, max_batch: int, slots: int = 2
-) -> TensorRTPictureSession:
+def open_images(
+    made: FakeEngine, compiled: bytes, spec: PreprocessSpec, *, max_batch: int, slots: int = 2
+) -> TensorRTImageSession:
     """A session; `image` is of `host_image`."""
     with made.device.current():
-        letterbox = LetterboxKernel(made.device, image, spec)
-    return TensorRTPictureSession(
+        letterbox = LetterboxKernel(made.device, compiled, spec)
+    return TensorRTImageSession(
         made, made.device, fake_tensorrt, letterbox, max_batch=max_batch, slots=slots
     )

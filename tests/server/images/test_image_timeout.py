@@ -1,4 +1,4 @@
-"""How long the answer to pictures over v2 may take."""
+"""How long the answer to images over v2 may take."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Where pictures of any sizes lie on their way to the GPU, which letterboxes them there."""
+"""Where images of any sizes lie on their way to the GPU, which letterboxes them there."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from fovea_engines.backends.cuda.letterbox import LetterboxKernel, packed_size
 from fovea_engines.backends.tensorrt.buffer import Buffer
 from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_preprocess.errors import InvalidModel
-from fovea_preprocess.placed import PlacedPicture
+from fovea_preprocess.placed import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 
 _FULL_HD = 1920 * 1080 * 3
-# Enough for 43 of these; the pictures of larger batches must be smaller.
+# Enough for 43 of these; the images of larger batches must be smaller.
 _MOST_OF_A_SLOT = 256 << 20
 
 
-def most_picture_bytes(spec: PreprocessSpec, rows: int) -> int:
-    """Size of the largest picture that a slot has room for in each row of its largest batch."""
+def most_image_bytes(spec: PreprocessSpec, rows: int) -> int:
+    """Size of the largest image that a slot has room for in each row of its largest batch."""
     own = spec.height * spec.width * 3
     return max(own, min(_FULL_HD, _MOST_OF_A_SLOT // rows))
 
 
 def staging_bytes(spec: PreprocessSpec, rows: int) -> int:
-    """Memory of a `PictureBuffer`, on either side."""
-    return packed_size(rows, rows * most_picture_bytes(spec, rows))
+    """Memory of a `ImageBuffer`, on either side."""
+    return packed_size(rows, rows * most_image_bytes(spec, rows))
 
 
-class PictureBuffer:
-    """Room for the pictures of the largest batch, on both sides.
+class ImageBuffer:
+    """Room for the images of the largest batch, on both sides.
 
     Args:
         device: current in this thread, as in every call.
@@ -55,15 +55,15 @@ class PictureBuffer:
             self._pinned = made.enter_context(closing(device.pinned(size)))
             self._made = made.pop_all()
 
-    def send(self, pictures: Sequence[PlacedPicture], rows: int, stream: Stream) -> None:
-        """Copy pictures to where the GPU fetches them; enqueue that, and their letterbox.
+    def send(self, images: Sequence[PlacedImage], rows: int, stream: Stream) -> None:
+        """Copy images to where the GPU fetches them; enqueue that, and their letterbox.
 
         Args:
-            pictures: at most `rows`, none larger than `most_picture_bytes`.
-            rows: of the input to fill; those past the last picture become padding.
+            images: at most `rows`, none larger than `most_image_bytes`.
+            rows: of the input to fill; those past the last image become padding.
             stream: of the copy and the kernel.
         """
-        size = self._letterbox.pack(pictures, rows, self._pinned)
+        size = self._letterbox.pack(images, rows, self._pinned)
         self._device.copy_in(self._memory, self._pinned, size, stream)
         self._letterbox(stream, self._memory, rows, self._batch)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.engines.fake_device import fake_gpu
-from tests.engines.fake_pictures import engine_of, host_image, open_pictures
+from tests.engines.fake_images import engine_of, host_image, open_images
 from tests.engines.host_kernel import HostDevice
 
 from fovea_engines.build.build import build
@@ -19,7 +19,7 @@ from fovea_preprocess.errors import DeviceLost, InferenceFailed, InvalidImage, M
 from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_server.images.job import Job
 from fovea_server.images.pipeline import Pipeline
-from fovea_server.models.warm_up import warm_up_pictures
+from fovea_server.models.warm_up import warm_up_images
 from fovea_server.statistics.model import ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
@@ -27,7 +27,7 @@ DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    repository = tmp_path_factory.mktemp("pictures")
+    repository = tmp_path_factory.mktemp("images")
     plan = BuildPlan(DEMO / "digits.onnx", "digits", repository, "onnxruntime", max_batch=4)
     build(plan)
     return repository / "digits" / "1"
@@ -35,7 +35,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def scenes() -> list[bytes]:
-    """Two pictures, and one that is larger than a slot has room for."""
+    """Two images, and one that is larger than a slot has room for."""
     scenes = [(DEMO / f"scene-{n}.jpg").read_bytes() for n in (1, 2)]
     large = io.BytesIO()
     with Image.open(io.BytesIO(scenes[0])) as scene:
@@ -55,7 +55,7 @@ def engine(folder, tmp_path, device) -> Iterator[Engine]:
         spec = cpu.card.preprocess
         image = host_image(spec, tmp_path)
         made = engine_of(folder / "model.onnx", device, rows=4)
-        yield Engine(cpu.card, open_pictures(made, image, spec, max_batch=4))
+        yield Engine(cpu.card, open_images(made, image, spec, max_batch=4))
     assert device.closed
 
 
@@ -78,20 +78,20 @@ def job(data: bytes) -> Job:
 
 def test_answers_are_those_of_the_cpu(pipeline, device, folder, scenes):
     with Engine.open(folder) as cpu:
-        pictures = [decode_image(scene).pixels for scene in scenes]
-        expected = [cpu.detect(pixels) for pixels in pictures]
-    assert pictures[2].nbytes > 1920 * 1080 * 3
+        images = [decode_image(scene).pixels for scene in scenes]
+        expected = [cpu.detect(pixels) for pixels in images]
+    assert images[2].nbytes > 1920 * 1080 * 3
     device.trace.clear()
     jobs = [job(scenes[n % 3]) for n in range(30)]
     pipeline.submit(jobs)
     for n, one in enumerate(jobs):
         result, want = one.future.result(60), expected[n % 3]
-        assert (result.height, result.width) == pictures[n % 3].shape[:2]
+        assert (result.height, result.width) == images[n % 3].shape[:2]
         assert result.detections.class_ids.tolist() == want.class_ids.tolist()
         scale = result.width / pipeline.engine.card.preprocess.width
         assert np.allclose(result.detections.boxes, want.boxes, atol=0.3 * max(1, scale))
         assert np.allclose(result.detections.scores, want.scores, atol=0.02)
-        assert one.picture is None
+        assert one.image is None
     steps = [operation for operation, _ in device.trace]
     assert 8 <= steps.count("kernel") == steps.count("execute") <= 30
     assert pipeline.admission.inside == 0
@@ -111,14 +111,14 @@ def test_one_batch_that_fails_does_not_harm_the_next(pipeline, device, scenes):
         pipeline.submit([bad])
         with pytest.raises(InferenceFailed):
             bad.future.result(30)
-        assert bad.picture is None
+        assert bad.image is None
         good = job(scenes[0])
         pipeline.submit([good])
         assert len(good.future.result(30).detections)
 
 
-def test_a_bad_picture_fails_alone(pipeline, scenes):
-    jobs = [job(scenes[0]), job(b"no picture"), job(scenes[1])]
+def test_a_bad_image_fails_alone(pipeline, scenes):
+    jobs = [job(scenes[0]), job(b"no image"), job(scenes[1])]
     pipeline.submit(jobs)
     with pytest.raises(InvalidImage):
         jobs[1].future.result(30)
@@ -137,10 +137,10 @@ def test_cancelled_among_others_changes_no_answer(pipeline, scenes):
     assert pipeline.admission.inside == 0
 
 
-def test_the_way_of_pictures_is_warmed_up(engine, device):
+def test_the_way_of_images_is_warmed_up(engine, device):
     with engine:
         device.trace.clear()
-        warm_up_pictures(engine)
+        warm_up_images(engine)
     assert "kernel" in [operation for operation, _ in device.trace]
 
 

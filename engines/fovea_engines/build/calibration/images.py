@@ -1,4 +1,4 @@
-"""The pictures that ranges are measured on."""
+"""The images that ranges are measured on."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from fovea_engines.evaluate.samples import picture_files, read_picture
+from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
-MAX_PICTURES = 1000
-# Under this standard deviation in every channel, a picture has nothing in it.
+MAX_IMAGES = 1000
+# Under this standard deviation in every channel, an image has nothing in it.
 _FLAT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pictures:
-    """A set of picture files and how the model sees them.
+class Images:
+    """A set of image files and how the model sees them.
 
     Attributes:
         files: in the order they are shown.
@@ -36,13 +36,13 @@ class Pictures:
     digest: str
 
     @classmethod
-    def of(cls, folder: Path, spec: PreprocessSpec) -> Pictures:
-        """Up to 1,000 pictures of a folder, spread evenly over their names.
+    def of(cls, folder: Path, spec: PreprocessSpec) -> Images:
+        """Up to 1,000 images of a folder, spread evenly over their names.
 
         Raises:
-            InvalidOption: the folder is not there or has no picture.
+            InvalidOption: the folder is not there or has no image.
         """
-        files = picture_files(folder, MAX_PICTURES)
+        files = image_files(folder, MAX_IMAGES)
         digest = hashlib.sha256()
         for file in files:
             digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -52,23 +52,23 @@ class Pictures:
         return len(self.files)
 
     def rows(self) -> Iterator[Array]:
-        """Each picture as a batch of one, [1, ...], as the server makes it. One at a time.
+        """Each image as a batch of one, [1, ...], as the server makes it. One at a time.
 
         Raises:
             InvalidImage: a file is damaged; the message names it.
-            InvalidOption: at the end, when more than half of the pictures are of one colour.
+            InvalidOption: at the end, when more than half of the images are of one colour.
         """
         preprocessor = Preprocessor(self.spec)
         flat = 0
         for file in self.files:
-            pixels = read_picture(file)
+            pixels = read_image(file)
             flat += bool(cv2.meanStdDev(pixels)[1].max() < _FLAT)
             row = np.empty((1, *self.spec.row_shape), self.spec.dtype)
             preprocessor(pixels, row[0])
             yield row
         if flat > len(self.files) / 2:
             raise InvalidOption(
-                f"{flat} of {len(self.files)} calibration pictures are of one colour: the ranges "
-                "of an empty scene fit no other; give --calibration pictures as the camera will "
+                f"{flat} of {len(self.files)} calibration images are of one colour: the ranges "
+                "of an empty scene fit no other; give --calibration images as the camera will "
                 "take them"
             )

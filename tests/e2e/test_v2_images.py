@@ -22,7 +22,7 @@ def client(protocol, demo_server):
         yield made
 
 
-def pictures(protocol, *encoded: bytes, name: str):
+def images(protocol, *encoded: bytes, name: str):
     array = np.empty(len(encoded), object)
     array[:] = encoded
     tensor = protocol.InferInput(name, [len(encoded)], "BYTES")
@@ -37,12 +37,12 @@ def image_input(demo_server) -> str:
 
 
 def test_boxes_are_those_of_v1(client, protocol, demo_server, image_input, scene, second_scene):
-    inputs = pictures(protocol, scene, second_scene, name=image_input)
+    inputs = images(protocol, scene, second_scene, name=image_input)
     answer = client.infer("digits", inputs, request_id="two")
     assert answer.get_response() is not None
     found = {name: answer.as_numpy(name) for name in OUTPUTS}
-    for row, picture in enumerate((scene, second_scene)):
-        expected = httpx.post(demo_server.predict_url("digits"), content=picture).json()
+    for row, image in enumerate((scene, second_scene)):
+        expected = httpx.post(demo_server.predict_url("digits"), content=image).json()
         expected = expected["images"][0]["detections"]
         number = int(found["num_detections"][row])
         assert number == len(expected) > 0
@@ -59,7 +59,7 @@ def test_boxes_are_those_of_v1(client, protocol, demo_server, image_input, scene
 
 
 def test_options_travel_as_parameters(client, protocol, image_input, scene):
-    inputs = pictures(protocol, scene, name=image_input)
+    inputs = images(protocol, scene, name=image_input)
     all_of_them = client.infer("digits", inputs).as_numpy("scores")[0]
     threshold = float(np.median(all_of_them))
     above = client.infer("digits", inputs, parameters={"conf": str(threshold), "max_det": 2})
@@ -73,7 +73,7 @@ def test_options_travel_as_parameters(client, protocol, image_input, scene):
 
 def test_one_output_can_be_asked_for(client, protocol, image_input, scene):
     wanted = [protocol.InferRequestedOutput("boxes")]
-    answer = client.infer("digits", pictures(protocol, scene, name=image_input), outputs=wanted)
+    answer = client.infer("digits", images(protocol, scene, name=image_input), outputs=wanted)
     assert answer.as_numpy("boxes").shape[2] == 4
     assert answer.as_numpy("scores") is None
 
@@ -83,25 +83,25 @@ def test_one_output_can_be_asked_for(client, protocol, image_input, scene):
     [({"conf": "2"}, "conf is 2"), ({"confidence": "0.5"}, "'confidence' is not an option")],
 )
 def test_bad_options_are_told(client, protocol, image_input, scene, parameters, said):
-    inputs = pictures(protocol, scene, name=image_input)
+    inputs = images(protocol, scene, name=image_input)
     with pytest.raises(InferenceServerException, match=said):
         client.infer("digits", inputs, parameters=parameters)
 
 
-def test_a_damaged_picture_is_named(client, protocol, image_input, scene):
-    inputs = pictures(protocol, scene, scene[: len(scene) // 2], name=image_input)
-    with pytest.raises(InferenceServerException, match="picture 1: "):
+def test_a_damaged_image_is_named(client, protocol, image_input, scene):
+    inputs = images(protocol, scene, scene[: len(scene) // 2], name=image_input)
+    with pytest.raises(InferenceServerException, match="image 1: "):
         client.infer("digits", inputs)
 
 
 def test_unknown_output_is_told(client, protocol, image_input, scene):
     wanted = [protocol.InferRequestedOutput("output0")]
-    inputs = pictures(protocol, scene, name=image_input)
-    with pytest.raises(InferenceServerException, match="pictures are answered with num_detections"):
+    inputs = images(protocol, scene, name=image_input)
+    with pytest.raises(InferenceServerException, match="images are answered with num_detections"):
         client.infer("digits", inputs, outputs=wanted)
 
 
-def test_a_raw_body_is_a_picture(demo_server, scene):
+def test_a_raw_body_is_an_image(demo_server, scene):
     url = f"{demo_server.url}/v2/models/digits/infer"
     headers = {"Inference-Header-Content-Length": "0"}
     answer = httpx.post(url, content=scene, headers=headers).json()
