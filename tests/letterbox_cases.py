@@ -5,10 +5,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from fovea_preprocess.compiled import decode_image
 
 from fovea_engines.backends.cuda.base import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel, packed_size
+from fovea_preprocess.image import decode_image
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.placed import PlacedImage
 from fovea_preprocess.preprocessor import Preprocessor

@@ -1,12 +1,12 @@
 """Clients that ask for HTTP/2 with their first request: Java's own, and curl."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.contract.wire import LAST, found, infer_body
+from tests.system import program
 
 PREDICT, INFER = "/v1/models/digits/predict", "/v2/models/digits/infer"
 JAVA_CLIENT = Path(__file__).with_name("Client.java")
@@ -53,9 +53,7 @@ def test_what_java_sends(door, upload, expected):
 
 
 def test_java(plain_server, upload, expected, tmp_path):
-    java = shutil.which("java")
-    if java is None:
-        pytest.skip("no java: install Debian's default-jdk-headless")
+    java = program("java", package="default-jdk-headless")
     path, body, header = upload
     file = tmp_path / "body"
     file.write_bytes(body)
@@ -67,9 +65,7 @@ def test_java(plain_server, upload, expected, tmp_path):
 
 @pytest.mark.parametrize("more", [[], ["--header", "Transfer-Encoding: chunked"]], ids=len)
 def test_curl(plain_server, upload, expected, tmp_path, more):
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("no curl: install Debian's curl")
+    curl = program("curl", package="curl")
     path, body, header = upload
     file = tmp_path / "body"
     file.write_bytes(body)

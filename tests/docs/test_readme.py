@@ -142,13 +142,17 @@ def test_the_packages_for_a_full_run_are_listed():
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
-        assert link.startswith("https://") or ((ROOT / page).parent / link).exists(), link
+        if link.startswith("https://"):
+            continue
+        path, _, heading = link.partition("#")
+        file = (ROOT / page).parent / path
+        assert file.exists(), link
+        titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE) if heading else [""]
+        assert heading in [title.lower().replace(" ", "-") for title in titles], link
 
 
 def test_files_named_in_the_text_exist():
     for page in PAGES:
         for path in re.findall(r"`((?:\w+/)+[\w.]+\.\w+)`", (ROOT / page).read_text()):
-            known = (ROOT / path, ROOT / "server/fovea_server" / path)
-            if path.startswith(("heads/", "backends/")):
-                known = (ROOT / "engines/fovea_engines" / path,)
-            assert any(p.exists() for p in known), f"{page}: {path}"
+            tops = (ROOT, ROOT / "server/fovea_server", ROOT / "engines/fovea_engines")
+            assert any((top / path).exists() for top in tops), f"{page}: {path}"

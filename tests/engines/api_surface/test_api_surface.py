@@ -9,7 +9,6 @@ from tests.engines.api_surface.uses import Use, uses_in
 ENGINES = Path(__file__).resolve().parents[3] / "engines" / "fovea_engines"
 FILES = [
     *sorted((ENGINES / "backends" / "tensorrt").glob("*.py")),
-    *sorted((ENGINES / "backends").glob("tensorrt*.py")),
     ENGINES / "build" / "calibration" / "tensorrt10.py",
 ]
 

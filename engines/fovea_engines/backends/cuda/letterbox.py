@@ -40,7 +40,7 @@ class LetterboxKernel:
 
         Args:
             device: where.
-            image: of `compile_letterbox` for the same spec.
+            compiled: of `compile_letterbox` for the same spec.
             spec: what the rows look like.
         """
         self.spec = spec
