@@ -31,7 +31,7 @@ def health(
     ] = False,
     timeout: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="Time to wait for the answer.")
-    ] = 4.0,
+    ] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     **given: Any,
 ) -> None:
