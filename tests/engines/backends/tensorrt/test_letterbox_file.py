@@ -66,11 +66,11 @@ def test_a_build_writes_it_for_every_gpu(built):
 
 
 def test_an_engine_with_it_letterboxes_on_the_gpu(machine, folder, monkeypatch, built_repository):
+    write_host_letterbox(folder, EngineCard.read(folder / "card.json").preprocess)
+    seal(folder)
     device = HostDevice()
     machine.devices.append(device)
     monkeypatch.setattr("fovea_engines.backends.cuda.driver.open_device", lambda: device)
-    write_host_letterbox(folder, EngineCard.read(folder / "card.json").preprocess)
-    seal(folder)
     pixels = draw(90, 160, 0)
     with Engine.open(folder) as engine, Engine.open(built_repository / "tiny" / "1") as source:
         assert engine.images is engine.session
