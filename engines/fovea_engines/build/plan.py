@@ -16,7 +16,7 @@ from fovea_engines.backends.registry import (
     available_backends,
 )
 from fovea_engines.build.calibration.ranges import Method
-from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.build.precision.encoding import Encoding, WeightBits
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.digest import json_sha256
@@ -166,6 +166,11 @@ class BuildPlan:
         return (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (self.tensorrt is not None)]
 
     @property
+    def weight_bits(self) -> WeightBits:
+        """Of the weights of INT8 layers that are served."""
+        return self.encodings[0].weight_bits
+
+    @property
     def check_images(self) -> Path | None:
         """Folder of images that engines are compared on; None: those that ship with Fovea."""
         if self.images is None and self.calibration is not None and self.calibration.is_dir():
@@ -184,6 +189,7 @@ class BuildPlan:
         labels: Sequence[str] | None,
         family: str | None,
         measured_on: Sequence[str | None],
+        weight_bits: WeightBits = 8,
     ) -> str:
         """Sha256 over everything the engine follows from; equal keys build equal engines.
 
@@ -193,7 +199,10 @@ class BuildPlan:
             labels: of the model, wherever they are from.
             family: of its head, likewise.
             measured_on: digests of the calibration images and of the labelled ones.
+            weight_bits: of INT8 weights; 8 where there are none.
         """
+        # Engines with 8 bits keep the keys of before there were any with 7.
+        narrow = {} if weight_bits == 8 else {"weight_bits": weight_bits}
         return json_sha256(
             {
                 "format": BUILD_FORMAT,
@@ -211,6 +220,7 @@ class BuildPlan:
                 ],
                 "builder": self.building and [str(self.building), target(self.building)],
                 "measured_on": measured_on,
+                **narrow,
             }
         )
 
