@@ -78,6 +78,7 @@ def assemble(
         judge=judge,
         builder=plan.building,
         gpu=None if plan.building is None or plan.building.capabilities else gpu,
+        weight_bits=plan.weight_bits if precision == "int8" else 8,
     )
     return Engine(card, session)
 

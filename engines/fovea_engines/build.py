@@ -86,6 +86,7 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         prepared.labels,
         prepared.head.family,
         _seen(plan, prepared, dataset),
+        plan.weight_bits if plan.precision == "int8" or prepared.quantised else 8,
     )
     known = repository.find(plan.name, key)
     # A file for TensorRT is written anew wherever it is wanted; twin versions are not published.

@@ -11,8 +11,11 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fovea_engines.backends.base import TensorSpec
+from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.cuda.gpu import Gpu
+from fovea_engines.device import int8_saturates
 from fovea_engines.figures import Accuracy, Agreement, Calibration
+from fovea_engines.precision.encoding import WeightBits
 from fovea_engines.tensorrt.options import BuilderOptions
 from fovea_engines.writing import write_file
 from fovea_preprocess.errors import InvalidModel, NotFound
@@ -60,6 +63,7 @@ class EngineCard:
         builder: how a TensorRT engine was built; None for others.
         gpu: the one that a TensorRT engine was built for; None where it was for the compute
             capabilities that `builder` names, and for other backends.
+        weight_bits: of INT8 weights: 7 where it was built for CPUs that saturate with 8.
         refused: why it was not published; None in every card of a repository's versions.
         build_seconds: seconds by phase of the build.
         metadata: the source model's `metadata_props`.
@@ -92,7 +96,14 @@ class EngineCard:
     judge: str | None = None
     builder: BuilderOptions | None = None
     gpu: Gpu | None = None
+    weight_bits: WeightBits = 8
     refused: str | None = None
+
+    @property
+    def saturates_here(self) -> bool:
+        """Whether the sums of its INT8 layers overflow on this CPU."""
+        wide = self.precision == "int8" and self.weight_bits == 8
+        return wide and self.backend not in TENSORRT_BACKENDS and int8_saturates()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""

@@ -34,6 +34,8 @@ class Judge:
         )
         options = ort.SessionOptions()
         options.log_severity_level = 3
+        # Q/DQ computed as it is written: fused, it overflows on CPUs without VNNI.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
         try:
             self._session = ort.InferenceSession(model, options, ["CPUExecutionProvider"])
         except self._refusals as error:

@@ -18,7 +18,7 @@ from fovea_engines.backends.registry import (
 from fovea_engines.calibration.ranges import Method
 from fovea_engines.card import Precision
 from fovea_engines.digest import json_sha256
-from fovea_engines.precision.encoding import Encoding
+from fovea_engines.precision.encoding import Encoding, WeightBits
 from fovea_engines.repository import check_name
 from fovea_engines.samples import picture_files
 from fovea_engines.tensorrt.options import BuilderOptions, target
@@ -167,6 +167,11 @@ class BuildPlan:
         return (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (self.tensorrt is not None)]
 
     @property
+    def weight_bits(self) -> WeightBits:
+        """Of the weights of INT8 layers that are served."""
+        return self.encodings[0].weight_bits
+
+    @property
     def pictures(self) -> Path | None:
         """Folder of images that engines are compared on; None: those that ship with Fovea."""
         if self.images is None and self.calibration is not None and self.calibration.is_dir():
@@ -185,6 +190,7 @@ class BuildPlan:
         labels: Sequence[str] | None,
         family: str | None,
         measured_on: Sequence[str | None],
+        weight_bits: WeightBits = 8,
     ) -> str:
         """Sha256 over everything the engine follows from; equal keys build equal engines.
 
@@ -194,7 +200,10 @@ class BuildPlan:
             labels: of the model, wherever they are from.
             family: of its head, likewise.
             measured_on: digests of the calibration pictures and of the labelled ones.
+            weight_bits: of INT8 weights; 8 where there are none.
         """
+        # Engines with 8 bits keep the keys of before there were any with 7.
+        narrow = {} if weight_bits == 8 else {"weight_bits": weight_bits}
         return json_sha256(
             {
                 "format": BUILD_FORMAT,
@@ -212,6 +221,7 @@ class BuildPlan:
                 ],
                 "builder": self.building and [str(self.building), target(self.building)],
                 "measured_on": measured_on,
+                **narrow,
             }
         )
 

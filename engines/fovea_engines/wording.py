@@ -37,10 +37,11 @@ def checked_text(card: EngineCard) -> str:
 def calibration_text(card: EngineCard) -> str | None:
     """Where the ranges of an INT8 engine come from; None for other engines."""
     found = card.calibration
+    bits = "" if card.weight_bits == 8 else "; weights in 7 bits, for CPUs without VNNI"
     if found is None:
-        return "scales of the model's exporter" if card.precision == "int8" else None
+        return f"scales of the model's exporter{bits}" if card.precision == "int8" else None
     reused = ", measured for an earlier build" if found.reused else ""
-    return f"{found.method} of {counted(found.images, 'picture')}{reused}; {_layers(found)}"
+    return f"{found.method} of {counted(found.images, 'picture')}{reused}; {_layers(found)}{bits}"
 
 
 def agreement_text(found: Agreement, precision: Precision) -> str:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.device import int8_saturates
+
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20
+
+
+WeightBits = Literal[7, 8]
 
 
 class Encoding(StrEnum):
@@ -23,6 +28,11 @@ class Encoding(StrEnum):
 
     SIGNED = "signed"
     UNSIGNED = "unsigned"
+
+    @property
+    def weight_bits(self) -> WeightBits:
+        """Of the weights beside such activations: 7 where this CPU's sums overflow with 8."""
+        return 7 if self is Encoding.UNSIGNED and int8_saturates() else 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +57,22 @@ class Steps:
         return cls(scale, np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8))
 
 
-def encode_weight(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def encode_weight(
+    weight: NDArray[np.float32], bits: WeightBits = 8
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Symmetric steps per output channel.
 
     Args:
         weight: float32 [out, in, ...].
+        bits: 8, or 7 for CPUs that add two products in 16 bits: 2 * 255 * 63 fits them.
 
     Returns:
-        int8 of the same shape, -127 to 127, and the scales, float32 [out].
+        int8 of the same shape, -127 to 127 (7 bits: -63 to 63), and the scales, float32 [out].
     """
-    scale = _half_exact(np.abs(weight).reshape(len(weight), -1).max(axis=1) / 127)
+    top = 2 ** (bits - 1) - 1
+    scale = _half_exact(np.abs(weight).reshape(len(weight), -1).max(axis=1) / top)
     steps = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1)))
-    return np.clip(steps, -127, 127).astype(np.int8), scale
+    return np.clip(steps, -top, top).astype(np.int8), scale
 
 
 def _half_exact(scale: Any) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fovea_engines.calibration.ranges import Ranges
 from fovea_engines.graph.wiring import Wiring, is_depthwise, rebuild
-from fovea_engines.precision.encoding import Encoding, Steps, encode_weight
+from fovea_engines.precision.encoding import Encoding, Steps, WeightBits, encode_weight
 
 if TYPE_CHECKING:
     import onnx
@@ -72,7 +72,7 @@ def _nodes(
             yield from _activation(model, value.name, ranges, encoding, takers[value.name])
     for node in wiring.nodes:
         if node.name in chosen:
-            yield _weight(model, node, wiring.constants[node.input[1]])
+            yield _weight(model, node, wiring.constants[node.input[1]], encoding.weight_bits)
         yield node
         for output in node.output:
             if output in takers:
@@ -102,7 +102,7 @@ def _activation(
 
 
 def _weight(
-    model: onnx.ModelProto, layer: onnx.NodeProto, weight: onnx.TensorProto
+    model: onnx.ModelProto, layer: onnx.NodeProto, weight: onnx.TensorProto, bits: WeightBits
 ) -> onnx.NodeProto:
     """Put a layer's weights into int8, and give the node that brings them back."""
     from onnx.helper import make_node
@@ -110,7 +110,7 @@ def _weight(
 
     # By the layer's name: two layers may share one tensor.
     stem = f"{layer.name}/weight"
-    integers, scale = encode_weight(to_array(weight))
+    integers, scale = encode_weight(to_array(weight), bits)
     model.graph.initializer.append(from_array(integers, f"{stem}/quantised"))
     model.graph.initializer.append(from_array(scale, f"{stem}/scale"))
     layer.input[1] = f"{stem}/dequantised"

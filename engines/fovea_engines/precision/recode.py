@@ -8,6 +8,7 @@ import numpy as np
 
 from fovea_engines.graph.wiring import Wiring, rebuild
 from fovea_engines.precision.encoding import Encoding
+from fovea_engines.precision.narrow import narrow_weights
 from fovea_preprocess.errors import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
     """A copy of a quantised model with its activations in an encoding.
 
     int8 around 0 and uint8 around 128 stand for the same values, step for step, so nothing is
-    rounded. What is neither stays as it is: it has no counterpart.
+    rounded. What is neither stays as it is: it has no counterpart. Weights are halved where this
+    CPU needs 7 bits.
 
     Args:
         model: with Q/DQ pairs.
@@ -67,6 +69,8 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
             del node.input[2:]
             node.input.append(name)
     rebuild(recoded, iter(wiring.nodes))
+    if encoding.weight_bits == 7:
+        narrow_weights(recoded)
     return recoded
 
 

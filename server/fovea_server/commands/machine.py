@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import BackendInfo, available_backends
-from fovea_engines.device import processor_name
+from fovea_engines.device import cpu_flags, processor_name
 
 # Name for people -> the flag in /proc/cpuinfo.
 _CPU_FEATURES = {
@@ -112,11 +112,7 @@ def look(root: Path = Path("/")) -> Machine:
 
 def cpu_features(root: Path) -> tuple[str, ...] | None:
     """Instruction sets named in proc/cpuinfo; None where it lists no flags (not x86)."""
-    try:
-        lines = (root / "proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    flags = next((line.partition(":")[2].split() for line in lines if line[:5] == "flags"), None)
+    flags = cpu_flags(root)
     if flags is None:
         return None
     return tuple(name for name, flag in _CPU_FEATURES.items() if flag in flags)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.cuda.gpu import gpu_here
+from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
 from fovea_engines.plain import PlainChoice
 from fovea_engines.plan import MAX_BATCH
@@ -17,6 +19,8 @@ from fovea_server.models.inside import inside
 from fovea_server.pictures.pipeline import Pipeline
 from fovea_server.settings import Settings
 from fovea_server.statistics import ModelStatistics
+
+log = logging.getLogger(__name__)
 
 
 def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> Engine:
@@ -36,6 +40,13 @@ def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> Engine
     except BaseException:
         engine.close()
         raise
+    if engine.card.saturates_here:
+        log.warning(
+            "model %s has INT8 weights of 8 bits, and this CPU (%s, without VNNI) overflows with "
+            "them, so its results are wrong: build it again on this machine, which takes 7 bits",
+            engine.card.name,
+            processor_name(),
+        )
     return engine
 
 
