@@ -43,6 +43,12 @@ def zero_points(model: onnx.ModelProto) -> Counter:
     return Counter((values[n.input[2]].dtype.name, int(values[n.input[2]])) for n in pairs)
 
 
+@pytest.fixture
+def eight_bits(monkeypatch):
+    """As on a CPU that adds products in 32 bits."""
+    monkeypatch.setattr("fovea_engines.precision.encoding.int8_saturates", lambda: False)
+
+
 @pytest.fixture(scope="module")
 def trained(shared, tmp_path_factory):
     """YOLOv5n with 53 of its 60 layers in int8."""
@@ -82,6 +88,7 @@ def test_normalising_folds_no_quantised_weight(trained):
     assert before["QuantizeLinear"] > 53
 
 
+@pytest.mark.usefixtures("eight_bits")
 def test_both_encodings_compute_what_the_exporter_meant(shared, trained):
     row = bus(shared, "yolov5n")
     [want] = run(onnx.load(trained), row)
@@ -127,7 +134,8 @@ def test_it_is_built_as_it_is_and_serves_the_same(shared, trained, tmp_path):
         have = engine.session.infer({"images": row})["output0"]
     [want] = run(onnx.load(trained), row)
     # OpenVINO computes the file itself, with its signed activations, .1 off.
-    assert error(have, want) < 0.02
+    # In 7 bits, weights are rounded again: that alone is .021.
+    assert error(have, want) < (0.02 if card.weight_bits == 8 else 0.025)
 
 
 def test_it_is_not_brought_to_float16(trained, tmp_path):
@@ -200,6 +208,7 @@ def test_a_pair_without_a_constant_zero_point_is_refused(tmp_path, zero):
         recode(model, Encoding.UNSIGNED)
 
 
+@pytest.mark.usefixtures("eight_bits")
 @pytest.mark.parametrize("encoding", Encoding)
 def test_what_fovea_wrote_itself_can_be_read_again(shared, encoding):
     """Its signed file is a quantised model like any other."""

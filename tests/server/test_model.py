@@ -1,6 +1,7 @@
 """A model version that cannot be served says why."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,23 @@ def loaded(folder: Path) -> ServedModel:
     model = ServedModel("digits", 1, folder, Settings(), config, nobody)
     model.load()
     return model
+
+
+@pytest.mark.parametrize("bits", [7, 8])
+def test_an_engine_that_overflows_on_this_cpu_is_served_with_a_warning(
+    folder, tmp_path, bits, caplog, monkeypatch
+):
+    monkeypatch.setattr("fovea_engines.card.int8_saturates", lambda: True)
+    copy = shutil.copytree(folder.parent, tmp_path / "digits") / "1"
+    path = copy / "card.json"
+    changed = {"precision": "int8", "weight_bits": bits}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    model = loaded(copy)
+    assert model.state is State.READY
+    model.close(1)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == (bits == 8)
+    assert all("overflows" in text and "build it again on this machine" in text for text in said)
 
 
 @pytest.mark.parametrize("max_batch", [10**9, 1025, 0, -1])

@@ -14,7 +14,6 @@ from fovea_engines.device import int8_saturates
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20
 
-
 WeightBits = Literal[7, 8]
 
 

@@ -71,8 +71,9 @@ def _steps(wiring: Wiring, node: onnx.NodeProto) -> NDArray[np.float32] | None:
     real, scale = (_constant(wiring, name) for name in source.input[:2])
     if real is None or scale is None or scale.ndim > 1:
         return None
-    steps: NDArray[np.float32] = (real / scale.reshape(_along(node, scale, real.ndim))).astype("f4")
-    return steps.clip(-128, 127)
+    exact = real / scale.reshape(_along(node, scale, real.ndim))
+    clipped: NDArray[np.float32] = np.clip(exact, -128, 127).astype(np.float32)
+    return clipped
 
 
 def _along(node: onnx.NodeProto, scale: NDArray[Any], dimensions: int) -> list[int]:
