@@ -84,19 +84,21 @@ def test_refused_requests_are_warned_of_once_and_counted_at_the_end(demo_reposit
     assert "--max-held-mb" in warned[1]
 
 
-def test_a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end(demo_repository, tmp_path):
+def test_a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end(tmp_path):
     ours, its = os.pipe()
     fcntl.fcntl(its, fcntl.F_SETPIPE_SZ, 4096)
-    # Little may be held, so that predictions are refused, which the event loop warns of.
-    flags = ("--max-held-mb=0.001", "--exit-timeout-secs=3")
-    server = start_server(demo_repository, tmp_path, flags, stderr=its)
+    # A model that is not ready: the event loop itself warns of requests for it.
+    file = tmp_path / "repository" / "broken" / "1" / "model.onnx"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"no model")
+    repository = tmp_path / "repository"
+    server = start_server(repository, tmp_path, ["--exit-timeout-secs=3"], wait=False, stderr=its)
     os.close(its)
     try:
         with httpx.Client(base_url=server.url, timeout=30) as client:
             for _ in range(100):
                 assert client.get(f"/v2/models/{'n' * 200}").status_code == 404
-            refused = client.post("/v2/models/digits/infer", content=bytes(5000))
-            assert refused.status_code == 503
+            assert client.post("/v1/models/broken/predict", content=b"x").status_code == 503
             assert client.get("/v2/health/live").status_code == 200
         assert server.stop() == 0
     finally:
