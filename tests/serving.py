@@ -48,7 +48,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def start_server(
-    repository: Path, folder: Path, flags: Sequence[str] = (), *, wait: bool = True
+    repository: Path,
+    folder: Path,
+    flags: Sequence[str] = (),
+    *,
+    wait: bool = True,
+    stderr: int | None = None,
 ) -> RunningServer:
     """Serve a repository; returns when it is ready, or without `wait` when it is alive.
 
@@ -57,6 +62,7 @@ def start_server(
         folder: where the log goes.
         flags: of `fovea serve`, beside the repository and the ports.
         wait: for readiness.
+        stderr: a descriptor where the log goes instead.
     """
     port, grpc_port, metrics_port = free_ports(3)
     log = folder / f"serve-{port}.log"
@@ -65,7 +71,7 @@ def start_server(
     with log.open("w") as stream:
         process = subprocess.Popen(
             [*command, *(f"{flag}={number}" for flag, number in ports.items()), *flags],
-            stderr=stream,
+            stderr=stream if stderr is None else stderr,
             text=True,
         )
     scheme = "https" if any(flag.startswith("--http-server-cert") for flag in flags) else "http"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -20,6 +21,18 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # uvicorn repeats the message in colour; the others are Fovea's own fields.
 _LEFT_OUT = _STANDARD | {"color_message", "time", "level", "logger"}
+_LONGEST_MESSAGE = 8192
+# A name that a client gave must not begin a line of its own, nor steer a terminal.
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def cut(text: str, length: int) -> str:
+    """No more than the beginning of a long text."""
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def _escaped(text: str) -> str:
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class LineFormatter(logging.Formatter):
@@ -41,10 +54,11 @@ class LineFormatter(logging.Formatter):
         return self._chosen() == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record; in text, a traceback follows it."""
+        """The line of a record; in text, a traceback follows it, indented."""
         # The operator chose Fovea, and need not know which HTTP server is inside.
         name = "fovea_server.http" if record.name.startswith("uvicorn") else record.name
-        message = record.getMessage()
+        # uvicorn ends some with a line break.
+        message = cut(record.getMessage().rstrip("\n"), _LONGEST_MESSAGE)
         exception = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         fields = {k: v for k, v in vars(record).items() if k not in _LEFT_OUT}
         if request_id := fields.get("id") or REQUEST_ID.get():
@@ -54,8 +68,9 @@ class LineFormatter(logging.Formatter):
                 fields["exception"] = exception
             return self.json_line(record.created, record.levelname, name, message, fields)
         text = f"{message} id={request_id}" if request_id else message
-        line = self.text_line(record.created, record.levelname, name, text)
-        return f"{line}\n{exception}" if exception else line
+        line = self.text_line(record.created, record.levelname, name, _escaped(text))
+        below = exception.split("\n") if exception else ()
+        return "\n  ".join((line, *map(_escaped, below)))
 
     def text_line(self, created: float, level: str, logger: str, message: str) -> str:
         """A line for people."""
@@ -80,14 +95,13 @@ class LineFormatter(logging.Formatter):
 
     def _time(self, created: float) -> str:
         chosen, second = self._chosen(), int(created)
-        if self._second[:2] != (second, chosen):
+        latest, as_chosen, text = self._second
+        if latest != second or as_chosen != chosen:
             if chosen == "default":
                 text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
             else:
                 text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._second = (second, chosen, text)
-        else:
-            text = self._second[2]
         if chosen == "ISO8601":
             return f"{text}Z"
         milliseconds = int(1e3 * (created - second))

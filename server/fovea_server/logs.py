@@ -6,15 +6,96 @@ Which severities, and how, can change while the server runs (the logging extensi
 from __future__ import annotations
 
 import logging
+import os
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.log_lines import LineFormatter, LogFormat
 
 _PACKAGES = ("fovea_server", "fovea_engines", "fovea_preprocess")
 _SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
+log = logging.getLogger(__name__)
+
+_STDERR = 2
+# Lines are written together: one by one they would cost several times as much.
+_INTERVAL_S = 0.05
+_RETRY_S = 1.0
+# Bytes of lines that wait while the log is not read; further lines are dropped, and counted.
+_MOST_WAITING = 8 << 20
+# How long the end of the process waits for the log.
+_PATIENCE_S = 2.0
+
+
+class _Writer:
+    """Writes lines in a thread of its own, so that nobody else waits for a log that is not read.
+
+    The thread is a daemon, and writes to the descriptor itself: no lock is held meanwhile that
+    the interpreter needs for its exit.
+
+    Args:
+        file: where they go; None for stderr.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._descriptor = _STDERR if file is None else os.open(file, flags, 0o666)
+        self._file = file
+        self._waiting: list[bytes] = []
+        self._held = self._dropped = 0
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="log", daemon=True).start()
+
+    def write(self, text: str) -> None:
+        """Take lines; never blocks."""
+        lines = text.encode(errors="backslashreplace")
+        with self._changed:
+            if self._held + len(lines) > _MOST_WAITING:
+                self._dropped += 1
+                return
+            self._held += len(lines)
+            self._waiting.append(lines)
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until all is written, but not for ever."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._held or self._dropped), _PATIENCE_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                batch, self._waiting = b"".join(self._waiting), []
+            self._write_out(batch)
+            with self._changed:
+                self._held -= len(batch)
+                dropped = self._dropped
+                self._changed.notify_all()
+            if dropped:
+                log.warning("%d lines were dropped, as the log was not written in time", dropped)
+                with self._changed:
+                    self._dropped -= dropped
+                    self._changed.notify_all()
+            time.sleep(_INTERVAL_S)
+
+    def _write_out(self, batch: bytes) -> None:
+        rest, told = memoryview(batch), self._file is None
+        while rest:
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except OSError as error:
+                if not told:
+                    told = True
+                    reason = f"the log cannot be written to {self._file}: {error.strerror}"
+                    with suppress(OSError):
+                        os.write(_STDERR, f"{reason}; it is tried every second\n".encode())
+                time.sleep(_RETRY_S)
 
 
 class ServerLog(logging.Filter):
@@ -35,7 +116,8 @@ class ServerLog(logging.Filter):
         self.verbose = 0
         self.format: LogFormat = "default"
         self.lines = LineFormatter(lambda: self.format)
-        self._handler: logging.StreamHandler[Any] | None = None
+        self._handler: logging.Handler | None = None
+        self._writer: _Writer | None = None
 
     def open(self, file: Path | None) -> None:
         """Tell everything there from now on.
@@ -44,11 +126,10 @@ class ServerLog(logging.Filter):
             InvalidOption: the file cannot be written.
         """
         try:
-            handler: logging.StreamHandler[Any] = (
-                logging.StreamHandler() if file is None else logging.FileHandler(file)
-            )
+            self._writer = _Writer(file)
         except OSError as error:
             raise InvalidOption(f"the log cannot be written to {file}: {error}") from error
+        handler = logging.StreamHandler(self._writer)
         handler.setFormatter(self.lines)
         handler.addFilter(self)
         root = logging.getLogger()
@@ -66,15 +147,14 @@ class ServerLog(logging.Filter):
             logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)
 
     def write(self, text: str) -> None:
-        """Write formatted lines; blocks while stderr is a full pipe."""
-        handler = self._handler
-        if handler is None:
-            return
-        assert handler.lock is not None, "only a handler after fork has none"
-        # A full disk must not stop the server.
-        with handler.lock, suppress(OSError, ValueError):
-            handler.stream.write(text)
-            handler.flush()
+        """Write formatted lines, after the records that were logged before."""
+        if self._writer is not None:
+            self._writer.write(text)
+
+    def close(self) -> None:
+        """Wait until all is written, but not long where nobody reads it."""
+        if self._writer is not None:
+            self._writer.wait()
 
     def takes(self, logger: logging.Logger, level: int) -> bool:
         """Whether a record of this logger would be logged; `level` is INFO or DEBUG."""

@@ -87,7 +87,7 @@ class Server(uvicorn.Server):
         await asyncio.gather(super().shutdown(sockets), self._stop_others(timeout_s))
         await asyncio.to_thread(self._service.plane.registry.close)
         self._service.cuda_shared_memory.close()
-        await self._service.traffic.close()
+        self._service.traffic.close()
         log.info("stopped")
 
     async def _stop_others(self, grace_s: float) -> None:

@@ -110,6 +110,30 @@ def test_probes_and_scrapes_are_logged_at_debug(demo_repository, serve):
     ]
 
 
+def test_only_whole_segments_of_a_path_make_a_probe(demo_repository, serve):
+    server = serve(demo_repository, "--log-verbose=1", "--log-format=json")
+    paths = {"/v1/health/live": "DEBUG", "/v1/healthfoo": "INFO", "/metricsfoo": "INFO"}
+    for path in paths:
+        httpx.get(server.url + path)
+    assert server.stop() == 0
+    told = {record["path"]: record["level"] for record in logged(server)}
+    assert {path: told[path] for path in paths} == paths
+
+
+def test_long_names_are_cut(demo_repository, serve):
+    server = serve(demo_repository, "--log-format=json")
+    for path in ("/v1/", "/v2/models/"):
+        httpx.get(server.url + path + "p" * 60_000)
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        size = b"\x80\x80\x40"  # 1 MiB, as protobuf writes it
+        assert call(channel, f"{METHOD}ModelInfer", b"\n" + size + b"m" * 2**20)[0] == "NOT_FOUND"
+    assert server.stop() == 0
+    *http, rpc = logged(server)
+    assert [record["path"][-4:] for record in http] == ["p..."] * 2
+    assert rpc["model"] == "m" * 1024 + "..."
+    assert max(map(len, server.log.read_text().splitlines())) < 5000
+
+
 def test_the_text_has_the_same_and_can_be_switched_off(demo_repository, serve):
     server = serve(demo_repository)
     httpx.get(f"{server.url}/v2/models/digits?x=%0Ay", headers={"X-Request-Id": "abc"})
@@ -134,6 +158,8 @@ def test_an_id_is_taken_where_it_is_sane(demo_server, path):
     for other in (b"", b"x" * 129, b"two words", b"t\tb", b"\xe9", "ü".encode()):
         assert FRESH.fullmatch(answered(other))
     assert answered(b"") != answered(b"")
+    twice = [("X-Request-Id", "first"), ("X-Request-Id", "last")]
+    assert httpx.get(demo_server.url + path, headers=twice).headers["x-request-id"] == "last"
 
 
 def test_every_refusal_has_an_id(demo_server, serve, demo_repository):

@@ -1,7 +1,11 @@
 """What an operator reads: no lines but Fovea's own, and a warning while requests are refused."""
 
+import fcntl
+import os
 import re
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tests.certificates import make_pair
+from tests.serving import start_server
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \S+ (DEBUG|INFO|WARNING|ERROR) +fovea_[\w.]+: .")
 
@@ -77,3 +82,45 @@ def test_refused_requests_are_warned_of_once_and_counted_at_the_end(demo_reposit
     assert "1 request refused in the last minute: 1 queue_full of model 'digits'" in warned[0]
     assert "7 requests refused in the last minute: 7 queue_full of model 'digits'" in warned[1]
     assert "--max-held-mb" in warned[1]
+
+
+def test_a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end(tmp_path):
+    ours, its = os.pipe()
+    fcntl.fcntl(its, fcntl.F_SETPIPE_SZ, 4096)
+    # A model that is not ready: the event loop itself warns of requests for it.
+    file = tmp_path / "repository" / "broken" / "1" / "model.onnx"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"no model")
+    repository = tmp_path / "repository"
+    server = start_server(repository, tmp_path, ["--exit-timeout-secs=3"], wait=False, stderr=its)
+    os.close(its)
+    try:
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            for _ in range(100):
+                assert client.get(f"/v2/models/{'n' * 200}").status_code == 404
+            assert client.post("/v1/models/broken/predict", content=b"x").status_code == 503
+            assert client.get("/v2/health/live").status_code == 200
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+        server.process.wait()
+        os.close(ours)
+
+
+def test_a_full_disk_is_told_once(demo_repository, serve):
+    server = serve(demo_repository, "--log-file=/dev/full")
+    for _ in range(3):
+        httpx.get(f"{server.url}/v2/models/nobody")
+        time.sleep(0.1)
+    assert server.stop() == 0
+    (told,) = server.log.read_text().splitlines()
+    assert told.startswith("the log cannot be written to /dev/full: No space left on device; ")
+
+
+def test_a_start_that_fails_shows_what_was_logged_before_its_error(tmp_path):
+    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", tmp_path / "nowhere"]
+    environment = os.environ | {"FOVEA_NONSENSE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    warned, error = done.stderr.splitlines()
+    assert "FOVEA_NONSENSE" in warned
+    assert error.startswith("error: ")

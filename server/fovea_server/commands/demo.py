@@ -35,7 +35,7 @@ def demo(
     from fovea_server.commands.serve import read_settings
     from fovea_server.dataplane.service import Service
     from fovea_server.listen import bind
-    from fovea_server.logs import set_up_logging
+    from fovea_server.logs import SERVER_LOG, set_up_logging
     from fovea_server.models.registry import Registry
     from fovea_server.serve import make_server
 
@@ -62,7 +62,7 @@ def demo(
             server.should_exit = True
 
     threading.Thread(target=ask, daemon=True).start()
-    with closing(registry):
+    with closing(SERVER_LOG), closing(registry):
         server.run([listener])
 
 

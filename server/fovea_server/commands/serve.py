@@ -79,19 +79,26 @@ def serve(
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """
     from fovea_server.commands.variables import warn_of_unknown_variables
-    from fovea_server.dataplane.service import Service
     from fovea_server.extensions.log_settings import LogSettings
-    from fovea_server.listen import bind_all
     from fovea_server.logs import SERVER_LOG, set_up_logging
-    from fovea_server.models.registry import Registry
-    from fovea_server.tls import check_grpc_files, https_files
 
     settings = read_settings(repository, given)
     set_up_logging(settings.log_level, file=settings.log_file, verbose=settings.log_verbose)
     switches = {name: getattr(settings, name) for name in ("log_info", "log_warning", "log_error")}
     off = {name: on for name, on in switches.items() if not on}
     LogSettings(SERVER_LOG).update({"log_format": settings.log_format, **off})
-    warn_of_unknown_variables()
+    # However it ends: what was logged is read before the error that ends the program.
+    with closing(SERVER_LOG):
+        warn_of_unknown_variables()
+        _serve(settings)
+
+
+def _serve(settings: Settings) -> None:
+    from fovea_server.dataplane.service import Service
+    from fovea_server.listen import bind_all
+    from fovea_server.models.registry import Registry
+    from fovea_server.tls import check_grpc_files, https_files
+
     registry = Registry(settings)
     listeners = bind_all(settings)
     # What can be wrong with the settings is told before any model is loaded.

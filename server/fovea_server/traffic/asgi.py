@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADER = HEADER.encode()
-_PROBES = ("/v1/health", "/v2/health", "/metrics")
+_PROBES = ("/v1/health/", "/metrics/")
 
 
 class WithTraffic:
@@ -35,7 +35,7 @@ class WithTraffic:
             await self._app(scope, receive, send)
             return
         began = time.monotonic()
-        given = next((value for name, value in scope["headers"] if name == _HEADER), None)
+        given = dict(scope["headers"]).get(_HEADER)
         own_id = request_id(None if given is None else given.decode("latin-1"))
         REQUEST_ID.set(own_id)
         # 499 is what proxies log where the client went away before there was an answer.
@@ -64,5 +64,5 @@ class WithTraffic:
                 text, method = target.decode("latin-1"), scope["method"]
                 access_log.add(
                     Access(client, method, text, model, status, size, began, own_id),
-                    probe=path.startswith(_PROBES),
+                    probe=f"{path}/".startswith(_PROBES),
                 )

@@ -47,8 +47,6 @@ class Traffic:
         if error is not None:
             self._refusals.add(model if model in self._models else "", error)
 
-    async def close(self) -> None:
-        """Write what is still to be logged."""
+    def close(self) -> None:
+        """Log what is still to be logged."""
         self._refusals.close()
-        if self.access_log is not None:
-            await self.access_log.close()

@@ -56,6 +56,7 @@ def told(log, tmp_path):
         for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
             logger.log(level, "it is %s", logging.getLevelName(level))
         logger.critical("it is CRITICAL")
+        log.close()
         return file.read_text().removeprefix(before)
 
     return tell
@@ -134,6 +135,33 @@ def test_records_carry_the_id_of_the_request(settings, told, log):
     lines = log.file.read_text().splitlines()
     assert all(line.endswith(" id=abc") for line in lines[:4])
     assert [json.loads(line).get("id") for line in lines[4:]] == ["abc"] * 4 + [None] * 4
+
+
+def test_no_name_of_a_client_begins_a_line_or_steers_a_terminal(log, tmp_path):
+    set_up_logging("info", file=tmp_path / "server.log")
+    logger = logging.getLogger("fovea_server.test")
+    name = "x\n2026-01-01 FORGED\r\x1b[2J\x85\u2028y"
+    logger.warning("model %s", name)
+    try:
+        raise ValueError(name)
+    except ValueError:
+        logger.exception("failed")
+    log.close()
+    first, second, *traceback = (tmp_path / "server.log").read_text().splitlines()
+    assert first.endswith(r"model x\n2026-01-01 FORGED\r\x1b[2J\x85\u2028y")
+    assert second.endswith("fovea_server.test: failed")
+    assert traceback[0] == "  Traceback (most recent call last):"
+    assert traceback[-1] == r"  2026-01-01 FORGED\r\x1b[2J\x85\u2028y"
+    assert all(line.startswith("  ") for line in traceback)
+
+
+def test_a_long_message_is_cut(log, tmp_path):
+    set_up_logging("info", file=tmp_path / "server.log")
+    logging.getLogger("fovea_server.test").warning("model %s", "x" * 1_000_000)
+    log.close()
+    line = (tmp_path / "server.log").read_text()
+    assert len(line) < 10_000
+    assert line.endswith("x...\n")
 
 
 def test_none_and_what_is_unknown_change_nothing(settings):

@@ -1,0 +1,21 @@
+"""How many histograms of requests there can be."""
+
+from fovea_server.statistics import durations
+from fovea_server.statistics.durations import Durations
+from fovea_server.statistics.family import render
+
+
+class Everything:
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def test_models_that_come_and_go_leave_no_endless_histograms(monkeypatch):
+    monkeypatch.setattr(durations, "_MOST_HISTOGRAMS", 10)
+    measured = Durations(Everything())
+    for number in range(100):
+        measured.observe(f"model-{number}", 200, 0.1)
+    text = render([measured.family()])
+    assert [f'model="model-{number}"' in text for number in range(100)] == [False] * 90 + [
+        True
+    ] * 10
