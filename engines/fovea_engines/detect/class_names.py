@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import InvalidRequest
+from fovea_preprocess.errors import InvalidOption
 
 # A message must not repeat a name of any length, nor look for names that resemble it.
 _SHOWN = 60
@@ -44,7 +44,7 @@ def class_or_id(word: int | str) -> int | str:
 
 
 def resolve_classes(
-    options: PredictOptions, labels: tuple[str, ...] | None, model: str
+    options: PredictOptions, labels: tuple[str, ...] | None, model: str, count: int | None = None
 ) -> PredictOptions:
     """The same options with the ids of every class in place of its name.
 
@@ -55,11 +55,19 @@ def resolve_classes(
         options: what a request asks for.
         labels: class names by id; None where the model has none.
         model: its name, for messages.
+        count: how many classes the model has; None where unknown.
 
     Raises:
-        InvalidRequest: a name is unknown or ambiguous, or the model has no labels.
+        InvalidOption: an id or a name is unknown, a name is ambiguous, or there are no labels.
     """
-    if options.classes is None or all(isinstance(each, int) for each in options.classes):
+    if options.classes is None:
+        return options
+    given = [each for each in options.classes if isinstance(each, int)]
+    if count is not None and max(given, default=0) >= count:
+        raise InvalidOption(
+            f"model '{model}' has no class {max(given)}; its class ids are 0 to {count - 1}"
+        )
+    if len(given) == len(options.classes):
         return options
     ids: dict[str, list[int]] = defaultdict(list)
     spellings: dict[str, set[str]] = defaultdict(set)
@@ -75,7 +83,7 @@ def resolve_classes(
         elif len(same := spellings.get(each.casefold(), ())) == 1:
             kept += ids[next(iter(same))]
         else:
-            raise InvalidRequest(f"model '{model}' has no {_advice(each, labels, sorted(same))}")
+            raise InvalidOption(f"model '{model}' has no {_advice(each, labels, sorted(same))}")
     return replace(options, classes=tuple(dict.fromkeys(kept)))
 
 
