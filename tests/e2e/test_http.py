@@ -118,9 +118,11 @@ def test_an_annotated_image_on_request(url, scene, kind):
         ("/v1/models/nobody/predict", 404, "not_found"),
         ("/v1/models/..%2F..%2Fetc/predict", 404, "not_found"),
         ("/v1/models/digits/versions/9/predict", 404, "not_found"),
-        ("/v1/models/digits/versions/0/predict", 422, "invalid_request"),
+        ("/v1/models/digits/versions/0/predict", 404, "not_found"),
+        ("/v1/models/digits/versions/x/predict", 404, "not_found"),
         ("/v1/models/digits/predict?conf=2", 422, "invalid_option"),
         ("/v1/models/digits/predict?speed=2", 422, "invalid_option"),
+        ("/v1/models/digits/predict?classes=sofa", 422, "invalid_option"),
         ("/v1/nowhere", 404, "not_found"),
     ],
 )
