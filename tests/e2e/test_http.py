@@ -149,6 +149,21 @@ def test_other_errors(url, scene):
     assert httpx.get(url).status_code == 405
 
 
+def test_curls_way_to_damage_an_image_is_told(url, scene):
+    curl = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert httpx.post(url, content=scene, headers=curl).status_code == 200
+    hint = "(with curl: --data-binary, not -d)"
+    without_line_ends = scene.replace(b"\r", b"").replace(b"\n", b"")
+    for body, headers, hinted in (
+        (without_line_ends, curl, True),
+        (without_line_ends, {}, False),
+        (scene[: len(scene) // 2], curl, False),
+    ):
+        answer = httpx.post(url, content=body, headers=headers)
+        assert answer.status_code == 400
+        assert (hint in answer.json()["error"]["message"]) == hinted
+
+
 def test_health(demo_server):
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/digits/ready"):
         assert httpx.get(demo_server.url + path).status_code == 200
