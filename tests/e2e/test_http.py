@@ -1,7 +1,9 @@
 """The HTTP surface as its users meet it."""
 
 import base64
+import gzip
 import io
+import zlib
 
 import httpx
 import numpy as np
@@ -141,12 +143,23 @@ def test_other_errors(url, scene):
     assert status(content=scene[:-2]) == (400, "invalid_image")
     assert status(json={"images": [{"url": "http://1.1.1.1/a"}]}) == (400, "fetch_refused")
     assert status(content=scene, headers={"Content-Encoding": "gzip"}) == (400, "invalid_request")
+    assert status(content=scene, headers={"Content-Encoding": "br"}) == (400, "invalid_request")
+    bomb = gzip.compress(bytes(65 << 20))
+    assert status(content=bomb, headers={"Content-Encoding": "gzip"}) == (413, "body_too_large")
     assert status(content=scene, headers={"X-Request-Timeout-Ms": "x"}) == (422, "invalid_option")
     assert status(content=scene, headers={"X-Request-Timeout-Ms": "0.01"}) == (
         504,
         "deadline_exceeded",
     )
     assert httpx.get(url).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
+def test_a_compressed_body_is_unpacked(url, scene, encoding, pack):
+    packed = httpx.post(url, content=pack(scene), headers={"Content-Encoding": encoding})
+    assert names(packed.json()) == names(httpx.post(url, content=scene).json())
 
 
 def test_curls_way_to_damage_an_image_is_told(url, scene):

@@ -83,11 +83,13 @@ def resolve_classes(
         elif len(same := spellings.get(each.casefold(), ())) == 1:
             kept += ids[next(iter(same))]
         else:
-            raise InvalidOption(f"model '{model}' has no {_advice(each, labels, sorted(same))}")
+            raise InvalidOption(
+                f"model '{model}' has no {_advice(each, labels, sorted(same), model)}"
+            )
     return replace(options, classes=tuple(dict.fromkeys(kept)))
 
 
-def _advice(name: str, labels: tuple[str, ...] | None, same: list[str]) -> str:
+def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: str) -> str:
     """What is wrong with a name, and what to write instead."""
     name = name[:_SHOWN]
     if not labels:
@@ -98,8 +100,10 @@ def _advice(name: str, labels: tuple[str, ...] | None, same: list[str]) -> str:
     folded = {label.casefold(): label for label in labels}
     if close := difflib.get_close_matches(name.casefold(), folded, n=3):
         return f"{told}; did you mean {_either([folded[each] for each in close])}?"
-    more = ", ..." if len(labels) > _LISTED else ""
-    return f"{told}; its classes are {', '.join(labels[:_LISTED])}{more}"
+    listed = f"{told}; its classes are {', '.join(labels[:_LISTED])}"
+    if len(labels) <= _LISTED:
+        return listed
+    return f"{listed}, ...; GET /v1/models/{model} lists all {len(labels)}"
 
 
 def _either(names: list[str]) -> str:

@@ -36,7 +36,12 @@ def test_ids_and_no_classes_need_no_labels():
         ("cat", None, "model 'm' has no labels, so it has no class 'cat': give class ids"),
         ("CAR", LABELS, "no class 'CAR' spelt like that; it has 'Car' or 'car'"),
         ("Persn", LABELS, "no class 'Persn'; did you mean 'person'"),
-        ("zebra", LABELS, "no class 'zebra'; its classes are person, car"),
+        ("zebra", LABELS, "no class 'zebra'; its classes are person, car, [^.]*$"),
+        (
+            "zebra",
+            ("a", "b") * 6,
+            r"classes are a, [ab, ]*, \.\.\.; GET /v1/models/m lists all 12$",
+        ),
     ],
 )
 def test_an_unusable_name_is_told_with_advice(name, labels, said):

@@ -27,7 +27,7 @@ _ERRORS = {
     408: "the body did not arrive in time",
     413: "the body or the image is over the limit",
     422: "an option is out of its range or not known; or a class is",
-    429: "too much is waiting; send again after `Retry-After` seconds",
+    429: "too much is accepted and not yet answered; send again after `Retry-After` seconds",
     503: "the server or the model is not ready, or the server is stopping",
     504: "no answer within X-Request-Timeout-Ms",
 }
