@@ -154,6 +154,11 @@ class Client:
                 f"{self._url} did not answer within {self._timeout:g} s"
             ) from error
         except httpx.RequestError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise ConnectionFailed(
+                    f"the certificate of {self._url} is not trusted ({error}): set SSL_CERT_FILE "
+                    "to the file of the certificate, PEM, or of the authority that signed it"
+                ) from error
             raise ConnectionFailed(
                 f"no answer from {self._url} ({error}): is a server running there? "
                 "`fovea serve` starts one"

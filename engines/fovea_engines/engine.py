@@ -35,6 +35,7 @@ class Engine(Closing):
         preprocessor: None when the model takes no images.
         head: None when the engine serves tensors only.
         labels: class names by id; None where unknown.
+        num_classes: None where unknown.
     """
 
     def __init__(self, card: EngineCard, session: Session) -> None:
@@ -44,9 +45,11 @@ class Engine(Closing):
         self.labels = card.labels
         self.preprocessor = None if card.preprocess is None else Preprocessor(card.preprocess)
         self.head = None
+        self.num_classes = None if card.labels is None else len(card.labels)
         if card.family is not None:
             recognition = recognise(card.inputs, card.outputs, card.metadata, card.family)
             self.head = open_head(recognition, card.inputs, card.outputs)
+            self.num_classes = recognition.num_classes or self.num_classes
 
     @classmethod
     def open(
@@ -90,9 +93,9 @@ class Engine(Closing):
         """The options with class ids in place of the names of this model's classes.
 
         Raises:
-            InvalidRequest: a name is not one of its labels.
+            InvalidOption: a name is not one of its labels, or an id is no class of it.
         """
-        return resolve_classes(options, self.labels, self.card.name)
+        return resolve_classes(options, self.labels, self.card.name, self.num_classes)
 
     def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
         """Find what is in one image.
@@ -106,7 +109,7 @@ class Engine(Closing):
 
         Raises:
             UnsupportedModel: the head is not known; use `session.infer`.
-            InvalidRequest: the options name a class that is not one of the labels.
+            InvalidOption: the options name a class that the model does not have.
         """
         if self.head is None or self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Where there is no clock to see, the longest without a line while a phase goes on.
+SILENCE_S = 5.0
+
 
 class Progress:
     """Times phases, in silence.
@@ -49,7 +52,7 @@ class Progress:
 
 
 class ConsoleProgress(Progress):
-    """Shows phases on stderr: a running clock on a terminal, else a line when one ends."""
+    """Shows phases on stderr: a running clock on a terminal, else a line now and then."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -57,6 +60,7 @@ class ConsoleProgress(Progress):
         super().__init__()
         self._console = Console(stderr=True)
         self._bar: Bar | None = None
+        self._said = perf_counter()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -73,11 +77,16 @@ class ConsoleProgress(Progress):
 
     def now(self, text: str) -> None:
         """Show it beside the clock, in place of what was there."""
-        if (bar := self._bar) is not None:
-            bar.update(bar.task_ids[-1], now=text)
+        if (bar := self._bar) is None:
+            return
+        task = bar.tasks[-1]
+        bar.update(task.id, now=text)
+        if not self._console.is_terminal and perf_counter() - self._said >= SILENCE_S:
+            self.note(f"{task.description} {text}")
 
     def note(self, text: str) -> None:
         """Print one line."""
+        self._said = perf_counter()
         self._console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager

@@ -28,6 +28,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from fovea_preprocess.errors import ImageTooLarge, InvalidImage
+from fovea_preprocess.foreign import description
 from fovea_preprocess.png import SIGNATURE, check_png
 from fovea_preprocess.size import size_text
 
@@ -167,10 +168,7 @@ def _open(data: bytes) -> ImageFile.ImageFile:
     for prefix, reader in _READERS.items():
         if data.startswith(prefix):
             return reader(io.BytesIO(data))
-    raise InvalidImage(
-        f"not an image in a known format (it begins with {data[:8]!r}): "
-        "send JPEG, PNG, WebP, BMP, TIFF or GIF"
-    )
+    raise InvalidImage(f"{description(data)}: send JPEG, PNG, WebP, BMP, TIFF or GIF")
 
 
 def _check_size(image: ImageFile.ImageFile, limits: ImageLimits) -> None:

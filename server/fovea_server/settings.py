@@ -170,7 +170,9 @@ class Settings(BaseSettings):
     max_images: int = Field(64, ge=1, description="most images in one request")
     body_timeout_s: float = Field(20.0, gt=0, description="time a body may take to arrive")
 
-    max_queue: int = Field(256, ge=1, description="most images waiting for one model")
+    max_queue: int = Field(
+        256, ge=1, description="most images of one model accepted and not yet answered"
+    )
     max_queue_delay_ms: float = Field(
         0.0,
         ge=0,

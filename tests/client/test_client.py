@@ -5,12 +5,15 @@ What the real server says to it is in tests/e2e.
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+from tests.certificates import make_pair
 
 from fovea_client import (
     Client,
@@ -183,6 +186,23 @@ def test_a_slow_answer_is_a_failed_connection(server: ScriptedServer) -> None:
     client = Client(server.url, timeout=0.1)
     with client, pytest.raises(ConnectionFailed, match=r"within 0\.1 s"):
         client.predict("digits", b"image")
+
+
+def test_a_certificate_that_is_not_trusted_is_told(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = make_pair(tmp_path, "camera.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = server.url.replace("http:", "https:")
+    with Client(url) as client, pytest.raises(ConnectionFailed) as caught:
+        client.predict("digits", b"image")
+    assert str(caught.value).startswith(f"the certificate of {url} is not trusted (")
+    assert "set SSL_CERT_FILE to the file" in str(caught.value)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with Client(url) as client:
+        assert len(client.predict("digits", b"image").detections) == 1
 
 
 def test_nobody_there_is_a_failed_connection() -> None:

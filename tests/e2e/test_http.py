@@ -1,7 +1,9 @@
 """The HTTP surface as its users meet it."""
 
 import base64
+import gzip
 import io
+import zlib
 
 import httpx
 import numpy as np
@@ -118,9 +120,11 @@ def test_an_annotated_image_on_request(url, scene, kind):
         ("/v1/models/nobody/predict", 404, "not_found"),
         ("/v1/models/..%2F..%2Fetc/predict", 404, "not_found"),
         ("/v1/models/digits/versions/9/predict", 404, "not_found"),
-        ("/v1/models/digits/versions/0/predict", 422, "invalid_request"),
+        ("/v1/models/digits/versions/0/predict", 404, "not_found"),
+        ("/v1/models/digits/versions/x/predict", 404, "not_found"),
         ("/v1/models/digits/predict?conf=2", 422, "invalid_option"),
         ("/v1/models/digits/predict?speed=2", 422, "invalid_option"),
+        ("/v1/models/digits/predict?classes=sofa", 422, "invalid_option"),
         ("/v1/nowhere", 404, "not_found"),
     ],
 )
@@ -139,12 +143,38 @@ def test_other_errors(url, scene):
     assert status(content=scene[:-2]) == (400, "invalid_image")
     assert status(json={"images": [{"url": "http://1.1.1.1/a"}]}) == (400, "fetch_refused")
     assert status(content=scene, headers={"Content-Encoding": "gzip"}) == (400, "invalid_request")
+    assert status(content=scene, headers={"Content-Encoding": "br"}) == (400, "invalid_request")
+    bomb = gzip.compress(bytes(65 << 20))
+    assert status(content=bomb, headers={"Content-Encoding": "gzip"}) == (413, "body_too_large")
     assert status(content=scene, headers={"X-Request-Timeout-Ms": "x"}) == (422, "invalid_option")
     assert status(content=scene, headers={"X-Request-Timeout-Ms": "0.01"}) == (
         504,
         "deadline_exceeded",
     )
     assert httpx.get(url).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
+def test_a_compressed_body_is_unpacked(url, scene, encoding, pack):
+    packed = httpx.post(url, content=pack(scene), headers={"Content-Encoding": encoding})
+    assert names(packed.json()) == names(httpx.post(url, content=scene).json())
+
+
+def test_curls_way_to_damage_an_image_is_told(url, scene):
+    curl = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert httpx.post(url, content=scene, headers=curl).status_code == 200
+    hint = "(with curl: --data-binary, not -d)"
+    without_line_ends = scene.replace(b"\r", b"").replace(b"\n", b"")
+    for body, headers, hinted in (
+        (without_line_ends, curl, True),
+        (without_line_ends, {}, False),
+        (scene[: len(scene) // 2], curl, False),
+    ):
+        answer = httpx.post(url, content=body, headers=headers)
+        assert answer.status_code == 400
+        assert (hint in answer.json()["error"]["message"]) == hinted
 
 
 def test_health(demo_server):

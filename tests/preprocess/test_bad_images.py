@@ -137,6 +137,31 @@ def test_foreign(data: bytes) -> None:
     assert not isinstance(caught.value, ImageTooLarge)
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\0\0\0\x20ftypavif\0\0\0\0", "this is AVIF, which is not decoded: send JPEG, PNG"),
+        (b"\0\0\0\x1cftypheic\0\0\0\0", "this is HEIC, "),
+        (b"\0\0\0\x18ftypmif1\0\0\0\0", "this is HEIC, "),
+        (b"\0\0\0\x20ftypisom\0\0\2\0", "this is a video (MP4 or QuickTime), "),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "this is JPEG 2000, "),
+        (b"\xff\x4f\xff\x51\0\x2f", "this is JPEG 2000, "),
+        (b"\xff\x0a\x00\x90", "this is JPEG XL, "),
+        (b"%PDF-1.7\n", "this is PDF, "),
+        (b"<?xml version='1.0'?>\n<!-- drawn -->\n<svg width='9'/>", "this is SVG, "),
+        (b"\n<!DOCTYPE html><title>404</title>", "this is HTML, "),
+        (b"hello, this is no image", '(it begins with "hello, t"): send JPEG, '),
+        (b"\0\1\2\3", "(it begins with 00 01 02 03): send JPEG, "),
+        (b"", "the image is empty: send JPEG, "),
+        (b" " * 2**24 + b"<svg", 'begins with "        ")'),
+    ],
+)
+def test_what_is_no_image_is_named(data: bytes, said: str) -> None:
+    with pytest.raises(InvalidImage) as caught:
+        decode_image(data)
+    assert said in str(caught.value)
+
+
 def resized_png(data: bytes, width: int, height: int) -> bytes:
     """The same PNG with another size in its header, and the checksum to go with it."""
     header = b"IHDR" + struct.pack(">II", width, height) + data[24:29]

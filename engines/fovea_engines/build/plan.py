@@ -146,6 +146,19 @@ class BuildPlan:
         if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
             raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
 
+    def require_calibration(self) -> Path:
+        """What INT8 ranges come from.
+
+        Raises:
+            InvalidOption: the plan does not say.
+        """
+        if self.calibration is None:
+            raise InvalidOption(
+                "INT8 needs --calibration DIR: a hundred images or more, as the camera takes "
+                "them, without labels"
+            )
+        return self.calibration
+
     @property
     def for_tensorrt(self) -> bool:
         """Whether an engine of TensorRT or TensorRT for RTX is built."""

@@ -60,6 +60,9 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     """
     with progress.phase("load"):
         source = load(plan.source)
+    if plan.precision == "int8" and not _quantised(source.proto):
+        # Now, as what follows takes seconds.
+        plan.require_calibration()
     with progress.phase("normalise"):
         graph = normalise(source.proto, plan.size, progress.note)
         inputs, outputs, metadata = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
@@ -73,10 +76,16 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
             f"{counted(len(labels), 'label')} for a model of {counted(classes, 'class')}: give one "
             "for each"
         )
-    quantised = any(node.op_type == "QuantizeLinear" for node in graph.graph.node)
+    quantised = _quantised(graph)
     return PreparedModel(
         graph, source.sha256, inputs, outputs, head, labels, preprocess, metadata, quantised
     )
+
+
+def _quantised(model: onnx.ModelProto) -> bool:
+    """Whether the exporter has quantised it; in functions, which are not inlined yet, as well."""
+    bodies = (model.graph, *model.functions)
+    return any(node.op_type == "QuantizeLinear" for body in bodies for node in body.node)
 
 
 def _check_batch(rows: int, max_batch: int) -> None:

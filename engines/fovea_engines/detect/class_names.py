@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import InvalidRequest
+from fovea_preprocess.errors import InvalidOption
 
 # A message must not repeat a name of any length, nor look for names that resemble it.
 _SHOWN = 60
@@ -44,7 +44,7 @@ def class_or_id(word: int | str) -> int | str:
 
 
 def resolve_classes(
-    options: PredictOptions, labels: tuple[str, ...] | None, model: str
+    options: PredictOptions, labels: tuple[str, ...] | None, model: str, count: int | None = None
 ) -> PredictOptions:
     """The same options with the ids of every class in place of its name.
 
@@ -55,11 +55,19 @@ def resolve_classes(
         options: what a request asks for.
         labels: class names by id; None where the model has none.
         model: its name, for messages.
+        count: how many classes the model has; None where unknown.
 
     Raises:
-        InvalidRequest: a name is unknown or ambiguous, or the model has no labels.
+        InvalidOption: an id or a name is unknown, a name is ambiguous, or there are no labels.
     """
-    if options.classes is None or all(isinstance(each, int) for each in options.classes):
+    if options.classes is None:
+        return options
+    given = [each for each in options.classes if isinstance(each, int)]
+    if count is not None and max(given, default=0) >= count:
+        raise InvalidOption(
+            f"model '{model}' has no class {max(given)}; its class ids are 0 to {count - 1}"
+        )
+    if len(given) == len(options.classes):
         return options
     ids: dict[str, list[int]] = defaultdict(list)
     spellings: dict[str, set[str]] = defaultdict(set)
@@ -75,11 +83,13 @@ def resolve_classes(
         elif len(same := spellings.get(each.casefold(), ())) == 1:
             kept += ids[next(iter(same))]
         else:
-            raise InvalidRequest(f"model '{model}' has no {_advice(each, labels, sorted(same))}")
+            raise InvalidOption(
+                f"model '{model}' has no {_advice(each, labels, sorted(same), model)}"
+            )
     return replace(options, classes=tuple(dict.fromkeys(kept)))
 
 
-def _advice(name: str, labels: tuple[str, ...] | None, same: list[str]) -> str:
+def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: str) -> str:
     """What is wrong with a name, and what to write instead."""
     name = name[:_SHOWN]
     if not labels:
@@ -90,8 +100,10 @@ def _advice(name: str, labels: tuple[str, ...] | None, same: list[str]) -> str:
     folded = {label.casefold(): label for label in labels}
     if close := difflib.get_close_matches(name.casefold(), folded, n=3):
         return f"{told}; did you mean {_either([folded[each] for each in close])}?"
-    more = ", ..." if len(labels) > _LISTED else ""
-    return f"{told}; its classes are {', '.join(labels[:_LISTED])}{more}"
+    listed = f"{told}; its classes are {', '.join(labels[:_LISTED])}"
+    if len(labels) <= _LISTED:
+        return listed
+    return f"{listed}, ...; GET /v1/models/{model} lists all {len(labels)}"
 
 
 def _either(names: list[str]) -> str:

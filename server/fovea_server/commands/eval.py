@@ -162,8 +162,9 @@ def _show(report: Report) -> None:
         figure = "none in the labels" if value is None else f"{value:.3f}"
         totals.add_row(f"mAP50-95, {size} objects", figure)
     console.print(totals)
-    classes = Table("class", "AP50-95")
     worst_first = sorted(accuracy.per_class.items(), key=lambda item: item[1])
+    all_shown = len(worst_first) <= _CLASSES_SHOWN
+    classes = Table("class" if all_shown else "weakest classes", "AP50-95")
     for name, value in worst_first[:_CLASSES_SHOWN]:
         classes.add_row(Text(name), f"{value:.3f}")
     console.print(classes)

@@ -18,6 +18,7 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.plural import counted
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_preprocess.errors import InvalidOption, NotFound
 
@@ -96,7 +97,8 @@ def predict(
         raise typer.Exit(1) from error
     if as_json:
         sys.stdout.write(json.dumps(document(model, outcomes), indent=2) + "\n")
-    if any(failed(outcome) for outcome in outcomes):
+    if failures := sum(map(failed, outcomes)):
+        complain(f"error: {failures} of {counted(len(outcomes), 'image')} failed")
         raise typer.Exit(1)
 
 

@@ -154,5 +154,9 @@ def read_settings(repository: Path | None, given: dict[str, Any]) -> Settings:
 
 def _sentence(error: ErrorDetails) -> str:
     """What is wrong with a setting, and which; or with several that do not go together."""
-    told = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
-    return f"{flag(str(error['loc'][0]))}: {told}" if error["loc"] else told
+    if error["type"] == "value_error":
+        told = str(error["ctx"]["error"])
+        return f"{flag(str(error['loc'][0]))}: {told}" if error["loc"] else told
+    # Without pydantic's account of how it read the text.
+    must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
+    return f"{flag(str(error['loc'][0]))} is '{error['input']}'; {must}"

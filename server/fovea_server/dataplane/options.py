@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fovea_engines.detect.class_names import class_or_id, split_classes
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
+
+# A message must not repeat a value of any length.
+_SHOWN = 60
 
 
 def parse_options(given: Mapping[str, Any]) -> PredictOptions:
@@ -19,33 +22,40 @@ def parse_options(given: Mapping[str, Any]) -> PredictOptions:
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in OPTIONS:
-            raise InvalidOption(f"'{name}' is not an option; options: {', '.join(OPTIONS)}")
+            known = ", ".join(OPTIONS)
+            raise InvalidOption(f"'{name[:_SHOWN]}' is not an option; options: {known}")
         read, kind = OPTIONS[name]
         try:
             values[name] = read(value)
         except (TypeError, ValueError, OverflowError, LookupError):
-            raise InvalidOption(f"{name} is '{value}'; it must be {kind}") from None
+            raise InvalidOption(f"{name} is '{str(value)[:_SHOWN]}'; it must be {kind}") from None
     return PredictOptions(**values)
 
 
-def _classes(value: str | Iterable[int | str] | None) -> tuple[int | str, ...] | None:
+def _classes(value: Any) -> tuple[int | str, ...] | None:
     if value is None:
         return None
     if isinstance(value, str):
         return split_classes(value)
+    if not isinstance(value, list) or not all(isinstance(each, int | str) for each in value):
+        raise TypeError
     return tuple(class_or_id(each) for each in value)
 
 
-def _flag(value: str | bool) -> bool:
-    if isinstance(value, bool):
-        return value
-    return {"true": True, "1": True, "false": False, "0": False}[value.lower()]
+def _whole(value: Any) -> int:
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError
+    return int(value)
+
+
+def _flag(value: Any) -> bool:
+    return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
 
 
 OPTIONS: dict[str, tuple[Any, str]] = {
     "conf": (float, "a number from 0 to 1"),
     "iou": (float, "a number from 0 to 1"),
-    "classes": (_classes, "class names or ids separated by commas"),
-    "max_det": (int, "a whole number from 1 up"),
+    "classes": (_classes, "class names or ids, in a list or separated by commas"),
+    "max_det": (_whole, "a whole number from 1 up"),
     "agnostic": (_flag, "true or false"),
 }

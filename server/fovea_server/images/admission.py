@@ -40,13 +40,14 @@ class Admission:
         """
         if count > self.limit:
             raise InvalidRequest(
-                f"the request has {count} images and the queue holds {self.limit}; split it"
+                f"the request has {count} images and the limit is {self.limit} (--max-queue); "
+                "split it"
             )
         with self._lock:
             if self._inside + count > self.limit:
                 raise QueueFull(
-                    f"{counted(self._inside, 'image')} waiting and the limit is {self.limit} "
-                    "(--max-queue); send again after the time in Retry-After",
+                    f"{counted(self._inside, 'image')} accepted and not yet answered, and the "
+                    f"limit is {self.limit} (--max-queue); send again after the time in Retry-After",
                     retry_after_s=self._inside * self._interval_s,
                 )
             if self._inside == 0:

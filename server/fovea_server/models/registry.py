@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
+from fovea_engines.plural import counted
 from fovea_preprocess.errors import (
     FoveaError,
     InvalidModel,
@@ -86,17 +87,17 @@ class Registry:
         ready = sum(bool(slot.ready) for slot in list(self._slots.values()))
         failed = [name for name in sorted(self._startup) if self._slots[name].unserved()]
         if failed:
-            told = "%d models ready, %d failed: %s (see above)"
-            log.error(told, ready, len(failed), ", ".join(failed))
+            told = "%s ready, %d failed: %s (see above)"
+            log.error(told, counted(ready, "model"), len(failed), ", ".join(failed))
         else:
-            log.info("%d models ready", ready)
+            log.info("%s ready", counted(ready, "model"))
 
     def _load_first(self) -> None:
         names: tuple[str, ...] = self._settings.load_model
         if self._mode is not ModelControlMode.EXPLICIT or "*" in names:
             names = self._repositories.models()
         self._startup = set(names)
-        log.info("loading %d models of %s", len(names), self._repositories)
+        log.info("loading %s of %s", counted(len(names), "model"), self._repositories)
         self._loader.load_all(names, begun=self._seen)
         # Last: it may take minutes, and what others can serve waits for none.
         self._loader.rebuild()

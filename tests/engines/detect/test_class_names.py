@@ -4,7 +4,7 @@ import pytest
 
 from fovea_engines.detect.class_names import resolve_classes, split_classes
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import InvalidRequest
+from fovea_preprocess.errors import InvalidOption
 
 LABELS = ("person", "car", "Car", "car", "traffic light, red", "straße")
 
@@ -36,12 +36,24 @@ def test_ids_and_no_classes_need_no_labels():
         ("cat", None, "model 'm' has no labels, so it has no class 'cat': give class ids"),
         ("CAR", LABELS, "no class 'CAR' spelt like that; it has 'Car' or 'car'"),
         ("Persn", LABELS, "no class 'Persn'; did you mean 'person'"),
-        ("zebra", LABELS, "no class 'zebra'; its classes are person, car"),
+        ("zebra", LABELS, "no class 'zebra'; its classes are person, car, [^.]*$"),
+        (
+            "zebra",
+            ("a", "b") * 6,
+            r"classes are a, [ab, ]*, \.\.\.; GET /v1/models/m lists all 12$",
+        ),
     ],
 )
 def test_an_unusable_name_is_told_with_advice(name, labels, said):
-    with pytest.raises(InvalidRequest, match=said):
+    with pytest.raises(InvalidOption, match=said):
         resolve_classes(PredictOptions(classes=(name,)), labels, "m")
+
+
+@pytest.mark.parametrize("classes", [(6,), (0, "person", 99)])
+def test_an_id_that_is_no_class_is_refused(classes):
+    said = f"^model 'm' has no class {classes[-1]}; its class ids are 0 to 5$"
+    with pytest.raises(InvalidOption, match=said):
+        resolve_classes(PredictOptions(classes=classes), LABELS, "m", len(LABELS))
 
 
 def test_text_is_split_at_commas_outside_quotes():

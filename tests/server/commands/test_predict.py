@@ -113,6 +113,8 @@ def test_a_bad_image_fails_only_itself(
     assert len(images[3]["detections"]) >= 4
     shown = run(MODEL, *files, *source)
     assert shown.exit_code == 1
+    for one in (done, shown):
+        assert one.stderr.endswith("\nerror: 3 of 4 images failed\n")
     assert str(cut) in shown.stderr
     assert "absent.jpg" in shown.stderr
     assert "person" in shown.stdout

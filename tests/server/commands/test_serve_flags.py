@@ -201,15 +201,16 @@ def test_ports_that_may_be_alike(args):
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--http-port=99999"], "--http-port: "),
-        (["--allow-url=perhaps"], "--allow-url: "),
-        (["--model-control-mode=auto"], "--model-control-mode: "),
+        (["--http-port=abc"], "--http-port is 'abc'; it must be a valid integer\n"),
+        (["--http-port=99999"], "--http-port is '99999'; it must be less than or equal to 65535"),
+        (["--allow-url=perhaps"], "--allow-url is 'perhaps'; it must be a valid boolean\n"),
+        (["--model-control-mode=auto"], "--model-control-mode is 'auto'; it must be 'none',"),
         (["--no-such-flag=true"], "--no-such-flag"),
-        (["--log-format=X"], "--log-format: Input should be 'default', 'ISO8601' or 'json'"),
-        (["--log-level=X"], "--log-level: Input should be 'debug', 'info', 'warning' or 'error'"),
+        (["--log-format=X"], "--log-format is 'X'; it must be 'default', 'ISO8601' or 'json'"),
+        (["--log-level=X"], "--log-level is 'X'; it must be 'debug', 'info', 'warning' or"),
         (
             ["--grpc-infer-response-compression-level=9"],
-            "level: Input should be 'none', 'low', 'medium' or 'high'",
+            "level is '9'; it must be 'none', 'low', 'medium' or 'high'",
         ),
     ],
 )

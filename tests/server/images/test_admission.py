@@ -11,7 +11,9 @@ from fovea_server.images.admission import Admission
 def test_all_or_none():
     admission = Admission(4)
     admission.enter(3)
-    with pytest.raises(QueueFull, match="3 images waiting and the limit is 4"):
+    with pytest.raises(
+        QueueFull, match=r"^3 images accepted and not yet answered, and the limit is 4 "
+    ):
         admission.enter(2)
     assert admission.inside == 3
     admission.enter(1)

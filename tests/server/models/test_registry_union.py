@@ -46,7 +46,7 @@ def test_a_name_in_two_of_them_is_not_served(serve, tmp_path, caplog):
     one, two = registry.index()
     assert one == IndexEntry("one", None, "UNAVAILABLE", fault)
     assert two == IndexEntry("two", "1", "READY")
-    assert "1 models ready, 1 failed: one (see above)" in caplog.text
+    assert "1 model ready, 1 failed: one (see above)" in caplog.text
 
 
 def test_a_name_in_two_of_them_is_not_loaded(serve, tmp_path):

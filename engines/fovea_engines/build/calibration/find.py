@@ -35,16 +35,12 @@ def find_ranges(
         InvalidOption: there are no images; or the ranges that were given are of something else.
         Disagreement: calibration has seen much less of the input than there is.
     """
-    if plan.calibration is None:
-        raise InvalidOption(
-            "INT8 needs --calibration DIR: a hundred images or more, as the camera takes them, "
-            "without labels"
-        )
+    calibration = plan.require_calibration()
     with progress.phase("calibrate"):
-        if plan.calibration.is_file():
-            ranges, reused = _read_ranges(plan.calibration, plan, prepared), True
+        if calibration.is_file():
+            ranges, reused = _read_ranges(calibration, plan, prepared), True
         else:
-            images = Images.of(plan.calibration, prepared.preprocess)
+            images = Images.of(calibration, prepared.preprocess)
             origin = _origin(plan, prepared, images.digest)
             known = _known_ranges(plan, prepared, origin, progress)
             reused = known is not None

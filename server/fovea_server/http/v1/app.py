@@ -131,9 +131,10 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    return JSONResponse(error_json(InvalidRequest(f"{where}: {first['msg']}")), status_code=422)
+    # A version is all that the routes leave to FastAPI to read.
+    version = str(error.errors()[0]["input"])[:60]
+    told = NotFound(f"there is no version '{version}': versions are whole numbers from 1 up")
+    return JSONResponse(error_json(told), status_code=http_status(told))
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:

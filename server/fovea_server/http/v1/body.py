@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable
 
 from starlette.requests import Request
 
 from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest
 from fovea_preprocess.size import size_text
+from fovea_server.http.unpack import unpack
 
 
 async def read_body(
     request: Request, take: Callable[[int], None], *, max_bytes: int, timeout_s: float
 ) -> bytes:
-    """The whole body.
+    """The whole body, as it was before it was compressed.
 
     Args:
         request: of which nothing has been read.
@@ -26,12 +28,14 @@ async def read_body(
         QueueFull: `take` refused.
         BodyTooLarge: declared or found to be over the limit, as soon as that is known.
         BodyTimeout: it did not arrive in time.
-        InvalidRequest: it is encoded in a way that is not understood, or is empty.
+        InvalidRequest: it is empty, or not compressed as it claims or as is understood.
         starlette.requests.ClientDisconnect: the client went away.
     """
     encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise InvalidRequest(f"Content-Encoding '{encoding}' is not understood; send it plain")
+    if encoding not in ("identity", "gzip", "deflate"):
+        raise InvalidRequest(
+            f"Content-Encoding '{encoding}' is not understood; send it plain, or in gzip or deflate"
+        )
     too_large = BodyTooLarge(
         f"the body is over the limit of {size_text(max_bytes)}: send less at once, or raise the "
         "limit with --http-max-input-size (bytes)"
@@ -55,4 +59,10 @@ async def read_body(
     if not size:
         raise InvalidRequest("the body is empty; send an image, a form with images, or JSON")
     # The usual body arrives in many chunks; this is the one copy it gets.
-    return b"".join(chunks)
+    body = b"".join(chunks)
+    if encoding == "identity":
+        return body
+    try:
+        return bytes(await unpack(body, take, max_bytes, too_large))
+    except zlib.error:
+        raise InvalidRequest(f"the body is not {encoding}, as its header says") from None

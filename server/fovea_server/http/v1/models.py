@@ -32,7 +32,7 @@ async def get_model(request: Request, name: ModelName) -> Model:
 @router.get(
     "/{name}/versions/{version}",
     dependencies=_METADATA,
-    **described("get_model_version", Model, 403, 404, 422, 503),
+    **described("get_model_version", Model, 403, 404, 503),
 )
 async def get_model_version(request: Request, name: ModelName, version: Version) -> Model:
     """Describe one version of a model."""

@@ -21,13 +21,13 @@ _BODY = (
     "Options in a form or in JSON win over those in the address."
 )
 _ERRORS = {
-    400: "the request, or its only image, cannot be understood; or a class name is unknown",
+    400: "the request, or its only image, cannot be understood",
     403: "a header that the operator asks for is missing or wrong",
     404: "no such model or version",
     408: "the body did not arrive in time",
     413: "the body or the image is over the limit",
-    422: "an option, or the version, is out of its range or not known",
-    429: "too much is waiting; send again after `Retry-After` seconds",
+    422: "an option is out of its range or not known; or a class is",
+    429: "too much is accepted and not yet answered; send again after `Retry-After` seconds",
     503: "the server or the model is not ready, or the server is stopping",
     504: "no answer within X-Request-Timeout-Ms",
 }

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
-from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption, InvalidRequest
-from fovea_server.dataplane.options import OPTIONS, parse_options
-from fovea_server.http.v1.schemas import PredictRequest
+from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidRequest
+from fovea_preprocess.image import looks_encoded
+from fovea_server.dataplane.options import parse_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +67,29 @@ _SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
 
 
 def _from_json(body: bytes) -> tuple[list[Source], dict[str, Any]]:
+    if looks_encoded(body[:8]):
+        raise InvalidRequest("the body is an image, and its Content-Type says JSON: leave that out")
     try:
-        request = PredictRequest.model_validate(orjson.loads(body))
+        given = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        message = f"{where}: {first['msg']}"
-        if first["loc"] and first["loc"][0] in OPTIONS:
-            raise InvalidOption(message) from None
-        raise InvalidRequest(f"{message}; {_SHAPE}") from None
-    given = {name: getattr(request, name) for name in OPTIONS if name in request.model_fields_set}
-    return [_from_json_image(i.data, i.url) for i in request.images], given
+    images = given.pop("images", None) if isinstance(given, dict) else None
+    if not isinstance(images, list) or not images:
+        raise InvalidRequest(f'the body must be {{"images": [...]}}, and {_SHAPE}')
+    return [_from_json_image(index, image) for index, image in enumerate(images)], given
 
 
-def _from_json_image(data: str | None, url: str | None) -> Source:
-    if (data is None) == (url is None):
-        raise InvalidRequest(_SHAPE)
-    if url is not None:
-        return Url(url)
-    assert data is not None
-    try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return InvalidImage("data is not base64")
+def _from_json_image(index: int, image: Any) -> Source:
+    match image:
+        case {"data": str(data), **rest} if rest in ({}, {"url": None}):
+            try:
+                return base64.b64decode(data, validate=True)
+            except (binascii.Error, ValueError):
+                return InvalidImage("data is not base64")
+        case {"url": str(url), **rest} if rest in ({}, {"data": None}):
+            return Url(url)
+        case _:
+            raise InvalidRequest(f"images[{index}] is not understood: {_SHAPE}")
 
 
 def _from_form(

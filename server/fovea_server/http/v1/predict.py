@@ -17,6 +17,7 @@ from fovea_preprocess.errors import (
     DeadlineExceeded,
     FetchRefused,
     FoveaError,
+    InvalidImage,
     InvalidOption,
     InvalidRequest,
     ShuttingDown,
@@ -105,7 +106,7 @@ async def _predicted(
     images = await _fetched(request, sources)
     if image is None:
         prediction = await plane.predict(name, version, images, options, timeout_s=timeout_s)
-        _raise_if_alone(prediction)
+        _raise_if_alone(prediction, request, images)
         return Response(orjson.dumps(prediction_json(prediction)), media_type="application/json")
     if len(images) != 1:
         raise InvalidRequest(f"Accept: {image} answers one image; send one, or accept JSON")
@@ -114,15 +115,23 @@ async def _predicted(
         prediction = await plane.predict(
             name, version, images, options, timeout_s=timeout_s, keep_pixels=True
         )
-        _raise_if_alone(prediction)
+        _raise_if_alone(prediction, request, images)
         content = await run_in_threadpool(_annotated, prediction, image)
     return Response(content, media_type=image)
 
 
-def _raise_if_alone(prediction: Prediction) -> None:
+def _raise_if_alone(
+    prediction: Prediction, request: Request, sent: list[bytes | FoveaError]
+) -> None:
     """The error of a single image is the error of the request."""
-    if len(prediction.images) == 1 and isinstance(prediction.images[0], FoveaError):
-        raise prediction.images[0]
+    if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
+        return
+    error = prediction.images[0]
+    match error, sent[0], request.headers.get("content-type"):
+        # curl names this type, and with -d it takes the line ends out.
+        case InvalidImage(), bytes(body), "application/x-www-form-urlencoded" if b"\n" not in body:
+            raise error.with_text(f"{error} (with curl: --data-binary, not -d)")
+    raise error
 
 
 async def _parsed(

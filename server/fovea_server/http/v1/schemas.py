@@ -1,6 +1,7 @@
-"""What travels as JSON, for the OpenAPI page and for checking JSON requests.
+"""What travels as JSON, for the OpenAPI page.
 
-Answers are encoded from arrays directly (`answer.py`); a test holds them to these schemas.
+Requests are read by hand (`parse.py`), and answers are encoded from arrays directly (`answer.py`);
+tests hold both to these schemas.
 """
 
 from __future__ import annotations

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator
 
 from fovea_preprocess.errors import BodyTooLarge, InvalidRequest, Unsupported
+from fovea_server.http.unpack import unpack
 from fovea_server.http.v2.messages import Answer, Request
 
 # Above this, compressing takes longer than the event loop should stand still.
 _IN_THREAD = 65_536
-# Unpacked on the event loop, and from then on in a thread.
-_FIRST, _PIECE = 65_536, 1 << 20
-# Packed bytes that are looked at in one go; what is left over of them is copied each time.
-_PACKED = 65_536
-# What zlib calls its formats: gzip or deflate, whichever it finds; and either, to write.
-_EITHER = 32 + zlib.MAX_WBITS
 _WRITTEN = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
@@ -35,32 +29,11 @@ async def decompressed(request: Request, limit: int) -> bytes | bytearray:
         return request.body
     if encoding not in (b"gzip", b"deflate"):
         raise Unsupported("Unsupported compression type")
-    unpacked = bytearray()
     try:
-        async for piece in _unpacked(memoryview(request.body)):
-            request.hold(len(piece))
-            unpacked += piece
-            if len(unpacked) > limit:
-                raise too_large(f"over {limit}", limit)
+        too_much = too_large(f"over {limit}", limit)
+        return await unpack(request.body, request.hold, limit, too_much)
     except zlib.error:
         return b""
-    return unpacked
-
-
-async def _unpacked(body: memoryview) -> AsyncIterator[bytes]:
-    unpacker = zlib.decompressobj(_EITHER)
-    piece = b""
-    for at in range(0, len(body), _PACKED):
-        left: bytes | memoryview = body[at : at + _PACKED]
-        while left and not unpacker.eof:
-            if at or piece:
-                # zlib lets other threads run.
-                piece = await asyncio.to_thread(unpacker.decompress, left, _PIECE)
-            else:
-                piece = unpacker.decompress(left, _FIRST)
-            yield piece
-            left = unpacker.unconsumed_tail
-    yield unpacker.flush()
 
 
 def too_large(size: int | str, limit: int) -> BodyTooLarge:

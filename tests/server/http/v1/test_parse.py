@@ -39,6 +39,8 @@ def test_json_images_and_options():
             "agnostic": True,
         }
     )
+    nulls = orjson.dumps({"images": [{"data": None, "url": "u"}, {"data": "", "url": None}]})
+    assert parse_body(nulls, JSON, {}, 8) == ([Url("u"), b""], PredictOptions())
     sources, options = parse_body(body, JSON + "; charset=utf-8", {"conf": "0.9", "iou": "0.5"}, 8)
     assert sources[0] == b"one"
     assert sources[1] == Url("http://example.com/a.jpg")
@@ -67,8 +69,11 @@ def test_form_images_and_options():
         (b'{"images":[]}', JSON, "images"),
         (b'{"images":[{}]}', JSON, "each of images is"),
         (b'{"images":[{"data":"", "url":""}]}', JSON, "each of images is"),
-        (b'{"images":[{"data":1}]}', JSON, "images.0.data"),
-        (b'{"images":[{"data":""}],"speed":9}', JSON, "speed"),
+        (b'{"images":[{"data":1}]}', JSON, r"images\[0\] is not understood: each of images is"),
+        (b'{"images":[{"data":""},"a"]}', JSON, r"images\[1\] is not understood"),
+        (b'{"images":[{"data":"","path":[]}]}', JSON, r"images\[0\] is not understood"),
+        (b"\xff\xd8\xff\xe0", JSON, "the body is an image, and its Content-Type says JSON"),
+        (b"\xfe\xff", JSON, "not JSON"),
         (b"[" * 5000 + b"]" * 5000, JSON, "the body"),
         (b'{"images":[' + b'{"data":""},' * 8 + b'{"data":""}]}', JSON, "9 images"),
         (b"--b\r\nnonsense", FORM, "form"),
@@ -108,9 +113,31 @@ def test_options_out_of_range_name_the_range(given, message):
         parse_options(given)
 
 
-def test_json_options_out_of_range_are_option_errors():
-    with pytest.raises(InvalidOption, match="conf"):
-        parse_body(b'{"images":[{"data":""}],"conf":7}', JSON, {}, 8)
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"conf": 7}, "^conf is 7.0; it must be from 0 to 1$"),
+        ({"conf": [7]}, "^conf is '\\[7\\]'; it must be a number from 0 to 1$"),
+        ({"conf": None}, "it must be a number"),
+        ({"max_det": 1.5}, "it must be a whole number"),
+        ({"agnostic": 2}, "it must be true or false"),
+        ({"classes": 5}, "it must be class names or ids, in a list"),
+        ({"classes": [1.5]}, "it must be class names or ids, in a list"),
+        ({"classes": {"a": 1}}, "it must be class names or ids, in a list"),
+        ({"cnf": 1}, "^'cnf' is not an option; options: conf, iou"),
+        ({"x" * 5000: "y"}, "^'x{60}' is not an option"),
+        ({"iou": "y" * 5000}, "^iou is 'y{60}'; it must be"),
+    ],
+)
+def test_options_in_json_are_refused_in_the_words_of_those_in_the_address(option, message):
+    with pytest.raises(InvalidOption, match=message):
+        parse_body(orjson.dumps({"images": [{"data": ""}], **option}), JSON, {}, 8)
+
+
+def test_json_values_that_mean_the_same():
+    body = b'{"images":[{"data":""}],"max_det":7.0,"agnostic":1,"classes":"0,a"}'
+    options = parse_body(body, JSON, {}, 8)[1]
+    assert options == PredictOptions(max_det=7, agnostic=True, classes=(0, "a"))
 
 
 def test_options_as_text():
