@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from fovea_engines.backends.registry import JUDGE, backend_module, open_session
+from fovea_engines.backends.registry import REFERENCE_BACKEND, backend_module, open_session
 from fovea_engines.backends.tensorrt.engine_file import write_engine
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
@@ -116,18 +116,18 @@ def _open(
         if gpu is not None and gpu.capability in (plan.building.capabilities or gpu.capability):
             raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
         progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
-        return _stand_in(plan, graph), JUDGE
+        return _stand_in(plan, graph), REFERENCE_BACKEND
 
 
 def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:
-    runtime = backend_module(JUDGE)
+    runtime = backend_module(REFERENCE_BACKEND)
     with TemporaryDirectory(prefix="fovea-stand-in-") as folder:
         file = runtime.engine_from_onnx(rounded(graph).SerializeToString(), Path(folder))
-        return open_session(JUDGE, file, max_batch=plan.max_batch)
+        return open_session(REFERENCE_BACKEND, file, max_batch=plan.max_batch)
 
 
 @contextmanager
-def trial(
+def candidate(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
 ) -> Iterator[Engine]:
     """An engine that is tried out and thrown away."""
@@ -142,5 +142,5 @@ def reference(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
 ) -> AbstractContextManager[Engine]:
     """A trial on ONNX Runtime, which computes every graph as it is written."""
-    judged = replace(plan, backend=JUDGE, max_batch=1, builder=None)
-    return trial(judged, prepared, graph, precision)
+    judged = replace(plan, backend=REFERENCE_BACKEND, max_batch=1, builder=None)
+    return candidate(judged, prepared, graph, precision)

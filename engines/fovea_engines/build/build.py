@@ -6,10 +6,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from fovea_engines.backends.tensorrt.engine_file import check_target
-from fovea_engines.build.assemble import assemble, reference, trial
+from fovea_engines.build.assemble import assemble, candidate, reference
 from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE
-from fovea_engines.build.fuse import check_finish, finish
+from fovea_engines.build.fuse import check_fused, fuse
 from fovea_engines.build.gate import (
     check_accuracy,
     check_agreement,
@@ -18,7 +18,7 @@ from fovea_engines.build.gate import (
     objection,
 )
 from fovea_engines.build.graphs import Graphs, make_graphs, save
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.overflow import check_overflow
@@ -97,13 +97,13 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         return card
 
     with repository.publish(plan.name) as folder:
-        truth = None if dataset is None else GroundTruth(plan, prepared, dataset, progress)
+        truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
         graphs = make_graphs(plan, prepared, truth, progress)
-        finished = finish(plan, prepared, graphs.served)
+        fused = fuse(plan, prepared, graphs.served)
         with progress.phase("compile"):
-            engine = assemble(plan, finished, finished.graph, graphs.precision, folder, progress)
+            engine = assemble(plan, fused, fused.graph, graphs.precision, folder, progress)
         with engine:
-            card = _prove(plan, prepared, graphs, engine, finished, truth, progress)
+            card = _gate_figures(plan, prepared, graphs, engine, fused, truth, progress)
             card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
             ranking = graphs.quantisation.ranking if graphs.quantisation else ()
             if reason := objection(card, plan.max_drop):
@@ -150,13 +150,13 @@ def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> 
     return [calibration, images, None if dataset is None else dataset.sha256()]
 
 
-def _prove(
+def _gate_figures(
     plan: BuildPlan,
     prepared: PreparedModel,
     graphs: Graphs,
     engine: Engine,
-    finished: PreparedModel,
-    truth: GroundTruth | None,
+    fused: PreparedModel,
+    truth: LabelledEvaluation | None,
     progress: Progress,
 ) -> EngineCard:
     """The engine's card, with every figure that can be measured."""
@@ -167,7 +167,7 @@ def _prove(
     with progress.phase("agreement"):
         if graphs.precision == "fp16" or (graphs.precision == "int8" and plan.for_tensorrt):
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
-        agreement = _agreement(plan, prepared, graphs, engine, finished)
+        agreement = _agreement(plan, prepared, graphs, engine, fused)
     card = replace(engine.card, agreement=agreement)
     if graphs.quantisation is not None:
         card = replace(card, calibration=graphs.quantisation.card_entry)
@@ -194,21 +194,21 @@ def _agreement(
     prepared: PreparedModel,
     graphs: Graphs,
     engine: Engine,
-    finished: PreparedModel,
+    fused: PreparedModel,
 ) -> Agreement:
     """How the engine agrees with its source; before, that what was added to it changes nothing."""
-    if (finished.inputs, finished.outputs) == (prepared.inputs, prepared.outputs):
+    if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
         return check_agreement(engine, plan.source, plan.check_images)
     with ExitStack() as opened:
         if plan.for_tensorrt:
             core, whole = (
                 opened.enter_context(reference(plan, ends, rounded(graph), graphs.precision))
-                for ends, graph in ((prepared, graphs.served), (finished, finished.graph))
+                for ends, graph in ((prepared, graphs.served), (fused, fused.graph))
             )
         else:
-            core = opened.enter_context(trial(plan, prepared, graphs.served, graphs.precision))
+            core = opened.enter_context(candidate(plan, prepared, graphs.served, graphs.precision))
             whole = engine
-        check_finish(core, whole, plan.check_images)
+        check_fused(core, whole, plan.check_images)
         agreement = check_agreement(core, plan.source, plan.check_images)
         if whole is engine or engine.card.judge is not None or engine.head is None:
             return agreement

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_LOST = 0.02
 
 
-def finish(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
+def fuse(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
     """Add the image front and the NMS tail that a plan asks for.
 
     Args:
@@ -34,7 +34,7 @@ def finish(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> 
         graph: made of it, with precision written into it; not changed.
 
     Returns:
-        `prepared` with the finished graph, and with tensors, head and preprocessing as they are
+        `prepared` with the fused graph, and with tensors, head and preprocessing as they are
         then.
 
     Raises:
@@ -42,39 +42,39 @@ def finish(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> 
     """
     import onnx
 
-    finished = onnx.ModelProto()
-    finished.CopyFrom(graph)
+    fused = onnx.ModelProto()
+    fused.CopyFrom(graph)
     head, spec = prepared.head, prepared.preprocess
     # Where nothing was asked for, what cannot be had is left out in silence.
     if plan.nms_tail or (plan.nms_tail is None and plan.for_tensorrt and head.family is not None):
-        head = add_nms_tail(finished, head)
+        head = add_nms_tail(fused, head)
     if plan.image_front or (plan.image_front is None and plan.for_tensorrt):
-        spec = add_image_front(finished, spec)
+        spec = add_image_front(fused, spec)
     return replace(
         prepared,
-        graph=finished,
-        inputs=graph_inputs(finished),
-        outputs=graph_outputs(finished),
+        graph=fused,
+        inputs=graph_inputs(fused),
+        outputs=graph_outputs(fused),
         head=head,
         preprocess=spec,
     )
 
 
-def check_finish(core: Engine, finished: Engine, images: Path | None = None) -> None:
+def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None:
     """See that image front and NMS tail change nothing that is found.
 
     Args:
         core: without them.
-        finished: with them.
+        fused: with them.
         images: folder of images; None takes those that ship with Fovea.
 
     Raises:
         Disagreement: boxes, or of models without boxes outputs, differ.
     """
     if core.head is None:
-        lost = _outputs_lost(core, finished, images)
+        lost = _outputs_lost(core, fused, images)
     else:
-        lost = 1 - check_detections(core, finished, images).quality
+        lost = 1 - check_detections(core, fused, images).quality
     # Also when a difference is no number.
     if not lost <= _MOST_LOST:
         raise Disagreement(
@@ -83,11 +83,11 @@ def check_finish(core: Engine, finished: Engine, images: Path | None = None) -> 
         )
 
 
-def _outputs_lost(core: Engine, finished: Engine, images: Path | None) -> float:
+def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
     """Absolute differences of all outputs over their absolute values, of all images together."""
     lost = total = 0.0
     for _, pixels in sample_images(images, AGREEMENT_IMAGES):
-        want, have = (one.outputs_of(pixels) for one in (core, finished))
+        want, have = (one.outputs_of(pixels) for one in (core, fused))
         lost += sum(float(np.abs(have[name] - want[name]).sum()) for name in want)
         total += sum(float(np.abs(array).sum()) for array in want.values())
     return lost / total if total else lost

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
@@ -89,7 +89,7 @@ def check_detections(source: Engine, engine: Engine, images: Path | None = None)
 
 
 def check_accuracy(
-    truth: GroundTruth, graphs: Mapping[str, onnx.ModelProto], engine: Engine
+    truth: LabelledEvaluation, graphs: Mapping[str, onnx.ModelProto], engine: Engine
 ) -> dict[str, Accuracy]:
     """Accuracy on labelled images of an engine and, side by side, of other precisions.
 

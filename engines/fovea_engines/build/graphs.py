@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
@@ -44,7 +44,7 @@ class Graphs:
 
 
 def make_graphs(
-    plan: BuildPlan, prepared: PreparedModel, truth: GroundTruth | None, progress: Progress
+    plan: BuildPlan, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
 ) -> Graphs:
     """Write the precision of a plan into a model.
 

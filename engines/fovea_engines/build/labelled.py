@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-class GroundTruth:
+class LabelledEvaluation:
     """Measures engines and graphs of one model on its labelled images.
 
     Args:

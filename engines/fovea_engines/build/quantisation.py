@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from fovea_engines.build.calibration.find import find_ranges
 from fovea_engines.build.calibration.ranges import Ranges
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.blocks import select
 from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.qdq import quantisable
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.build.search import Sweep, Trials
+from fovea_engines.build.search import CandidateEngines, SensitivitySearch
 from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
@@ -57,7 +57,7 @@ class Quantisation:
 
 
 def plan_quantisation(
-    plan: BuildPlan, prepared: PreparedModel, truth: GroundTruth | None, progress: Progress
+    plan: BuildPlan, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
 ) -> Quantisation:
     """Measure ranges, and choose the layers that stay float.
 
@@ -75,8 +75,8 @@ def plan_quantisation(
     ranking: tuple[Sensitivity, ...] = ()
     # The layers that stay float are the same in both files: what one needs, the other has.
     for encoding in plan.encodings:
-        trials = Trials(plan, prepared, ranges, truth, encoding)
-        found = _search(trials, layers, kept, encoding, progress)
+        candidates = CandidateEngines(plan, prepared, ranges, truth, encoding)
+        found = _search(candidates, layers, kept, encoding, progress)
         if found is not None:
             kept += tuple(layer for one in found.kept for layer in one.layers)
             ranking += found.ranking
@@ -84,22 +84,22 @@ def plan_quantisation(
 
 
 def _search(
-    trials: Trials,
+    candidates: CandidateEngines,
     layers: tuple[str, ...],
     kept: tuple[str, ...],
     encoding: Encoding,
     progress: Progress,
-) -> Sweep | None:
+) -> SensitivitySearch | None:
     """What to keep in float beside what is; None when the network is good enough as it is."""
     whose = " for TensorRT" if encoding is Encoding.SIGNED else ""
     with progress.phase("sensitivity"):
-        base = trials.standing(kept)
+        base = candidates.score(kept)
         blocks = f"all but {len(kept)} layers" if kept else "every block"
         progress.note(f"{base} with {blocks} in INT8{whose}")
         if base.margin >= 0:
             return None
         left = tuple(layer for layer in layers if layer not in kept)
-        found = trials.sweep(left, kept, base, progress)
+        found = candidates.search(left, kept, base, progress)
     for one in found.ranking[:_SHOWN]:
         stays = "stays in float" if one in found.kept else "in INT8"
         progress.note(f"  {one.gain:+.3f}  {one.block} {stays}")

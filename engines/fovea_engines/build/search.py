@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fovea_engines.build.assemble import reference, trial
+from fovea_engines.build.assemble import candidate, reference
 from fovea_engines.build.calibration.ranges import Ranges
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.blocks import blocks
 from fovea_engines.build.precision.encoding import Encoding
@@ -42,7 +42,7 @@ def int8_graph(
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Score:
     """How good one INT8 network is, and what is asked of it.
 
     Attributes:
@@ -63,7 +63,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class SensitivitySearch:
     """What it brings to keep blocks of a network in float.
 
     Attributes:
@@ -73,13 +73,13 @@ class Sweep:
         reached: how good it is with these in float.
     """
 
-    base: Standing
+    base: Score
     ranking: tuple[Sensitivity, ...]
     kept: tuple[Sensitivity, ...]
-    reached: Standing
+    reached: Score
 
 
-class Trials:
+class CandidateEngines:
     """INT8 networks of one model that are built, judged and thrown away.
 
     They are judged on the backend that will serve: a correct graph is not enough. Those for
@@ -98,7 +98,7 @@ class Trials:
         plan: BuildPlan,
         prepared: PreparedModel,
         ranges: Ranges,
-        truth: GroundTruth | None = None,
+        truth: LabelledEvaluation | None = None,
         encoding: Encoding = Encoding.UNSIGNED,
     ) -> None:
         self._plan = plan
@@ -113,17 +113,17 @@ class Trials:
             read_samples(plan.source, prepared.preprocess, outputs, plan.check_images, _IMAGES)
         )
 
-    def standing(self, keep_float: Iterable[str]) -> Standing:
+    def score(self, keep_float: Iterable[str]) -> Score:
         """How good the network is in which layers of these names stay float."""
         with self._engine(keep_float) as engine:
             quality = self._quality_of(engine)
             drop = None if self._truth is None else self._source_map - self._truth.map_of(engine)
         margin = quality - BUDGET if drop is None else self._plan.max_drop - drop
-        return Standing(quality, drop, margin)
+        return Score(quality, drop, margin)
 
-    def sweep(
-        self, layers: Sequence[str], kept: Sequence[str], base: Standing, progress: Progress
-    ) -> Sweep:
+    def search(
+        self, layers: Sequence[str], kept: Sequence[str], base: Score, progress: Progress
+    ) -> SensitivitySearch:
         """Try each block of layers in float, and find those that are worth it.
 
         Args:
@@ -139,13 +139,13 @@ class Trials:
                 return self._quality_of(engine)
 
         def margin(more: Iterable[str]) -> float:
-            seen.append(self.standing([*kept, *more]))
+            seen.append(self.score([*kept, *more]))
             return seen[-1].margin
 
         ranking = rank(blocks(layers), base.quality, quality, progress)
         found, reached = keep_until(0.0, base.margin, ranking, margin)
         best = next(one for one in seen if one.margin == reached)
-        return Sweep(base, tuple(ranking), tuple(found), best)
+        return SensitivitySearch(base, tuple(ranking), tuple(found), best)
 
     def _quality_of(self, engine: Engine) -> float:
         return measure(engine.head, answers(engine, self._samples)).quality
@@ -155,7 +155,7 @@ class Trials:
         plan, prepared = self._plan, self._prepared
         graph = int8_graph(prepared.graph, self._ranges, self._encoding, tuple(keep_float))
         with (
-            trial(plan, prepared, graph, "int8")
+            candidate(plan, prepared, graph, "int8")
             if self._encoding is Encoding.UNSIGNED
             else reference(plan, prepared, rounded(graph), "int8")
         ) as engine:

@@ -9,7 +9,7 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
 
-class Judge:
+class ReferenceSession:
     """A model of one input, run as it is.
 
     Not through a backend: the judge must not share code with what it judges.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fovea_engines.build.calibration.histogram import Histogram
 from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import Method, Origin, Ranges
-from fovea_engines.evaluate.reference import Judge
+from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.graph.wiring import Wiring
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
@@ -48,10 +48,10 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
         progress.note(f"{few} to calibrate on: a hundred or more show what the camera will see")
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
-    judge = Judge(_showing(model, names))
+    reference = ReferenceSession(_showing(model, names))
     asked = [name for name in names if name != model.graph.input[0].name]
     for row in progress.each(images.rows(), len(images)):
-        values = dict(zip(asked, judge.run(asked, row), strict=True))
+        values = dict(zip(asked, reference.run(asked, row), strict=True))
         for name in names:
             try:
                 seen[name].add(values.get(name, row))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.reference import Judge
+from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.session import Array
 from fovea_preprocess.preprocessor import Preprocessor
@@ -72,9 +72,9 @@ def read_samples(
         InvalidOption: the folder has no image.
         UnsupportedModel: ONNX Runtime cannot run the source.
     """
-    judge = Judge(source)
+    reference = ReferenceSession(source)
     for name, row in read_rows(spec, images, most):
-        yield Sample(name, row, dict(zip(outputs, judge.run(outputs, row), strict=True)))
+        yield Sample(name, row, dict(zip(outputs, reference.run(outputs, row), strict=True)))
 
 
 def answers(engine: Engine, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Outputs]]:
