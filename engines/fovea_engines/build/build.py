@@ -1,4 +1,4 @@
-"""From an ONNX file to a checked engine in a repository."""
+"""Builds a checked engine from an ONNX file and publishes it in a repository."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     """Build an engine, check it against its source, and publish it as the model's next version.
 
     Args:
-        plan: what is built from what.
-        progress: is told each phase.
+        plan: source, target and options of the build.
+        progress: reports each phase.
 
     Returns:
-        The card of the new version; or, when a version was built from the same things before,
-        that version's card, and nothing is built.
+        The card of the new version. If a version was built from the same things before, that
+        version's card; nothing is built.
 
     Raises:
-        BuildError: no engine came out; the repository is untouched, but for a report of what was
-            refused in ``NAME/failed-build``.
+        BuildError: no engine was built or the gate refused it. The repository is untouched, except
+            for the report of a refused build in ``NAME/failed-build``.
         InvalidOption: the plan does not fit the model.
-        NotFound: the source is not there.
+        NotFound: the source is missing.
     """
     progress = progress or Progress()
     repository = ModelRepository(plan.repository)
@@ -74,7 +74,7 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
 
 
 def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
-    # Now, and not after a calibration of minutes.
+    # Checked before a calibration that takes minutes.
     if plan.building is not None:
         check_target(plan.backend, plan.building, plan.precision)
     labelled = None if plan.data is None else read_dataset(plan.data, plan.images)
@@ -88,7 +88,8 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         _seen(plan, prepared, dataset),
     )
     known = repository.find(plan.name, key)
-    # A file for TensorRT is written anew wherever it is wanted; twin versions are not published.
+    # A file for TensorRT is written each time it is asked for; an identical version is not
+    # published again.
     if known is not None and plan.tensorrt is None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
         card = EngineCard.read(repository.folder(plan.name, known) / CARD_FILE)
@@ -137,7 +138,7 @@ def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
 
 
 def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:
-    """Digests of the images that a build is measured on."""
+    """Return the digests of the images that a build is measured on."""
     calibration = None
     if plan.calibration is not None:
         if plan.calibration.is_file():
@@ -159,7 +160,7 @@ def _gate_figures(
     truth: LabelledEvaluation | None,
     progress: Progress,
 ) -> EngineCard:
-    """The engine's card, with every figure that can be measured."""
+    """Measure the engine's figures for the gate, and return its card with them."""
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: --images takes your own")
     if prepared.head.family is None and plan.preprocess is None:
@@ -182,7 +183,7 @@ def _gate_figures(
         return card
     beside = {}
     if graphs.precision == "int8" and not prepared.quantised:
-        with suppress(UnsupportedModel):  # a column less
+        with suppress(UnsupportedModel):  # without it, the report has one column less
             beside["fp16"] = rounded(to_half(prepared.graph))
     if graphs.tensorrt is not None:
         beside[for_tensorrt(graphs.precision)] = rounded(graphs.tensorrt)
@@ -196,7 +197,7 @@ def _agreement(
     engine: Engine,
     fused: PreparedModel,
 ) -> Agreement:
-    """How the engine agrees with its source; before, that what was added to it changes nothing."""
+    """Measure the agreement with the source, after checking that the fused parts change nothing."""
     if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
         return check_agreement(engine, plan.source, plan.check_images)
     with ExitStack() as opened:
@@ -212,7 +213,7 @@ def _agreement(
         agreement = check_agreement(core, plan.source, plan.check_images)
         if whole is engine or engine.card.judge is not None or engine.head is None:
             return agreement
-        # It runs, so what it finds is the figure, and not what it should find.
+        # The engine runs on this machine, so its own detections are measured.
         source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
         found = check_detections(source, engine, plan.check_images)
         return found if found.detections else agreement
@@ -232,7 +233,7 @@ def _advice(plan: BuildPlan, card: EngineCard) -> str:
 def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
     """Write config.pbtxt and labels.txt of the newest version, unless the user has edited them.
 
-    A file is Fovea's own when it is what the version before would have written.
+    A file is unedited if it equals the text written for the previous version.
     """
     *before, _ = repository.versions(card.name)
     last = None

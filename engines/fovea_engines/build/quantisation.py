@@ -1,4 +1,4 @@
-"""From a float model to the INT8 graphs of a build."""
+"""Plans the INT8 graphs of a build."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
 from fovea_preprocess.errors import UnsupportedModel
 
-# Blocks of the ranking that are shown while building; the card has all.
+# Blocks of the ranking that are reported during a build; the card has all.
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantisation:
-    """How a model is brought to INT8.
+    """Ranges and layers for the conversion of a model to INT8.
 
     Attributes:
-        ranges: of the tensors that its layers take.
-        reused: they come from an earlier build.
-        layers: names of the layers that INT8 can touch.
-        kept_float: those of them that are left in float.
-        ranking: what the search for them found, most gain first; empty without a search.
+        ranges: ranges of the layers' inputs.
+        reused: the ranges come from an earlier build.
+        layers: names of the layers that can be INT8.
+        kept_float: names of the layers among them that stay float.
+        ranking: blocks ranked by the sensitivity search, largest gain first; empty without one.
     """
 
     ranges: Ranges
@@ -42,7 +42,7 @@ class Quantisation:
 
     @property
     def card_entry(self) -> Calibration:
-        """What the card says of it."""
+        """Return the calibration entry of the card."""
         origin = self.ranges.origin
         return Calibration(
             method=origin.method,
@@ -62,9 +62,9 @@ def plan_quantisation(
     """Measure ranges, and choose the layers that stay float.
 
     Raises:
-        InvalidOption: no calibration images, or not such; ranges that were measured from
-            something else; a pattern that picks nothing.
-        Disagreement: calibration has seen much less of the input than there is.
+        InvalidOption: calibration images are missing or unfit; given ranges belong to another
+            model; a pattern matches no layer.
+        Disagreement: the serving input is much wider than the calibrated range.
         UnsupportedModel: there is nothing to quantise.
     """
     layers = quantisable_layers(prepared)
@@ -73,7 +73,7 @@ def plan_quantisation(
         return Quantisation(ranges, reused, layers, select(plan.keep_float, layers), ())
     kept: tuple[str, ...] = ()
     ranking: tuple[Sensitivity, ...] = ()
-    # The layers that stay float are the same in both files: what one needs, the other has.
+    # Both files keep the same layers in float, so each keeps what the other needs.
     for encoding in plan.encodings:
         candidates = CandidateEngines(plan, prepared, ranges, truth, encoding)
         found = _search(candidates, layers, kept, encoding, progress)
@@ -90,7 +90,7 @@ def _search(
     encoding: Encoding,
     progress: Progress,
 ) -> SensitivitySearch | None:
-    """What to keep in float beside what is; None when the network is good enough as it is."""
+    """Search for more layers to keep in float; return None when the network is good enough."""
     whose = " for TensorRT" if encoding is Encoding.SIGNED else ""
     with progress.phase("sensitivity"):
         base = candidates.score(kept)
@@ -109,10 +109,10 @@ def _search(
 
 
 def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
-    """Names of the layers that INT8 can touch, in the network's order.
+    """Return the names of the layers that can be INT8, in the network's order.
 
     Raises:
-        UnsupportedModel: there are none, or the model is no float32 model any more.
+        UnsupportedModel: there are none, or the model is not float32.
     """
     if prepared.quantised:
         raise UnsupportedModel(
