@@ -13,7 +13,7 @@ from fovea_preprocess.errors import BackendUnavailable, InvalidModel
 
 CPU_BACKENDS = ("onnxruntime", "openvino")
 DEFAULT_CPU_BACKEND = "openvino"
-JUDGE = "onnxruntime"
+REFERENCE_BACKEND = "onnxruntime"
 """The backend that computes every graph as it is written."""
 TENSORRT_BACKENDS = ("tensorrt", "tensorrt-rtx")
 

@@ -1,1 +1,1 @@
-"""ONNX to a checked engine: precision, calibration, compilation, gate, report."""
+"""Builds checked engines from ONNX: precision, calibration, compilation, gate, report."""

@@ -1,4 +1,4 @@
-"""A graph, compiled and opened, with the card that says what it is."""
+"""Compiles a graph, opens the engine, and writes its card."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from fovea_engines.backends.registry import JUDGE, backend_module, open_session
+from fovea_engines.backends.registry import REFERENCE_BACKEND, backend_module, open_session
 from fovea_engines.backends.tensorrt.engine_file import write_engine
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
@@ -37,17 +37,18 @@ def assemble(
 ) -> Engine:
     """Compile a graph for the plan's backend into an empty folder, and open it.
 
-    A TensorRT engine that cannot run here is stood in for by ONNX Runtime, which computes its graph
-    and rounds as float16 does; the card says so.
+    A TensorRT engine that cannot run on this machine is replaced by ONNX Runtime, which computes
+    its graph and rounds as float16 does; the card says so.
 
     Raises:
-        InvalidModel: the backend does not take it.
-        BuildError: likewise.
+        InvalidModel: the backend cannot compile the graph.
+        BuildError: the backend failed to compile it.
     """
     progress = progress or Progress()
     file = _compile(plan, prepared, graph.SerializeToString(), precision, folder, progress)
-    # The engine file first: it is the one that is opened; model.bin belongs to model.xml. And now:
-    # opening it may leave kernels beside it, which later starts overwrite.
+    # The engine file comes first, because it is the one that is opened (model.bin belongs to
+    # model.xml). The list is made before opening, which may add kernels that later starts
+    # overwrite.
     others = sorted(path for path in folder.iterdir() if path != file)
     files = {path.name: file_sha256(path) for path in (file, *others)}
     gpu = gpu_here() if plan.for_tensorrt else None
@@ -108,7 +109,7 @@ def _compile(
 def _open(
     plan: BuildPlan, graph: onnx.ModelProto, file: Path, gpu: Gpu | None, progress: Progress
 ) -> tuple[Session, str | None]:
-    """The engine's session and None; or where it cannot run here, its stand-in's and whose."""
+    """Return the engine's session and None, or a substitute session and the name of its backend."""
     try:
         return open_session(plan.backend, file, max_batch=plan.max_batch), None
     except BackendUnavailable as error:
@@ -117,21 +118,21 @@ def _open(
         if gpu is not None and gpu.capability in (plan.building.capabilities or gpu.capability):
             raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
         progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
-        return _stand_in(plan, graph), JUDGE
+        return _stand_in(plan, graph), REFERENCE_BACKEND
 
 
 def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:
-    runtime = backend_module(JUDGE)
+    runtime = backend_module(REFERENCE_BACKEND)
     with TemporaryDirectory(prefix="fovea-stand-in-") as folder:
         file = runtime.engine_from_onnx(rounded(graph).SerializeToString(), Path(folder))
-        return open_session(JUDGE, file, max_batch=plan.max_batch)
+        return open_session(REFERENCE_BACKEND, file, max_batch=plan.max_batch)
 
 
 @contextmanager
-def trial(
+def candidate(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
 ) -> Iterator[Engine]:
-    """An engine that is tried out and thrown away."""
+    """Open an engine in a temporary folder, to measure it."""
     with (
         TemporaryDirectory(prefix="fovea-trial-") as folder,
         assemble(plan, prepared, graph, precision, Path(folder)) as engine,
@@ -142,6 +143,6 @@ def trial(
 def reference(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
 ) -> AbstractContextManager[Engine]:
-    """A trial on ONNX Runtime, which computes every graph as it is written."""
-    judged = replace(plan, backend=JUDGE, max_batch=1, builder=None)
-    return trial(judged, prepared, graph, precision)
+    """Open a candidate on ONNX Runtime, which computes every graph as written."""
+    judged = replace(plan, backend=REFERENCE_BACKEND, max_batch=1, builder=None)
+    return candidate(judged, prepared, graph, precision)

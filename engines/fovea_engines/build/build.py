@@ -1,4 +1,4 @@
-"""From an ONNX file to a checked engine in a repository."""
+"""Builds a checked engine from an ONNX file and publishes it in a repository."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from fovea_engines.backends.tensorrt.engine_file import check_target
-from fovea_engines.build.assemble import assemble, reference, trial
+from fovea_engines.build.assemble import assemble, candidate, reference
 from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE
-from fovea_engines.build.fuse import check_finish, finish
+from fovea_engines.build.fuse import check_fused, fuse
 from fovea_engines.build.gate import (
     check_accuracy,
     check_agreement,
@@ -18,7 +18,7 @@ from fovea_engines.build.gate import (
     objection,
 )
 from fovea_engines.build.graphs import Graphs, make_graphs, save
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.overflow import check_overflow
@@ -49,18 +49,18 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     """Build an engine, check it against its source, and publish it as the model's next version.
 
     Args:
-        plan: what is built from what.
-        progress: is told each phase.
+        plan: source, target and options of the build.
+        progress: reports each phase.
 
     Returns:
-        The card of the new version; or, when a version was built from the same things before,
-        that version's card, and nothing is built.
+        The card of the new version. If a version was built from the same things before, that
+        version's card; nothing is built.
 
     Raises:
-        BuildError: no engine came out; the repository is untouched, but for a report of what was
-            refused in ``NAME/failed-build``.
+        BuildError: no engine was built or the gate refused it. The repository is untouched, except
+            for the report of a refused build in ``NAME/failed-build``.
         InvalidOption: the plan does not fit the model.
-        NotFound: the source is not there.
+        NotFound: the source is missing.
     """
     progress = progress or Progress()
     repository = ModelRepository(plan.repository)
@@ -74,7 +74,7 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
 
 
 def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
-    # Now, and not after a calibration of minutes.
+    # Checked before a calibration that takes minutes.
     if plan.building is not None:
         check_target(plan.backend, plan.building, plan.precision)
     labelled = None if plan.data is None else read_dataset(plan.data, plan.images)
@@ -89,7 +89,8 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         plan.weight_bits if plan.precision == "int8" or prepared.quantised else 8,
     )
     known = repository.find(plan.name, key)
-    # A file for TensorRT is written anew wherever it is wanted; twin versions are not published.
+    # A file for TensorRT is written each time it is asked for; an identical version is not
+    # published again.
     if known is not None and plan.tensorrt is None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
         card = EngineCard.read(repository.folder(plan.name, known) / CARD_FILE)
@@ -98,13 +99,13 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         return card
 
     with repository.publish(plan.name) as folder:
-        truth = None if dataset is None else GroundTruth(plan, prepared, dataset, progress)
+        truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
         graphs = make_graphs(plan, prepared, truth, progress)
-        finished = finish(plan, prepared, graphs.served)
+        fused = fuse(plan, prepared, graphs.served)
         with progress.phase("compile"):
-            engine = assemble(plan, finished, finished.graph, graphs.precision, folder, progress)
+            engine = assemble(plan, fused, fused.graph, graphs.precision, folder, progress)
         with engine:
-            card = _prove(plan, prepared, graphs, engine, finished, truth, progress)
+            card = _gate_figures(plan, prepared, graphs, engine, fused, truth, progress)
             card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
             ranking = graphs.quantisation.ranking if graphs.quantisation else ()
             if reason := objection(card, plan.max_drop):
@@ -138,7 +139,7 @@ def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
 
 
 def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:
-    """Digests of the images that a build is measured on."""
+    """Return the digests of the images that a build is measured on."""
     calibration = None
     if plan.calibration is not None:
         if plan.calibration.is_file():
@@ -151,16 +152,16 @@ def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> 
     return [calibration, images, None if dataset is None else dataset.sha256()]
 
 
-def _prove(
+def _gate_figures(
     plan: BuildPlan,
     prepared: PreparedModel,
     graphs: Graphs,
     engine: Engine,
-    finished: PreparedModel,
-    truth: GroundTruth | None,
+    fused: PreparedModel,
+    truth: LabelledEvaluation | None,
     progress: Progress,
 ) -> EngineCard:
-    """The engine's card, with every figure that can be measured."""
+    """Measure the engine's figures for the gate, and return its card with them."""
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: --images takes your own")
     if prepared.head.family is None and plan.preprocess is None:
@@ -168,7 +169,7 @@ def _prove(
     with progress.phase("agreement"):
         if graphs.precision == "fp16" or (graphs.precision == "int8" and plan.for_tensorrt):
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
-        agreement = _agreement(plan, prepared, graphs, engine, finished)
+        agreement = _agreement(plan, prepared, graphs, engine, fused)
     card = replace(engine.card, agreement=agreement)
     if graphs.quantisation is not None:
         card = replace(card, calibration=graphs.quantisation.card_entry)
@@ -183,7 +184,7 @@ def _prove(
         return card
     beside = {}
     if graphs.precision == "int8" and not prepared.quantised:
-        with suppress(UnsupportedModel):  # a column less
+        with suppress(UnsupportedModel):  # without it, the report has one column less
             beside["fp16"] = rounded(to_half(prepared.graph))
     if graphs.tensorrt is not None:
         beside[for_tensorrt(graphs.precision)] = rounded(graphs.tensorrt)
@@ -195,25 +196,25 @@ def _agreement(
     prepared: PreparedModel,
     graphs: Graphs,
     engine: Engine,
-    finished: PreparedModel,
+    fused: PreparedModel,
 ) -> Agreement:
-    """How the engine agrees with its source; before, that what was added to it changes nothing."""
-    if (finished.inputs, finished.outputs) == (prepared.inputs, prepared.outputs):
+    """Measure the agreement with the source, after checking that the fused parts change nothing."""
+    if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
         return check_agreement(engine, plan.source, plan.check_images)
     with ExitStack() as opened:
         if plan.for_tensorrt:
             core, whole = (
                 opened.enter_context(reference(plan, ends, rounded(graph), graphs.precision))
-                for ends, graph in ((prepared, graphs.served), (finished, finished.graph))
+                for ends, graph in ((prepared, graphs.served), (fused, fused.graph))
             )
         else:
-            core = opened.enter_context(trial(plan, prepared, graphs.served, graphs.precision))
+            core = opened.enter_context(candidate(plan, prepared, graphs.served, graphs.precision))
             whole = engine
-        check_finish(core, whole, plan.check_images)
+        check_fused(core, whole, plan.check_images)
         agreement = check_agreement(core, plan.source, plan.check_images)
         if whole is engine or engine.card.judge is not None or engine.head is None:
             return agreement
-        # It runs, so what it finds is the figure, and not what it should find.
+        # The engine runs on this machine, so its own detections are measured.
         source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
         found = check_detections(source, engine, plan.check_images)
         return found if found.detections else agreement
@@ -233,7 +234,7 @@ def _advice(plan: BuildPlan, card: EngineCard) -> str:
 def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
     """Write config.pbtxt and labels.txt of the newest version, unless the user has edited them.
 
-    A file is Fovea's own when it is what the version before would have written.
+    A file is unedited if it equals the text written for the previous version.
     """
     *before, _ = repository.versions(card.name)
     last = None

@@ -1,4 +1,4 @@
-"""A card as a page of Markdown."""
+"""Formats a card as a page of Markdown."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ def card_text(
     ranking: Sequence[Sensitivity],
     image: str | None,
 ) -> str:
-    """The page; what has no figures has no section.
+    """Return the page, without sections for missing figures.
 
     Args:
         card: with all its figures.
-        plan: of the build.
-        ranking: what the search for sensitive blocks found, most gain first; may be empty.
-        image: file name of the first of the worst images, as `worst_image` draws it; None
-            when there is none.
+        plan: the plan of the build.
+        ranking: blocks ranked by the sensitivity search, largest gain first; may be empty.
+        image: file name of the worst image, as `worst_image` draws it; None without one.
     """
     sections = [
         f"# {escape(card.name)}: {card.precision.upper()} on {card.backend}",

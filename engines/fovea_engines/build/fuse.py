@@ -1,4 +1,4 @@
-"""The host's work that a graph can do itself: images go in as they are, boxes come out alone."""
+"""Fuses preprocessing and NMS into a graph, in place of work on the host."""
 
 from __future__ import annotations
 
@@ -21,61 +21,60 @@ from fovea_preprocess.errors import Disagreement
 if TYPE_CHECKING:
     import onnx
 
-# Rounding at the front may move a step of INT8; a tail that is wrong costs much more.
+# Rounding in the image front may move INT8 by a step; a wrong NMS tail costs much more.
 _MOST_LOST = 0.02
 
 
-def finish(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
+def fuse(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
     """Add the image front and the NMS tail that a plan asks for.
 
     Args:
-        plan: of the build.
-        prepared: its source.
-        graph: made of it, with precision written into it; not changed.
+        plan: the plan of the build.
+        prepared: its source model.
+        graph: the source's graph in its final precision; not changed.
 
     Returns:
-        `prepared` with the finished graph, and with tensors, head and preprocessing as they are
-        then.
+        `prepared` with the fused graph and with its new tensors, head and preprocessing.
 
     Raises:
-        UnsupportedModel: what was asked for cannot be added to this model.
+        UnsupportedModel: a part that was asked for cannot be added to this model.
     """
     import onnx
 
-    finished = onnx.ModelProto()
-    finished.CopyFrom(graph)
+    fused = onnx.ModelProto()
+    fused.CopyFrom(graph)
     head, spec = prepared.head, prepared.preprocess
-    # Where nothing was asked for, what cannot be had is left out in silence.
+    # Parts that are only a default are skipped where the model does not support them.
     if plan.nms_tail or (plan.nms_tail is None and plan.for_tensorrt and head.family is not None):
-        head = add_nms_tail(finished, head)
+        head = add_nms_tail(fused, head)
     if plan.image_front or (plan.image_front is None and plan.for_tensorrt):
-        spec = add_image_front(finished, spec)
+        spec = add_image_front(fused, spec)
     return replace(
         prepared,
-        graph=finished,
-        inputs=graph_inputs(finished),
-        outputs=graph_outputs(finished),
+        graph=fused,
+        inputs=graph_inputs(fused),
+        outputs=graph_outputs(fused),
         head=head,
         preprocess=spec,
     )
 
 
-def check_finish(core: Engine, finished: Engine, images: Path | None = None) -> None:
-    """See that image front and NMS tail change nothing that is found.
+def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None:
+    """Check that image front and NMS tail do not change the results.
 
     Args:
-        core: without them.
-        finished: with them.
+        core: engine without them.
+        fused: engine with them.
         images: folder of images; None takes those that ship with Fovea.
 
     Raises:
-        Disagreement: boxes, or of models without boxes outputs, differ.
+        Disagreement: boxes differ, or outputs of models without boxes.
     """
     if core.head is None:
-        lost = _outputs_lost(core, finished, images)
+        lost = _outputs_lost(core, fused, images)
     else:
-        lost = 1 - check_detections(core, finished, images).quality
-    # Also when a difference is no number.
+        lost = 1 - check_detections(core, fused, images).quality
+    # The negation also catches NaN.
     if not lost <= _MOST_LOST:
         raise Disagreement(
             f"with image front and NMS tail in the graph {lost:.1%} of what is found differs: "
@@ -83,11 +82,11 @@ def check_finish(core: Engine, finished: Engine, images: Path | None = None) -> 
         )
 
 
-def _outputs_lost(core: Engine, finished: Engine, images: Path | None) -> float:
-    """Absolute differences of all outputs over their absolute values, of all images together."""
+def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
+    """Return the sum of absolute output differences over that of absolute outputs."""
     lost = total = 0.0
     for _, pixels in sample_images(images, AGREEMENT_IMAGES):
-        want, have = (one.outputs_of(pixels) for one in (core, finished))
+        want, have = (one.outputs_of(pixels) for one in (core, fused))
         lost += sum(float(np.abs(have[name] - want[name]).sum()) for name in want)
         total += sum(float(np.abs(array).sum()) for array in want.values())
     return lost / total if total else lost

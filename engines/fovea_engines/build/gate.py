@@ -1,4 +1,4 @@
-"""Whether a built engine is good enough to be published, and the figures that say so."""
+"""Decides if a built engine is good enough to be published, by measured figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
@@ -35,7 +35,7 @@ MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "int8": 0.8}
 """Agreement, of INT8 classifiers also in the first class, under which an engine without labelled
 images is refused. FP32 must be identical."""
 
-# mAP50-95 that tells of labels that belong to other images or classes.
+# A lower mAP50-95 means that the labels belong to other images or classes.
 _FOREIGN = 0.01
 
 
@@ -89,13 +89,13 @@ def check_detections(source: Engine, engine: Engine, images: Path | None = None)
 
 
 def check_accuracy(
-    truth: GroundTruth, graphs: Mapping[str, onnx.ModelProto], engine: Engine
+    truth: LabelledEvaluation, graphs: Mapping[str, onnx.ModelProto], engine: Engine
 ) -> dict[str, Accuracy]:
-    """Accuracy on labelled images of an engine and, side by side, of other precisions.
+    """Measure the accuracy of an engine, its source and other precisions on labelled images.
 
     Args:
-        truth: the images.
-        graphs: what to measure beside the source and the engine, by name.
+        truth: the labelled images.
+        graphs: other graphs to measure, by name.
         engine: as it will be served.
     """
     precision = engine.card.precision
@@ -105,15 +105,15 @@ def check_accuracy(
 
 
 def for_tensorrt(precision: Precision) -> str:
-    """What accuracy of the file for TensorRT is called in a card."""
+    """Return the card's name for the accuracy of the file for TensorRT."""
     return f"{precision} for TensorRT"
 
 
 def objection(card: EngineCard, max_drop: float) -> str | None:
-    """Why an engine must not be published, in a sentence; None when it may.
+    """Return the reason why an engine must not be published; None when it may.
 
-    Labels decide where there are any; else the agreement with the source does. The file for
-    TensorRT is held to the same.
+    Labels decide if there are any; otherwise the agreement with the source does. The same holds for
+    the file for TensorRT.
     """
     reason = _objection(card, card.precision, card.agreement, max_drop)
     if reason is None and card.tensorrt is not None:

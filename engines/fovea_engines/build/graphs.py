@@ -1,4 +1,4 @@
-"""The graphs that a build makes of a model."""
+"""Makes the graphs of a build in its precision."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graphs:
-    """One model in one precision, as each kind of runtime takes it.
+    """One model in one precision, for each kind of runtime.
 
     Attributes:
-        precision: of both.
+        precision: of both graphs.
         served: for the plan's backend.
-        tensorrt: for TensorRT, where INT8 is signed and what is not INT8 is FP16: None unless a
-            file of it was asked for.
-        quantisation: how it came to INT8; None when it did not, or came so.
+        tensorrt: for TensorRT, with signed INT8 and FP16 elsewhere; None unless a file was asked
+            for.
+        quantisation: record of the quantisation; None for a model that was not quantised here.
     """
 
     precision: Precision
@@ -44,19 +44,19 @@ class Graphs:
 
 
 def make_graphs(
-    plan: BuildPlan, prepared: PreparedModel, truth: GroundTruth | None, progress: Progress
+    plan: BuildPlan, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
 ) -> Graphs:
     """Write the precision of a plan into a model.
 
     Args:
-        plan: of the build.
-        prepared: its source.
-        truth: what INT8 is held to beside the agreement with the source.
-        progress: is told each phase.
+        plan: the plan of the build.
+        prepared: its source model.
+        truth: labelled images that INT8 must satisfy beside the agreement with the source.
+        progress: reports each phase.
 
     Raises:
         InvalidOption: the calibration does not fit.
-        UnsupportedModel: the model cannot be had in that precision.
+        UnsupportedModel: the model cannot be converted to that precision.
     """
     graph = prepared.graph
     if prepared.quantised:
@@ -73,7 +73,7 @@ def make_graphs(
 
 
 def _as_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -> Graphs:
-    """A model that was quantised in training keeps its own scales."""
+    """Keep the scales of a model that was quantised in training."""
     if plan.precision == "fp16":
         raise UnsupportedModel(
             "the model was quantised by its exporter: build it with --precision int8, which keeps "
@@ -107,7 +107,7 @@ def _int8(
     encode: Callable[[Encoding], onnx.ModelProto],
     quantisation: Quantisation | None = None,
 ) -> Graphs:
-    """The encodings that a plan has a use for."""
+    """Make the encodings that a plan needs."""
     made = {encoding: encode(encoding) for encoding in plan.encodings}
     if Encoding.SIGNED in made:
         validate(made[Encoding.SIGNED])
@@ -117,7 +117,7 @@ def _int8(
 
 
 def save(graph: onnx.ModelProto, path: Path) -> None:
-    """Write a graph to a file, whole or not at all."""
+    """Write a graph to a file atomically."""
     new = path.with_name(f".{path.name}.new")
     try:
         write_file(new, graph.SerializeToString())

@@ -1,4 +1,4 @@
-"""Labelled images, as the networks of one build are measured on them."""
+"""Measures the engines of one build on labelled images."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import onnx
 
 
-class GroundTruth:
+class LabelledEvaluation:
     """Measures engines and graphs of one model on its labelled images.
 
     Args:
-        plan: of the build.
-        prepared: its source.
-        dataset: read for this model.
-        progress: is told the phase "accuracy", and each figure.
+        plan: the plan of the build.
+        prepared: its source model.
+        dataset: labelled images with the model's class ids.
+        progress: reports the phase "accuracy", and each figure.
     """
 
     def __init__(
@@ -38,20 +38,20 @@ class GroundTruth:
 
     @cached_property
     def source(self) -> Accuracy:
-        """Of the source, in float32."""
+        """Measure the source in float32."""
         return self.of_graph("fp32", self._prepared.graph)
 
     def of_graph(self, name: str, graph: onnx.ModelProto) -> Accuracy:
-        """Accuracy of a graph, as ONNX Runtime computes it."""
+        """Measure a graph on ONNX Runtime."""
         with reference(self._plan, self._prepared, graph, "fp32") as engine:
             return self.of_engine(name, engine)
 
     def of_engine(self, name: str, engine: Engine) -> Accuracy:
-        """Accuracy of an engine, which is called `name` in what is told."""
+        """Measure an engine, and report the figure under `name`."""
         accuracy = evaluate(in_process(engine), self._dataset, self._progress)
         self._progress.note(f"mAP50-95 {accuracy.map50_95:.3f} in {name}")
         return accuracy
 
     def map_of(self, engine: Engine) -> float:
-        """mAP50-95 of an engine that is tried out, in silence."""
+        """Measure the mAP50-95 of a candidate without reporting it."""
         return evaluate(in_process(engine), self._dataset).map50_95

@@ -1,4 +1,4 @@
-"""Text and tables as Markdown that any viewer shows alike (CommonMark with GitHub's tables)."""
+"""Formats text and tables as portable Markdown (CommonMark with GitHub's tables)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$#!])")
 
 
 def escape(text: str) -> str:
-    """Text of unknown origin on one line, so that nothing in it is taken for markup."""
+    """Escape untrusted text so that it stays on one line and contains no markup."""
     printable = "".join(letter if letter.isprintable() else " " for letter in text)
     return _SPECIAL.sub(r"\\\1", " ".join(printable.split()))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; every cell is escaped."""
+    """Return a table; every cell is escaped."""
     lines = [_line(header), _line(["---"] * len(header)), *map(_line, rows)]
     return "\n".join(lines)
 

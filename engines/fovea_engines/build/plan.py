@@ -1,4 +1,4 @@
-"""What a build is asked for."""
+"""Holds the options of a build and checks them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
 
-# Raised whenever the same source and options would give another engine: old ones are then rebuilt.
+# Raised when the same source and options would give another engine; old ones are then rebuilt.
 BUILD_FORMAT = 3
 MAX_BATCH = 1024
 MAX_SIDE = 8192
@@ -40,36 +40,36 @@ class BuildPlan:
 
     Attributes:
         source: the ONNX file.
-        name: of the model in the repository.
-        repository: its root folder; made when it is not there.
+        name: name of the model in the repository.
+        repository: root folder; created if missing.
         backend: "openvino", "onnxruntime", "tensorrt" or "tensorrt-rtx".
         size: (height, width) of the input, pixels; None takes the model's own.
-        max_batch: most rows one call may carry, 1 to 1024.
+        max_batch: most rows per call, 1 to 1024.
         labels: class names by id; None takes the model's own.
         family: head family; None recognises it.
-        images: folder of images for the agreement check; None takes those of the calibration,
-            or those that ship with Fovea.
+        images: folder of images for the agreement check; None takes those of the calibration, or
+            those that ship with Fovea.
         precision: "fp32", "fp16" or "int8"; a model that its exporter has quantised is INT8.
-        calibration: folder of images that INT8 ranges are measured on, or the calibration.json
-            of another version.
-        calibrator: how a range is chosen from what was seen.
-        keep_float: blocks or patterns of layers that INT8 leaves alone; ("auto",) searches for
-            them where the agreement is not good enough without.
+        calibration: folder of images that INT8 ranges are measured on, or the calibration.json of
+            another version.
+        calibrator: method that chooses ranges.
+        keep_float: blocks or patterns of layers that stay float in INT8; ("auto",) searches for
+            them if the agreement is not good enough without.
         data: labelled images to measure accuracy on: a COCO file or a folder of YOLO labels;
             `images` is then the folder of its images.
-        max_drop: most mAP50-95 that may be lost, 0 to 1.
-        preprocess: what departs from RGB, 0 to 1, letterboxed around the centre: fields of
-            `PreprocessSpec`; None takes what the family was trained with.
-        tensorrt: also write the graph as TensorRT takes it to this file, and judge it.
-        image_front: take uint8 images, as they are decoded, and normalise them in the graph;
-            None does so for TensorRT.
-        nms_tail: suppress duplicates in the graph; None does so for TensorRT, where 6 numbers a
-            box come back instead of all candidates.
-        builder: how a TensorRT engine is built; None takes one profile of up to `max_batch`.
+        max_drop: largest accepted loss of mAP50-95, 0 to 1.
+        preprocess: fields of `PreprocessSpec` that differ from RGB, 0 to 1, letterboxed around the
+            centre; None takes the family's.
+        tensorrt: also write and check the graph for TensorRT in this file.
+        image_front: take decoded uint8 images and normalise them in the graph; None does so for
+            TensorRT.
+        nms_tail: suppress duplicates in the graph; None does so for TensorRT, which then returns 6
+            numbers per box instead of all candidates.
+        builder: options of a TensorRT build; None takes one profile of up to `max_batch`.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
-        BackendUnavailable: likewise, when the backend is not to be had here.
+        BackendUnavailable: on construction, when the backend is not installed.
     """
 
     source: Path
@@ -121,7 +121,7 @@ class BuildPlan:
                 f"{self.calibration} is no folder of images: give one, or, where it holds the "
                 "ranges of another build, --images to judge the engine on"
             )
-        # COCO files may name images in folders of this folder.
+        # COCO files may name images in subfolders.
         for folder in (self.calibration, self.images if self.data is None else None):
             if folder is not None and not folder.is_file():
                 image_files(folder, 1)
@@ -161,19 +161,19 @@ class BuildPlan:
 
     @property
     def for_tensorrt(self) -> bool:
-        """Whether an engine of TensorRT or TensorRT for RTX is built."""
+        """Return True for TensorRT and TensorRT for RTX."""
         return self.backend in TENSORRT_BACKENDS
 
     @property
     def building(self) -> BuilderOptions | None:
-        """How a TensorRT engine is built; None for other backends."""
+        """Return the options of a TensorRT build; None for other backends."""
         if not self.for_tensorrt:
             return None
         return self.builder or BuilderOptions((Profile(1, self.max_batch, self.max_batch),))
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
-        """Those of INT8 that are made; what is served comes first."""
+        """Return the INT8 encodings to make; the served one comes first."""
         if self.for_tensorrt:
             return (Encoding.SIGNED,)
         return (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (self.tensorrt is not None)]
@@ -185,14 +185,14 @@ class BuildPlan:
 
     @property
     def check_images(self) -> Path | None:
-        """Folder of images that engines are compared on; None: those that ship with Fovea."""
+        """Return the folder of comparison images; None for those that ship with Fovea."""
         if self.images is None and self.calibration is not None and self.calibration.is_dir():
             return self.calibration
         return self.images
 
     @property
     def backend_version(self) -> str:
-        """Version of the runtime that will compile."""
+        """Return the version of the runtime that compiles."""
         return self._backend.version or ""
 
     def content_key(
@@ -204,13 +204,13 @@ class BuildPlan:
         measured_on: Sequence[str | None],
         weight_bits: WeightBits = 8,
     ) -> str:
-        """Sha256 over everything the engine follows from; equal keys build equal engines.
+        """Return the sha256 of everything the engine depends on; equal keys give equal engines.
 
         Args:
-            onnx_sha256: of the source.
-            preprocess: how an image becomes an input row of the model's size.
-            labels: of the model, wherever they are from.
-            family: of its head, likewise.
+            onnx_sha256: digest of the source.
+            preprocess: preprocessing to the model's input size.
+            labels: the model's class names, whatever their source.
+            family: the head's family, whatever its source.
             measured_on: digests of the calibration images and of the labelled ones.
             weight_bits: of INT8 weights; 8 where there are none.
         """

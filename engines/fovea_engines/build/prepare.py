@@ -1,4 +1,4 @@
-"""What is known of a model before its precision is chosen."""
+"""Loads and normalises a model before its precision is chosen."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedModel:
-    """A source model in the form that precision is written into.
+    """A normalised source model, ready for its precision.
 
     Attributes:
         graph: normalised; float32, or INT8 where the exporter has quantised it.
-        sha256: of the source.
-        inputs: what is fed.
-        outputs: what comes back.
-        head: the family and why.
+        sha256: digest of the source.
+        inputs: the graph's inputs.
+        outputs: the graph's outputs.
+        head: the recognised family and the reason.
         labels: class names by id; None where unknown.
-        preprocess: how an image becomes an input row.
+        preprocess: preprocessing of an image to an input row.
         metadata: the exporter's own.
         quantised: the exporter has written Q/DQ nodes into it.
     """
@@ -50,13 +50,13 @@ class PreparedModel:
 
 
 def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
-    """Load and normalise the source of a plan, and find out what it is.
+    """Load, normalise and recognise the source of a plan.
 
     Raises:
-        NotFound: the source is not there.
-        InvalidModel: it is not ONNX.
-        UnsupportedModel: it is not of a kind that can be built.
-        InvalidOption: the plan does not fit it.
+        NotFound: the source is missing.
+        InvalidModel: the source is not ONNX.
+        UnsupportedModel: this kind of model cannot be built.
+        InvalidOption: the plan does not fit the model.
     """
     with progress.phase("load"):
         source = load(plan.source)
@@ -101,10 +101,10 @@ def _check_batch(rows: int, max_batch: int) -> None:
 
 
 def check_float32(prepared: PreparedModel, precision: str) -> None:
-    """Refuse to make another precision of what is not float32.
+    """Refuse to convert a model that is not float32.
 
     Raises:
-        UnsupportedModel: the model takes, gives or holds float16, or weights in INT8.
+        UnsupportedModel: the model has float16 tensors, or weights in INT8.
     """
     import onnx
 

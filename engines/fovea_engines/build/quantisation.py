@@ -1,4 +1,4 @@
-"""From a float model to the INT8 graphs of a build."""
+"""Plans the INT8 graphs of a build."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 
 from fovea_engines.build.calibration.find import find_ranges
 from fovea_engines.build.calibration.ranges import Ranges
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.blocks import select
 from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.qdq import quantisable
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.build.search import Sweep, Trials
+from fovea_engines.build.search import CandidateEngines, SensitivitySearch
 from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
 from fovea_preprocess.errors import UnsupportedModel
 
-# Blocks of the ranking that are shown while building; the card has all.
+# Blocks of the ranking that are reported during a build; the card has all.
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantisation:
-    """How a model is brought to INT8.
+    """Ranges and layers for the conversion of a model to INT8.
 
     Attributes:
-        ranges: of the tensors that its layers take.
-        reused: they come from an earlier build.
-        layers: names of the layers that INT8 can touch.
-        kept_float: those of them that are left in float.
-        ranking: what the search for them found, most gain first; empty without a search.
+        ranges: ranges of the layers' inputs.
+        reused: the ranges come from an earlier build.
+        layers: names of the layers that can be INT8.
+        kept_float: names of the layers among them that stay float.
+        ranking: blocks ranked by the sensitivity search, largest gain first; empty without one.
     """
 
     ranges: Ranges
@@ -42,7 +42,7 @@ class Quantisation:
 
     @property
     def card_entry(self) -> Calibration:
-        """What the card says of it."""
+        """Return the calibration entry of the card."""
         origin = self.ranges.origin
         return Calibration(
             method=origin.method,
@@ -57,14 +57,14 @@ class Quantisation:
 
 
 def plan_quantisation(
-    plan: BuildPlan, prepared: PreparedModel, truth: GroundTruth | None, progress: Progress
+    plan: BuildPlan, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
 ) -> Quantisation:
     """Measure ranges, and choose the layers that stay float.
 
     Raises:
-        InvalidOption: no calibration images, or not such; ranges that were measured from
-            something else; a pattern that picks nothing.
-        Disagreement: calibration has seen much less of the input than there is.
+        InvalidOption: calibration images are missing or unfit; given ranges belong to another
+            model; a pattern matches no layer.
+        Disagreement: the serving input is much wider than the calibrated range.
         UnsupportedModel: there is nothing to quantise.
     """
     layers = quantisable_layers(prepared)
@@ -73,10 +73,10 @@ def plan_quantisation(
         return Quantisation(ranges, reused, layers, select(plan.keep_float, layers), ())
     kept: tuple[str, ...] = ()
     ranking: tuple[Sensitivity, ...] = ()
-    # The layers that stay float are the same in both files: what one needs, the other has.
+    # Both files keep the same layers in float, so each keeps what the other needs.
     for encoding in plan.encodings:
-        trials = Trials(plan, prepared, ranges, truth, encoding)
-        found = _search(trials, layers, kept, encoding, progress)
+        candidates = CandidateEngines(plan, prepared, ranges, truth, encoding)
+        found = _search(candidates, layers, kept, encoding, progress)
         if found is not None:
             kept += tuple(layer for one in found.kept for layer in one.layers)
             ranking += found.ranking
@@ -84,22 +84,22 @@ def plan_quantisation(
 
 
 def _search(
-    trials: Trials,
+    candidates: CandidateEngines,
     layers: tuple[str, ...],
     kept: tuple[str, ...],
     encoding: Encoding,
     progress: Progress,
-) -> Sweep | None:
-    """What to keep in float beside what is; None when the network is good enough as it is."""
+) -> SensitivitySearch | None:
+    """Search for more layers to keep in float; return None when the network is good enough."""
     whose = " for TensorRT" if encoding is Encoding.SIGNED else ""
     with progress.phase("sensitivity"):
-        base = trials.standing(kept)
+        base = candidates.score(kept)
         blocks = f"all but {len(kept)} layers" if kept else "every block"
         progress.note(f"{base} with {blocks} in INT8{whose}")
         if base.margin >= 0:
             return None
         left = tuple(layer for layer in layers if layer not in kept)
-        found = trials.sweep(left, kept, base, progress)
+        found = candidates.search(left, kept, base, progress)
     for one in found.ranking[:_SHOWN]:
         stays = "stays in float" if one in found.kept else "in INT8"
         progress.note(f"  {one.gain:+.3f}  {one.block} {stays}")
@@ -109,10 +109,10 @@ def _search(
 
 
 def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
-    """Names of the layers that INT8 can touch, in the network's order.
+    """Return the names of the layers that can be INT8, in the network's order.
 
     Raises:
-        UnsupportedModel: there are none, or the model is no float32 model any more.
+        UnsupportedModel: there are none, or the model is not float32.
     """
     if prepared.quantised:
         raise UnsupportedModel(

@@ -1,4 +1,4 @@
-"""An engine that another TensorRT or another GPU made, built again for what is here."""
+"""Rebuilds an engine that was built for another TensorRT or another GPU."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidMod
 if TYPE_CHECKING:
     import onnx
 
-# Measured on drawn images and seven models: what a runtime rounds to float16 that another does
-# not costs up to .02, and in INT8, where a step may go either way, .23. Another model of the same
-# shape is under .5.
+# Measured on generated images and seven models: where runtimes differ in what they round to
+# float16, agreement drops by up to .02, and in INT8, where a step may go either way, by up to .23.
+# Another model of the same shape scores under .5.
 _LEAST: Mapping[Precision, float] = {"fp32": 0.98, "fp16": 0.9, "int8": 0.5}
 
 
 def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
-    """Build the engine of a version again where it does not fit what is here, from the ONNX kept.
+    """Rebuild the engine of a version from its stored ONNX, if it does not fit this machine.
 
     The version keeps its number, its figures and its report. The new engine must compute what ONNX
-    Runtime computes of that ONNX; else the old one stays.
+    Runtime computes from that ONNX; otherwise the old one stays.
 
     Args:
-        folder: of the version (repository/name/version).
-        progress: is told each phase.
+        folder: folder of the version (repository/name/version).
+        progress: reports each phase.
 
     Returns:
-        The card of what is there then: nothing is built where the engine fits, and of several
-        processes that begin at once only one builds.
+        The card of the resulting engine. Nothing is built if the engine fits; of several processes
+        that start at once, only one builds.
 
     Raises:
         BackendUnavailable: the repository cannot be written, or TensorRT cannot be used.
-        InvalidModel: the ONNX is not there, or not the one that was kept.
-        BuildError: no engine came out, or one that computes something else.
+        InvalidModel: the ONNX is missing, or is not the stored one.
+        BuildError: no engine was built, or it computes something else.
         InvalidOption: this TensorRT does not build for this GPU.
     """
     progress, repository = progress or Progress(), ModelRepository(folder.parents[1])
@@ -105,7 +105,7 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
     card = replace(
         card,
         created=built.created,
-        # The key is of the first build: asked for the same again, `fovea build` shall build it.
+        # The key belongs to the first build: `fovea build` with the same options builds again.
         content_key="",
         backend_version=built.backend_version,
         device=built.device,
@@ -136,7 +136,7 @@ def _kept(card: EngineCard, folder: Path) -> onnx.ModelProto:
 
 
 def _for_here(options: BuilderOptions | None) -> BuilderOptions | None:
-    """What was built ahead of time stays good for the GPUs that it was built for."""
+    """Keep the targets of an engine that was built ahead of time."""
     gpu = gpu_here()
     if options is None or not options.capabilities or gpu is None:
         return options
@@ -154,7 +154,7 @@ def _check(alike: float, precision: Precision) -> None:
 
 
 def _note(card: EngineCard, folder: Path) -> None:
-    """A report tells of the first build."""
+    """Note the rebuild in the report, which describes the first build."""
     if (report := folder / REPORT_FILE).is_file():
         with report.open("a", encoding="utf-8") as file:
             file.write(

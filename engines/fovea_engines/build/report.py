@@ -1,4 +1,4 @@
-"""The readable report that lies beside a card, also of a build that was refused."""
+"""Writes the readable report beside a card, also for a refused build."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def write_report(
     """Write card.md, and worst.jpg where detections differ.
 
     Args:
-        folder: where to.
+        folder: target folder.
         card: with all its figures.
-        plan: of the build.
-        prepared: its source.
-        engine: the one that was measured, open.
-        ranking: what the search for sensitive blocks found, most gain first; may be empty.
+        plan: the plan of the build.
+        prepared: its source model.
+        engine: the measured engine, open.
+        ranking: blocks ranked by the sensitivity search, largest gain first; may be empty.
     """
     worst = card.agreement.worst if card.agreement else ()
     image = worst_image(plan, prepared, engine, worst[0].name) if worst else None

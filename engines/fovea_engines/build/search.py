@@ -1,4 +1,4 @@
-"""Which blocks of a model are worth keeping in float."""
+"""Searches for the blocks of a model that are worth keeping in float."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fovea_engines.build.assemble import reference, trial
+from fovea_engines.build.assemble import candidate, reference
 from fovea_engines.build.calibration.ranges import Ranges
-from fovea_engines.build.labelled import GroundTruth
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.blocks import blocks
 from fovea_engines.build.precision.encoding import Encoding
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 BUDGET = 0.9
 """Agreement that is good enough: no block need stay in float for more."""
 
-# Images a block is judged on: enough for a hundred detections, few enough for a second each.
+# Images per block: enough for a hundred detections, few enough for a second each.
 _IMAGES = 24
 
 
 def int8_graph(
     graph: onnx.ModelProto, ranges: Ranges, encoding: Encoding, keep_float: Collection[str]
 ) -> onnx.ModelProto:
-    """A model in INT8; what is not INT8 is FP32 for a CPU, FP16 for TensorRT (`SIGNED`)."""
+    """Convert a model to INT8; the rest is FP32 for a CPU, FP16 for TensorRT (`SIGNED`)."""
     quantised = quantise(graph, ranges, encoding, keep_float)
     return to_half(quantised) if encoding is Encoding.SIGNED else quantised
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How good one INT8 network is, and what is asked of it.
+class Score:
+    """Quality of one INT8 network, and its distance to the required quality.
 
     Attributes:
         quality: agreement with the source, 0 to 1.
-        drop: mAP50-95 that is lost; None without labelled images.
-        margin: by how much what decides, labels where there are any, else the agreement, is
-            better than what is asked; less than 0 is not enough.
+        drop: loss of mAP50-95; None without labelled images.
+        margin: surplus of the deciding figure over the required one: `drop` if there are labels,
+            else `quality`. Negative values are not enough.
     """
 
     quality: float
@@ -57,40 +57,40 @@ class Standing:
     margin: float
 
     def __str__(self) -> str:
-        """For the log of a build."""
+        """Format the score for the log of a build."""
         lost = "" if self.drop is None else f" and mAP50-95 {-self.drop:+.3f}"
         return f"agreement {self.quality:.3f}{lost}"
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """What it brings to keep blocks of a network in float.
+class SensitivitySearch:
+    """Result of the search for blocks to keep in float.
 
     Attributes:
-        base: how good the network is before.
-        ranking: every block by itself, most gain first.
-        kept: those that make it good enough, or as good as they can.
-        reached: how good it is with these in float.
+        base: score before the search.
+        ranking: every block by itself, largest gain first.
+        kept: blocks that make the network good enough, or as good as possible.
+        reached: score with these in float.
     """
 
-    base: Standing
+    base: Score
     ranking: tuple[Sensitivity, ...]
     kept: tuple[Sensitivity, ...]
-    reached: Standing
+    reached: Score
 
 
-class Trials:
-    """INT8 networks of one model that are built, judged and thrown away.
+class CandidateEngines:
+    """Builds and measures temporary INT8 networks of one model.
 
-    They are judged on the backend that will serve: a correct graph is not enough. Those for
-    TensorRT are judged as its float16 and integers would compute them.
+    They run on the serving backend, because a correct graph is not enough. Those for TensorRT are
+    computed with its float16 and integer rounding.
 
     Args:
-        plan: of the build.
-        prepared: its source.
-        ranges: of its tensors.
-        truth: labelled images; None judges by the agreement alone.
-        encoding: `SIGNED` judges the file for TensorRT.
+        plan: the plan of the build.
+        prepared: its source model.
+        ranges: ranges of its tensors.
+        truth: labelled images; None uses the agreement alone.
+        encoding: `SIGNED` measures the file for TensorRT.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class Trials:
         plan: BuildPlan,
         prepared: PreparedModel,
         ranges: Ranges,
-        truth: GroundTruth | None = None,
+        truth: LabelledEvaluation | None = None,
         encoding: Encoding = Encoding.UNSIGNED,
     ) -> None:
         self._plan = plan
         self._prepared = prepared
         self._ranges = ranges
         self._truth = truth
-        # Measured now, as a phase of its own and not within that of a trial.
+        # Measured here, so that it is a phase by itself and not part of a candidate's.
         self._source_map = 0.0 if truth is None else truth.source.map50_95
         self._encoding = encoding
         outputs = [output.name for output in prepared.outputs]
@@ -113,24 +113,24 @@ class Trials:
             read_samples(plan.source, prepared.preprocess, outputs, plan.check_images, _IMAGES)
         )
 
-    def standing(self, keep_float: Iterable[str]) -> Standing:
-        """How good the network is in which layers of these names stay float."""
+    def score(self, keep_float: Iterable[str]) -> Score:
+        """Measure the network with the named layers in float."""
         with self._engine(keep_float) as engine:
             quality = self._quality_of(engine)
             drop = None if self._truth is None else self._source_map - self._truth.map_of(engine)
         margin = quality - BUDGET if drop is None else self._plan.max_drop - drop
-        return Standing(quality, drop, margin)
+        return Score(quality, drop, margin)
 
-    def sweep(
-        self, layers: Sequence[str], kept: Sequence[str], base: Standing, progress: Progress
-    ) -> Sweep:
+    def search(
+        self, layers: Sequence[str], kept: Sequence[str], base: Score, progress: Progress
+    ) -> SensitivitySearch:
         """Try each block of layers in float, and find those that are worth it.
 
         Args:
-            layers: names of all that are in INT8.
-            kept: names of those that are float already.
-            base: how good the network is with these.
-            progress: is told of every block.
+            layers: names of all INT8 layers.
+            kept: names of the layers that are float already.
+            base: score with `kept` in float.
+            progress: reports every block.
         """
         seen = [base]
 
@@ -139,13 +139,13 @@ class Trials:
                 return self._quality_of(engine)
 
         def margin(more: Iterable[str]) -> float:
-            seen.append(self.standing([*kept, *more]))
+            seen.append(self.score([*kept, *more]))
             return seen[-1].margin
 
         ranking = rank(blocks(layers), base.quality, quality, progress)
         found, reached = keep_until(0.0, base.margin, ranking, margin)
         best = next(one for one in seen if one.margin == reached)
-        return Sweep(base, tuple(ranking), tuple(found), best)
+        return SensitivitySearch(base, tuple(ranking), tuple(found), best)
 
     def _quality_of(self, engine: Engine) -> float:
         return measure(engine.head, answers(engine, self._samples)).quality
@@ -155,7 +155,7 @@ class Trials:
         plan, prepared = self._plan, self._prepared
         graph = int8_graph(prepared.graph, self._ranges, self._encoding, tuple(keep_float))
         with (
-            trial(plan, prepared, graph, "int8")
+            candidate(plan, prepared, graph, "int8")
             if self._encoding is Encoding.UNSIGNED
             else reference(plan, prepared, rounded(graph), "int8")
         ) as engine:

@@ -1,4 +1,4 @@
-"""The image on which an engine and its source model differ, with what each of them finds."""
+"""Draws the image on which an engine and its source model differ most."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _WHITE = (255, 255, 255)
 def worst_image(
     plan: BuildPlan, prepared: PreparedModel, engine: Engine, name: str
 ) -> Pixels | None:
-    """One image twice, side by side: with the source model's boxes and with the engine's.
+    """Draw one image twice, side by side: with the source model's boxes and with the engine's.
 
-    What both find is grey, as the image is; what only one finds is in colour, framed in red.
-    The same rules pair detections as for the figures of agreement. Classes that the model does
-    not name are called as the labels of the build call them.
+    Detections of both models are grey, like the image; detections of only one are coloured and
+    framed in red. They are paired by the rules of the agreement figures. Classes without a name in
+    the model take the build's labels.
 
     Args:
-        plan: of the build; its images, or those that ship with Fovea, hold `name`.
-        prepared: its source.
+        plan: the plan of the build; its images, or those that ship with Fovea, hold `name`.
+        prepared: its source model.
         engine: as it will be served.
-        name: of the image.
+        name: name of the image.
 
     Returns:
         uint8 RGB [h, w, 3]; None when the engine has no head, and so no boxes.
@@ -80,7 +80,7 @@ def _take(detections: Detections, chosen: NDArray[np.intp]) -> Detections:
 def _draw(
     pixels: Pixels, agreed: Detections, odd: Detections, labels: tuple[str, ...] | None
 ) -> Pixels:
-    """The image at the size of the report: in grey what is agreed, in colour what is odd."""
+    """Draw the image at the report's size: shared detections in grey, others in colour."""
     height, width = pixels.shape[:2]
     factor = _SIDE / max(height, width)
     size = max(1, round(width * factor)), max(1, round(height * factor))
@@ -101,7 +101,7 @@ def _scaled(detections: Detections, by: NDArray[np.float32]) -> Detections:
 
 
 def _captioned(image: Pixels, text: str) -> Pixels:
-    """An image under a strip with text, widened on the right where the text needs it."""
+    """Put a caption above an image, and widen the image on the right where the text needs it."""
     height, width = image.shape[:2]
     (text_width, text_height), _ = cv2.getTextSize(text, FONT, _LETTERS, 1)
     pane = np.zeros((_STRIP + height, max(width, text_width + _GAP) + _GAP, 3), np.uint8)

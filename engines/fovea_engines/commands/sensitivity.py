@@ -32,7 +32,7 @@ from fovea_preprocess.errors import BuildError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fovea_engines.build.search import Sweep
+    from fovea_engines.build.search import SensitivitySearch
 
 
 def sensitivity(
@@ -81,7 +81,7 @@ def sensitivity(
             preprocess=None if preprocess is None else read_preprocess(preprocess),
         )
         try:
-            found = _sweep(plan)
+            found = _search(plan)
         except OSError as error:
             raise BuildError(
                 f"{error.filename} cannot be read or written ({error.strerror})"
@@ -97,22 +97,22 @@ def sensitivity(
     console.print(_advice(found), markup=False, highlight=False, soft_wrap=True)
 
 
-def _sweep(plan: BuildPlan) -> Sweep:
+def _search(plan: BuildPlan) -> SensitivitySearch:
     from fovea_engines.build.calibration.find import find_ranges
     from fovea_engines.build.prepare import prepare
     from fovea_engines.build.quantisation import quantisable_layers
-    from fovea_engines.build.search import Trials
+    from fovea_engines.build.search import CandidateEngines
 
     progress = ConsoleProgress()
     prepared = prepare(plan, progress)
     layers = quantisable_layers(prepared)
     ranges, _ = find_ranges(plan, prepared, progress)
     with progress.phase("sensitivity"):
-        trials = Trials(plan, prepared, ranges)
-        return trials.sweep(layers, (), trials.standing(()), progress)
+        candidates = CandidateEngines(plan, prepared, ranges)
+        return candidates.search(layers, (), candidates.score(()), progress)
 
 
-def _to_json(found: Sweep) -> dict[str, object]:
+def _to_json(found: SensitivitySearch) -> dict[str, object]:
     return {
         "agreement": found.base.quality,
         "blocks": [asdict(one) for one in found.ranking],
@@ -121,7 +121,7 @@ def _to_json(found: Sweep) -> dict[str, object]:
     }
 
 
-def _table(found: Sweep) -> Table:
+def _table(found: SensitivitySearch) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -136,7 +136,7 @@ def _table(found: Sweep) -> Table:
     return table
 
 
-def _advice(found: Sweep) -> str:
+def _advice(found: SensitivitySearch) -> str:
     from fovea_engines.build.search import BUDGET
 
     most = found.ranking[0]

@@ -1,1 +1,1 @@
-"""How good an engine is: accuracy with labels, agreement without."""
+"""Measures how good an engine is: accuracy with labels, agreement without."""

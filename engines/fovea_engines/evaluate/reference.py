@@ -1,4 +1,4 @@
-"""Plain ONNX Runtime, which says what a model computes."""
+"""Runs a model with plain ONNX Runtime, as the reference for engines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
 
-class Judge:
-    """A model of one input, run as it is.
+class ReferenceSession:
+    """A model with one input, run unchanged.
 
-    Not through a backend: the judge must not share code with what it judges.
+    It does not use a backend: the reference must not share code with what it checks.
 
     Args:
         model: ONNX, a file or its bytes.
@@ -44,7 +44,7 @@ class Judge:
         self._input = feed.name
 
     def run(self, outputs: Sequence[str], row: Array) -> list[Array]:
-        """The named outputs for one image, [1, ...].
+        """Return the named outputs for one image, [1, ...].
 
         Raises:
             UnsupportedModel: ONNX Runtime cannot compute them.

@@ -1,1 +1,1 @@
-"""The ranges of a network's tensors, measured on images."""
+"""Measures the ranges of a network's tensors on images."""

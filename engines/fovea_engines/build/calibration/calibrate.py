@@ -1,4 +1,4 @@
-"""From images to the ranges of a network's tensors."""
+"""Measures the ranges of a network's tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fovea_engines.build.calibration.histogram import Histogram
 from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import Method, Origin, Ranges
-from fovea_engines.evaluate.reference import Judge
+from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.graph.wiring import Wiring
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
@@ -17,28 +17,28 @@ from fovea_preprocess.errors import BuildError
 if TYPE_CHECKING:
     import onnx
 
-# With fewer, a scene or two decide every range.
+# With fewer images, one or two scenes decide every range.
 _FEW = 32
-# All but one value in a million: objects are rare, and so are the activations that tell of them.
+# All but one value in a million: objects are rare, and so are the activations that detect them.
 PERCENTILE = 0.999999
 
 
 def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: Progress) -> Ranges:
-    """Run the float network on every image and choose a range for what each layer takes.
+    """Run the float network on every image and choose a range for each layer's input.
 
-    The range of the network's input is measured as well, whether or not a layer takes it.
+    The range of the network's input is always measured.
 
-    Memory does not grow with the number of images: one is held at a time, and of each tensor a
-    histogram.
+    Memory does not grow with the number of images: it holds one image at a time, and one histogram
+    per tensor.
 
     Args:
         model: normalised, float32.
-        images: shown in their order.
-        origin: what is being measured; its method chooses the ranges.
-        progress: is told of every image, and when there are few.
+        images: calibration images, used in their order.
+        origin: source of the ranges; its method chooses them.
+        progress: reports every image, and too small a number of images.
 
     Raises:
-        BuildError: a tensor takes a value that is not finite.
+        BuildError: a tensor has a value that is not finite.
         InvalidImage: an image is damaged.
         InvalidOption: the images are empty scenes.
         UnsupportedModel: ONNX Runtime cannot run the model.
@@ -48,10 +48,10 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
         progress.note(f"{few} to calibrate on: a hundred or more show what the camera will see")
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
-    judge = Judge(_showing(model, names))
+    reference = ReferenceSession(_showing(model, names))
     asked = [name for name in names if name != model.graph.input[0].name]
     for row in progress.each(images.rows(), len(images)):
-        values = dict(zip(asked, judge.run(asked, row), strict=True))
+        values = dict(zip(asked, reference.run(asked, row), strict=True))
         for name in names:
             try:
                 seen[name].add(values.get(name, row))
@@ -63,7 +63,7 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
 
 
 def measured_tensors(model: onnx.ModelProto) -> list[str]:
-    """Names of the tensors that have a range: the network's input, and what its layers take."""
+    """Return the names of the tensors that need a range: the inputs of network and layers."""
     taken = (node.input[0] for node in Wiring(model).layers())
     return list(dict.fromkeys([model.graph.input[0].name, *taken]))
 
@@ -80,7 +80,7 @@ def _range(seen: Histogram, method: Method) -> tuple[float, float]:
 
 
 def _showing(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
-    """A model that gives the named tensors as well."""
+    """Return the model with the named tensors as outputs."""
     import onnx
 
     shown = onnx.ModelProto()

@@ -1,4 +1,4 @@
-"""The ranges of a build: measured, or known from before."""
+"""Finds the ranges of a build: measures them, or reads them from an earlier version."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import Disagreement, InvalidOption, NotFound
 
-# How much more of the input than calibration has seen may be clipped.
+# The serving input may exceed the calibrated range by this factor.
 _CLIPPED = 1.5
-# Images that show how far the input reaches.
+# Number of images used to find the range of the serving input.
 _SHOWN = 24
 
 
 def find_ranges(
     plan: BuildPlan, prepared: PreparedModel, progress: Progress
 ) -> tuple[Ranges, bool]:
-    """The ranges of a plan, and whether they were measured before.
+    """Return the ranges of a plan, and True if they were measured before.
 
-    Measured ranges are used again only when model, preprocessing, images, their order and the
-    method are all the same.
+    Measured ranges are reused only when model, preprocessing, images, their order and the method
+    are all the same.
 
     Raises:
-        InvalidOption: there are no images; or the ranges that were given are of something else.
-        Disagreement: calibration has seen much less of the input than there is.
+        InvalidOption: there are no images; or the given ranges belong to another model.
+        Disagreement: the serving input is much wider than the calibrated range.
     """
     calibration = plan.require_calibration()
     with progress.phase("calibrate"):
@@ -71,7 +71,7 @@ def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges
 def _known_ranges(
     plan: BuildPlan, prepared: PreparedModel, origin: Origin, progress: Progress
 ) -> Ranges | None:
-    """Ranges of the same origin that an earlier version of the model was built with."""
+    """Return the ranges of an earlier version of the model with the same origin."""
     repository = ModelRepository(plan.repository)
     for version in reversed(repository.versions(plan.name)):
         with suppress(NotFound, InvalidOption):
@@ -83,12 +83,12 @@ def _known_ranges(
 
 
 def _missing(ranges: Ranges, prepared: PreparedModel) -> str | None:
-    """A tensor without a range: simplified by another onnxslim, a model may name them anew."""
+    """Return a tensor without a range: another onnxslim version may rename tensors."""
     return next((t for t in measured_tensors(prepared.graph) if t not in ranges.tensors), None)
 
 
 def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) -> None:
-    """Refuse ranges of an input that serving goes far beyond."""
+    """Refuse ranges that the serving input exceeds by far."""
     rows = read_rows(prepared.preprocess, plan.images, _SHOWN)
     reached = max(float(np.abs(row).max()) for _, row in rows)
     seen = max(map(abs, ranges.tensors[prepared.inputs[0].name]))

@@ -1,4 +1,4 @@
-"""What has been seen of one tensor: extremes, and how often each magnitude came."""
+"""Counts the magnitudes of one tensor's values."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from fovea_preprocess.errors import BuildError
 
 BINS = 4096
-_QUANTISED = 128  # magnitudes that an 8-bit signed value can tell apart
+_QUANTISED = 128  # magnitudes of a signed 8-bit value
 
 
 class Histogram:
-    """Counts magnitudes in `BINS` bins that double in width when a larger one comes.
+    """Counts magnitudes in `BINS` bins, whose width doubles when a larger value appears.
 
-    Its size does not depend on how much it has seen.
+    Its size is constant.
 
     Attributes:
-        low: smallest value seen, at most 0.
-        high: largest value seen, at least 0.
+        low: smallest value so far, at most 0.
+        high: largest value so far, at least 0.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Histogram:
         """Count the values of one image.
 
         Raises:
-            BuildError: one is not finite.
+            BuildError: a value is not finite.
         """
         low, high = float(values.min(initial=0.0)), float(values.max(initial=0.0))
         if not np.isfinite((low, high)).all():
@@ -49,23 +49,23 @@ class Histogram:
             halved = self._counts.reshape(-1, 2).sum(axis=1)
             self._counts = np.concatenate([halved, np.zeros(BINS // 2, np.int64)])
             self._top *= 2
-        # Not times BINS / top, which overflows where a tensor is next to nothing.
+        # `BINS / top` would overflow for a tensor of tiny values.
         bins = (np.abs(values).ravel() / np.float32(self._top) * np.float32(BINS)).astype(np.int32)
         self._counts += np.bincount(np.minimum(bins, BINS - 1, out=bins), minlength=BINS)
 
     def percentile(self, share: float) -> float:
-        """The magnitude that a share (0 to 1) of the values does not exceed."""
+        """Return the magnitude that a share (0 to 1) of the values does not exceed."""
         reached = np.searchsorted(np.cumsum(self._counts), share * self._counts.sum())
         return self._edge(int(reached) + 1)
 
     def entropy(self) -> float:
-        """The magnitude to clip at that loses least information.
+        """Return the clipping magnitude that loses least information.
 
-        For each candidate, the clipped distribution is compared with what is left of it in 128
-        steps; the one with the smallest Kullback-Leibler divergence wins (S. Migacz, "8-bit
-        Inference with TensorRT", GTC 2017).
+        For each candidate, the clipped distribution is compared with its 128-step quantisation; the
+        candidate with the smallest Kullback-Leibler divergence wins (S. Migacz, "8-bit Inference
+        with TensorRT", GTC 2017).
         """
-        # Almost every activation has a peak at exactly zero, which 128 steps hold exactly.
+        # Almost every activation peaks at exactly zero, which quantisation keeps exactly.
         counts = self._counts.astype(np.float64)
         counts[0] = counts[1]
         used = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
@@ -80,7 +80,7 @@ class Histogram:
 
 
 def _divergence(counts: NDArray[np.float64], bins: int) -> float:
-    """Nats lost when values over `bins` are clipped and the rest is held in 128 steps."""
+    """Return the nats lost by clipping at `bins` and quantising the rest to 128 steps."""
     kept = counts[:bins]
     reference = kept.copy()
     reference[-1] += counts[bins:].sum()
@@ -91,6 +91,6 @@ def _divergence(counts: NDArray[np.float64], bins: int) -> float:
     coarse = np.where(occupied, totals[step] / np.maximum(sharers[step], 1), 0.0)
     both = (reference > 0) & (coarse > 0)
     p, q = reference[both] / reference.sum(), coarse[both] / coarse.sum()
-    # What the coarse one has nowhere: an empty last bin that the clipped values fell into.
+    # Mass without counterpart in the coarse histogram: clipped values in an empty last bin.
     missing = reference[(reference > 0) & (coarse == 0)].sum() / reference.sum()
     return float((p * np.log(p / q)).sum() + missing * 10)

@@ -1,4 +1,4 @@
-"""The images that ranges are measured on."""
+"""Reads the images that ranges are measured on."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 MAX_IMAGES = 1000
-# Under this standard deviation in every channel, an image has nothing in it.
+# An image whose channels all have a standard deviation below this is empty.
 _FLAT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """A set of image files and how the model sees them.
+    """Image files and their preprocessing.
 
     Attributes:
-        files: in the order they are shown.
-        spec: the preprocessing that serves, and no other.
+        files: image files, in the order of use.
+        spec: the preprocessing used in serving.
         digest: sha256 over the files' bytes in their order.
     """
 
@@ -37,10 +37,10 @@ class Images:
 
     @classmethod
     def of(cls, folder: Path, spec: PreprocessSpec) -> Images:
-        """Up to 1,000 images of a folder, spread evenly over their names.
+        """Choose up to 1,000 images of a folder, spread evenly over their names.
 
         Raises:
-            InvalidOption: the folder is not there or has no image.
+            InvalidOption: the folder is missing or has no image.
         """
         files = image_files(folder, MAX_IMAGES)
         digest = hashlib.sha256()
@@ -52,7 +52,7 @@ class Images:
         return len(self.files)
 
     def rows(self) -> Iterator[Array]:
-        """Each image as a batch of one, [1, ...], as the server makes it. One at a time.
+        """Yield each image as a batch of one, [1, ...], preprocessed as in serving.
 
         Raises:
             InvalidImage: a file is damaged; the message names it.

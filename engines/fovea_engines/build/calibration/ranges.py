@@ -1,4 +1,4 @@
-"""The ranges of a network's tensors, and what they were measured from."""
+"""Stores the ranges of a network's tensors and their origin."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What ranges follow from; they hold for nothing else.
+    """Identifies the source of ranges; they are valid only for it.
 
     Attributes:
         model: sha256 of the source ONNX file.
-        preprocess: digest of the `PreprocessSpec` that the images went through.
+        preprocess: digest of the `PreprocessSpec` applied to the images.
         images: sha256 over the images' bytes, in their order.
-        method: how a range is chosen from what was seen.
+        method: name of the method that chose the ranges.
         format: version of the calibration itself.
     """
 
@@ -40,7 +40,7 @@ class Origin:
     format: int = _FORMAT
 
     def difference(self, other: Origin) -> str | None:
-        """What the first difference to another origin is, in words; None when there is none."""
+        """Describe the first difference to another origin; None when there is none."""
         words = {
             "model": "another model",
             "preprocess": "another preprocessing",
@@ -54,11 +54,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Lowest and highest value to be told apart, by tensor; zero is always between them.
+    """Lowest and highest value by tensor; the interval always contains zero.
 
     Attributes:
-        origin: what they follow from.
-        count: images seen.
+        origin: source of the ranges.
+        count: number of images measured.
         tensors: name -> (low, high).
     """
 
@@ -67,16 +67,16 @@ class Ranges:
     tensors: Mapping[str, tuple[float, float]]
 
     def write(self, path: Path) -> None:
-        """Write them as JSON."""
+        """Write the ranges as JSON."""
         write_file(path, json.dumps(asdict(self), indent=1).encode() + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote.
+        """Read a file that `write` has written.
 
         Raises:
             NotFound: there is no such file.
-            InvalidOption: it does not hold ranges.
+            InvalidOption: the file does not hold ranges.
         """
         try:
             ranges: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)

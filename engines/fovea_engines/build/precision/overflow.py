@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fovea_engines.evaluate.agreement.samples import read_rows
-from fovea_engines.evaluate.reference import Judge
+from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_preprocess.errors import Disagreement
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -46,9 +46,9 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     shown.graph.output.extend(value for value in graph.value_info if value.name in half)
-    judge = Judge(shown.SerializeToString())
+    reference = ReferenceSession(shown.SerializeToString())
     for image, row in read_rows(spec, images, _IMAGES):
-        for name, values in zip(names, judge.run(names, row), strict=True):
+        for name, values in zip(names, reference.run(names, row), strict=True):
             if not np.isfinite(values).all():
                 raise Disagreement(
                     f"on {image} the tensor {name!r} goes beyond 65504, where float16 ends: "

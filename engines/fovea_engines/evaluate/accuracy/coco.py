@@ -1,4 +1,4 @@
-"""Labels as COCO writes them: one JSON file of images, annotations and categories."""
+"""Reads labels in COCO's format: one JSON file of images, annotations and categories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter, ValidationErr
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage, check_box
 from fovea_preprocess.errors import InvalidOption, NotFound
 
-# Of a side or an area, pixels: beyond it a file is broken, and float32 at its end before long.
+# Limit of a side or an area in pixels: a larger value means a broken file, and would overflow
+# float32.
 _Size = Annotated[FiniteFloat, Field(ge=0, le=1e9)]
 
 
@@ -56,15 +57,15 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
 
     Args:
         data: the file.
-        folder: what its file names are relative to.
+        folder: the folder that file names in it are relative to.
 
     Returns:
-        The images in the file's order, and the names of its categories. Class ids count the
-        categories in the order of their own ids, which may have gaps (COCO's go from 1 to 90).
+        The images in the file's order, and the names of the categories. Class ids count the
+        categories in the order of their COCO ids, which may have gaps (COCO's go from 1 to 90).
 
     Raises:
-        InvalidOption: it is not such a file, or contradicts itself; the message says where.
-        NotFound: an image is not there.
+        InvalidOption: the file is malformed or contradicts itself; the message says where.
+        NotFound: an image is missing.
     """
     file = _parse(data)
     _refuse_twins(data, "images", (image.id for image in file.images))
@@ -96,7 +97,7 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
 
 
 def coco_class_names(data: Path) -> tuple[str, ...]:
-    """Names of a COCO file's categories in the order of their ids; raises as `read_coco`."""
+    """Return the names of a COCO file's categories by their ids; raises as `read_coco`."""
     return tuple(category.name for category in _by_id(_parse(data).categories))
 
 

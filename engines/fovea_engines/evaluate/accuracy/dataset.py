@@ -22,7 +22,7 @@ _NAMES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Images and what is on them.
+    """Labelled images and their class names.
 
     Attributes:
         path: the COCO file, or the folder of YOLO labels.
@@ -37,19 +37,19 @@ class Dataset:
     def for_model(
         self, labels: Sequence[str | None] | None, num_classes: int | None = None
     ) -> Self:
-        """The same with the class ids and names of a model.
+        """Return the dataset with the class ids and names of a model.
 
-        Classes meet by name. Sets that call a few of them otherwise (aeroplane, airplane) meet
-        by number: there are as many on both sides, and most are called the same.
+        Classes are matched by name. If a few names differ (aeroplane, airplane), they are matched
+        by id, provided that both sides have the same number of classes and most names are equal.
 
         Args:
-            labels: the model's class names by id; None for a class that was never detected, and
-                may be any of this set that is not among the others. None as a whole: the model
-                has no names.
-            num_classes: how many classes the model has; None: unknown.
+            labels: the model's class names by id, or None if the model has no names. A single None
+                is a class that was never detected; it may match any class that has no match by
+                name.
+            num_classes: number of the model's classes; None if unknown.
 
         Raises:
-            InvalidOption: the model does not have a class of this set, or two of the same name.
+            InvalidOption: the model lacks a class of the dataset, or has two of the same name.
         """
         if self.class_names is None and num_classes is not None:
             self._check_class_ids(num_classes)
@@ -101,7 +101,7 @@ class Dataset:
             )
 
     def sha256(self) -> str:
-        """Digest of all images and labels, as hex; reads every image."""
+        """Return a hex digest of all images and labels; reads every image."""
         return json_sha256(
             [
                 [
@@ -120,17 +120,17 @@ class Dataset:
 def read_dataset(data: Path, images: Path | None = None) -> Dataset:
     """Read labelled images.
 
-    Class ids are the ids of YOLO labels, and the places of COCO's categories in the order of
-    their ids; `Dataset.for_model` makes them a model's.
+    Class ids are those of YOLO labels, or the positions of COCO's categories in the order of their
+    ids; `Dataset.for_model` maps them to a model's.
 
     Args:
         data: a COCO JSON file, or a folder of YOLO label files (or one that holds it as `labels`).
-        images: folder of the images; None looks beside a COCO file, and in the `images` that
-            stands where `labels` does for YOLO.
+        images: folder of the images; None searches beside a COCO file, and for YOLO in the folder
+            `images` next to `labels`.
 
     Raises:
         InvalidOption: the labels are malformed or empty; the message names file and place.
-        NotFound: the labels or an image are not there.
+        NotFound: the labels or an image are missing.
         InvalidImage: an image is damaged.
     """
     if images is not None and not images.is_dir():
@@ -151,19 +151,11 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
 
 
 def read_class_names(data: Path) -> tuple[str, ...] | None:
-    """Class names of labels that were read before, by class id as of a model without labels.
-
-    Args:
-        data: as of `read_dataset`.
-
-    Returns:
-        None where nothing names them.
-    """
+    """Return the class names of labels that `read_dataset` reads; None where nothing names them."""
     return yolo_class_names(data) if data.is_dir() else coco_class_names(data)
 
 
 def _numbered_alike(names: Sequence[str], labels: Sequence[str | None]) -> bool:
-    """Whether two lists of classes are the same list, but for how a few classes are called."""
     if len(names) != len(labels):
         return False
     known = sum(label is not None for label in labels)

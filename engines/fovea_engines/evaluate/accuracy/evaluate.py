@@ -1,4 +1,4 @@
-"""Run a detector over labelled images and say how accurate it is."""
+"""Runs a detector over labelled images and measures its accuracy."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Detect = Callable[[LabelledImage], Detections]
 
 
 def in_process(engine: Engine) -> Detect:
-    """Detect with an opened engine.
+    """Return a function that detects with an opened engine.
 
     Raises:
-        UnsupportedModel: it serves tensors only.
+        UnsupportedModel: the engine serves tensors only.
     """
     if engine.head is None:
         raise UnsupportedModel(
@@ -41,26 +41,20 @@ def in_process(engine: Engine) -> Detect:
 
 
 def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None) -> Accuracy:
-    """Measure a detector; see `detect_all` for arguments and errors.
-
-    Args:
-        detect: answers in the class ids of the dataset.
-        dataset: read for the model, see `read_dataset`.
-        progress: is told the phase "accuracy".
-    """
+    """Measure a detector whose class ids are the dataset's; raises as `detect_all`."""
     return mean_ap(dataset, detect_all(detect, dataset, progress or Progress()))
 
 
 def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[Detections]:
-    """What a detector finds in each image of a set.
+    """Return the detections in each image of a dataset.
 
     Args:
-        detect: is called with one image after the other, and answers as `EVALUATION` asks.
-        dataset: the images.
-        progress: is told the phase "accuracy", and counts the images.
+        detect: called with one image at a time; answers with the options `EVALUATION`.
+        dataset: the labelled images.
+        progress: reports the phase "accuracy" and counts the images.
 
     Raises:
-        FoveaError: what `detect` raises; an image that cannot be decoded is named.
+        FoveaError: raised by `detect`; an image that cannot be decoded is named.
     """
     images = dataset.images
     with progress.phase("accuracy"):

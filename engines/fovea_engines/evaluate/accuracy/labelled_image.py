@@ -14,16 +14,16 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledImage:
-    """An image and what is on it. Boxes are in pixels of the upright image, not clipped to it.
+    """An image and its labelled objects. Boxes are pixels of the upright image, not clipped to it.
 
     Attributes:
-        path: of the image.
+        path: the image file.
         width: of the upright image, pixels.
-        height: likewise.
+        height: of the upright image, pixels.
         boxes: float32 [n, 4], corners x1 y1 x2 y2.
         class_ids: int32 [n].
         crowd: bool [n]; finding a crowd counts neither for nor against a detector.
-        areas: float32 [n], square pixels: of the object where the labels tell, else of its box.
+        areas: float32 [n], square pixels: of the object where the labels have it, else of its box.
     """
 
     path: Path
@@ -35,10 +35,10 @@ class LabelledImage:
     areas: NDArray[np.float32]
 
     def data(self) -> bytes:
-        """The encoded image.
+        """Return the encoded image.
 
         Raises:
-            NotFound: it is gone, or cannot be read.
+            NotFound: the file is missing or unreadable.
         """
         try:
             return self.path.read_bytes()
@@ -46,25 +46,21 @@ class LabelledImage:
             raise NotFound(f"the image {self.path} cannot be read ({error.strerror})") from error
 
     def pixels(self) -> Pixels:
-        """The decoded image, uint8 [height, width, 3], RGB, upright.
+        """Return the decoded image, uint8 [height, width, 3], RGB, upright.
 
         Raises:
-            InvalidImage: it is damaged.
-            InvalidOption: it is not of the size that was labelled.
+            InvalidImage: the image is damaged.
+            InvalidOption: its size is not the labelled size.
         """
         pixels = read_image(self.path)
         self.check_size(pixels.shape[1], pixels.shape[0])
         return pixels
 
     def check_size(self, width: int, height: int) -> None:
-        """Refuse labels that were made on another form of the image.
-
-        Args:
-            width: of the image as it was decoded and turned upright, pixels.
-            height: likewise.
+        """Refuse labels whose image size differs from that of the decoded, upright image.
 
         Raises:
-            InvalidOption: the labels say otherwise.
+            InvalidOption: the sizes differ.
         """
         if (width, height) != (self.width, self.height):
             raise InvalidOption(
@@ -75,16 +71,16 @@ class LabelledImage:
 
 
 def check_box(where: str, box: tuple[float, float, float, float], width: int, height: int) -> None:
-    """Refuse a box that cannot be of this image.
+    """Refuse a box that cannot belong to this image.
 
-    Edges may lie outside, as many sets mark what the frame cuts off; the centre may not. A box
-    without area is let through, for the best-known sets have some: COCO counts it as missed.
+    Edges may lie outside, because many datasets label what the frame cuts off; the centre may not.
+    Boxes without area pass, because well-known datasets have some: COCO counts them as missed.
 
     Args:
-        where: file and place in it, for the error.
+        where: file and position in it, for the error.
         box: corners x1 y1 x2 y2, pixels.
-        width: of the image.
-        height: likewise.
+        width: of the image, pixels.
+        height: of the image, pixels.
 
     Raises:
         InvalidOption: its centre is outside the image.

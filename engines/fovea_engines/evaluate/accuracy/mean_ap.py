@@ -1,4 +1,4 @@
-"""Mean average precision, as COCO counts it."""
+"""Computes mean average precision by COCO's rules."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _AREAS: Final = {"all": 0, "small": 1, "medium": 2, "large": 3}
 def mean_ap(dataset: Dataset, found: Sequence[Detections]) -> Accuracy:
     """Measure detections against labels by COCO's rules.
 
-    The rules: a detection takes the best-overlapping object of its class that is left, best score
-    first; of a class on an image the best 100 count; precision is read at 101 recalls
-    (Lin et al., Microsoft COCO, 2014, and cocoapi's `cocoeval.py`).
+    Each detection, best score first, is matched with the best-overlapping unmatched object of its
+    class. The best 100 per class and image count. Precision is read at 101 recalls (Lin et al.,
+    Microsoft COCO, 2014, and cocoapi's `cocoeval.py`).
 
     Args:
         dataset: the labels.
         found: detections in each of its images, boxes in pixels of the upright image.
     """
-    # Here, as a build without labels does not need it.
+    # Imported where it is used: a build without labels does not need it.
     from faster_coco_eval import COCO, COCOeval_faster
 
     classes = sorted({int(class_id) for image in dataset.images for class_id in image.class_ids})
@@ -59,13 +59,13 @@ def mean_ap(dataset: Dataset, found: Sequence[Detections]) -> Accuracy:
 
 
 def _mean(precision: NDArray[np.float64]) -> float | None:
-    """Mean of what is defined; -1 stands for a class without objects."""
+    """Return the mean over classes that have objects; COCO marks the others with -1."""
     defined = precision[precision > -1]
     return float(defined.mean()) if defined.size else None
 
 
 def _document(classes: Sequence[int], images: Sequence[Iterable[dict[str, Any]]]) -> dict[str, Any]:
-    """What a COCO file holds; `images` has the annotations of each, by place instead of by id."""
+    """Return the content of a COCO file; `images` holds each image's annotations."""
     annotations = (
         annotation | {"image_id": image}
         for image, annotations in enumerate(images)
@@ -74,7 +74,7 @@ def _document(classes: Sequence[int], images: Sequence[Iterable[dict[str, Any]]]
     return {
         "images": [{"id": image} for image in range(len(images))],
         "categories": [{"id": class_id} for class_id in classes],
-        # From 1: 0 means "no match" to the judge.
+        # Ids start at 1, because 0 means "no match" to COCOeval.
         "annotations": [row | {"id": number} for number, row in enumerate(annotations, start=1)],
     }
 
@@ -99,7 +99,6 @@ def _answers(found: Detections) -> Iterator[dict[str, Any]]:
 
 
 def _bboxes(boxes: NDArray[np.float32]) -> list[list[float]]:
-    """Corners as COCO's x y width height."""
     corners = boxes.astype(np.float64)
     bboxes: list[list[float]] = np.hstack(
         [corners[:, :2], corners[:, 2:] - corners[:, :2]]

@@ -1,4 +1,4 @@
-"""Labels as YOLO writes them: a text file an image, a line an object."""
+"""Reads labels in YOLO's format: one text file per image, one line per object."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.repository.labels import read_labels
 from fovea_preprocess.errors import InvalidOption, NotFound
 
-# What LabelImg, Label Studio and darknet leave among or above the label files.
+# LabelImg, Label Studio and darknet leave this file among or above the label files.
 CLASSES_FILE = "classes.txt"
 
-# Values are 0 to 1; writers that round end a little outside.
+# Values are 0 to 1, but rounding puts some slightly outside.
 _ROUNDING = 1e-3
 _MOST_CLASSES = 1_000_000
 
@@ -27,20 +27,20 @@ def read_yolo(
     """Read a folder of YOLO label files.
 
     A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
-    its box. Coordinates are 0 to 1 of the upright image. An image without a label file, or
-    with an empty one, is one with nothing on it.
+    its box. Coordinates are 0 to 1 of the upright image. An image without a label file, or with an
+    empty one, has no objects.
 
     Args:
         data: the folder, or one that holds it as `labels`.
-        folder: of the images; None takes the `images` that stands where `labels` does in the
-            path, as YOLO itself does, or the folder of the labels.
+        folder: folder of the images; None takes `images` in place of `labels` in the path, as YOLO
+            itself does, or the folder of the labels.
 
     Returns:
-        The images by name, and the names of classes.txt where that is there.
+        The images by name, and the names in classes.txt if it exists.
 
     Raises:
         InvalidOption: a line is malformed; the message names file and line.
-        NotFound: there are no labels, or no image for one.
+        NotFound: there are no labels, or an image is missing.
         InvalidImage: an image is damaged.
     """
     labels = data / "labels" if (data / "labels").is_dir() else data
@@ -60,7 +60,7 @@ def read_yolo(
 
 
 def yolo_class_names(data: Path) -> tuple[str, ...] | None:
-    """Class names of a folder of YOLO labels; None where no classes.txt has them.
+    """Return the class names of a folder of YOLO labels; None without a classes.txt.
 
     Raises:
         InvalidOption: classes.txt is not text.
@@ -79,7 +79,7 @@ def _beside(labels: Path) -> Path:
 
 
 def _labelled(image: Path, file: Path | None, num_classes: int | None) -> LabelledImage:
-    # Only a decoded image has a size that is surely upright.
+    # Only decoding shows the size of the upright image.
     height, width, _ = read_image(image).shape
     rows = [] if file is None else _read_rows(file, width, height, num_classes)
     boxes = np.array([box for _, box in rows], np.float32).reshape(-1, 4)
@@ -97,7 +97,7 @@ def _labelled(image: Path, file: Path | None, num_classes: int | None) -> Labell
 def _read_rows(
     file: Path, width: int, height: int, num_classes: int | None
 ) -> list[tuple[int, tuple[float, float, float, float]]]:
-    """Class id and box, corners in pixels, of each line."""
+    """Return the class id and the box, corners in pixels, of each line."""
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -130,7 +130,7 @@ def _class_id(where: str, word: str, num_classes: int | None) -> int:
 
 
 def _corners(where: str, words: list[str]) -> tuple[float, float, float, float]:
-    """Corners 0 to 1 of a box, or of the box around a polygon."""
+    """Return the corners, 0 to 1, of a box or of the box around a polygon."""
     try:
         values = [float(word) for word in words]
     except ValueError:

@@ -1,1 +1,1 @@
-"""Agreement of an engine with the model that it was built from; needs no labels."""
+"""Measures how an engine agrees with its source model; needs no labels."""

@@ -1,4 +1,4 @@
-"""How alike two engines of one graph are, on images on which little may be found."""
+"""Compares two engines of one graph on images on which little may be found."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from fovea_engines.evaluate.agreement.matching import Matching, match
 from fovea_engines.evaluate.agreement.measure import CONF
 from fovea_engines.evaluate.samples import Pixels, sample_images
 
-# So many are compared on each image, however low they score; down to where all is noise.
+# Detections compared per image, however low they score, down to where all is noise.
 _AT_LEAST = 20
 _NOISE = 0.001
 
 
 def likeness(one: Engine, other: Engine) -> float:
-    """Compare what two engines make of the photographs that ship with Fovea.
+    """Compare the answers of two engines to the photographs that ship with Fovea.
 
-    Not as `measure` does, which asks what a detector finds: on these photographs that may be
-    nothing, and any two engines would agree.
+    `measure` is no use for this: on these photographs a detector may find nothing, and then any two
+    engines would agree.
 
     Args:
-        one: that is right.
-        other: of the same graph.
+        one: the engine that is known to be right.
+        other: an engine of the same graph.
 
     Returns:
-        Panoptic quality of the best detections; where there are none 1 minus the relative error of
-        the output that is furthest off. 1 when all is the same; no number where an output is none.
+        Panoptic quality of the best detections; without detections, 1 minus the largest relative
+        error of an output. 1 if all is equal, NaN if an output is NaN.
     """
     images = [pixels for _, pixels in sample_images(None)]
     matchings = [_match(one, other, pixels) for pixels in images if one.head is not None]

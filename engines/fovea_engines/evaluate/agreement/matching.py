@@ -1,4 +1,4 @@
-"""Which detection of one model is which of another."""
+"""Pairs the detections of two models."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MIN_IOU = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
-    """Two models' detections of one image, in pairs.
+    """Paired detections of two models on one image.
 
     Attributes:
         want: int [n], indices into the source's detections.
-        have: int [n], of their partners in the engine's.
-        iou: float [n], how far the partners overlap.
-        missed: detections of the source without a partner.
-        extra: detections of the engine without one.
+        have: int [n], indices of their partners in the engine's detections.
+        iou: float [n], overlap of the partners.
+        missed: number of the source's detections without a partner.
+        extra: number of the engine's detections without a partner.
     """
 
     want: NDArray[np.intp]
@@ -32,17 +32,18 @@ class Matching:
 
     @property
     def total(self) -> float:
-        """Boxes that either finds; one that only one of them finds is half a box."""
+        """Return the number of detections; one that only one model finds counts as half."""
         return len(self.iou) + (self.missed + self.extra) / 2
 
     @property
     def lost(self) -> float:
-        """Of `total`, what the two do not share: 0 when all is the same."""
+        """Return the part of `total` that the models do not share: 0 when they agree."""
         return self.total - float(self.iou.sum())
 
     @property
     def quality(self) -> float:
-        """Panoptic quality: 1 when all is the same, 0 when nothing is (arXiv 1801.00868, eq. 1)."""
+        """Return the panoptic quality: 1 for full agreement, 0 for none (arXiv 1801.00868, eq. 1).
+        """
         return 1 - self.lost / self.total if self.total else 1.0
 
 
@@ -51,10 +52,9 @@ def match(want: Detections, have: Detections, conf: float, margin: float) -> Mat
 
     Args:
         want: the source's, down to a score of `conf - margin`.
-        have: the engine's, likewise.
-        conf: from this score on a detection counts.
-        margin: a partner may score less than `conf` by so much: a score of .249 for one of .251
-            is no loss.
+        have: the engine's, down to the same score.
+        conf: lowest score of a detection that counts.
+        margin: a partner may score this much less than `conf`: .249 for .251 is no loss.
     """
     overlap = iou(want.boxes, have.boxes)
     shared = overlap.copy()
@@ -80,7 +80,7 @@ def match(want: Detections, have: Detections, conf: float, margin: float) -> Mat
 
 
 def iou(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Intersection over union of boxes [n, 4] and [m, 4], x1 y1 x2 y2: [n, m]."""
+    """Return the intersection over union [n, m] of boxes [n, 4] and [m, 4], x1 y1 x2 y2."""
     a, b = one.astype(np.float64)[:, None], other.astype(np.float64)[None]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     shared = np.clip(sides, 0, None).prod(axis=-1)

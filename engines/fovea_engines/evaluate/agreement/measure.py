@@ -1,4 +1,4 @@
-"""The figures of agreement between an engine and its source model."""
+"""Measures the agreement between an engine and its source model."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _WORST = 5
 def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
     """Compare an engine with its source model on images.
 
-    With a known head detections are compared, of score .25 and more after suppression; without
-    one, or where there are none, the raw outputs are.
+    Detections of a known head are compared after suppression, from a score of .25. Raw outputs are
+    compared where there is no head or there are no detections.
 
     Args:
-        head: of both.
-        pairs: images with the source's answer, and the engine's; see `answers`.
+        head: the head of both models.
+        pairs: samples with the engine's answers; see `answers`.
     """
     return _agreement([_compare(head, sample, have) for sample, have in pairs])
 
@@ -44,8 +44,8 @@ def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> A
     """Compare two detectors whose raw outputs differ in kind.
 
     Args:
-        pairs: name of an image, what the source finds on it and what the other does, of score
-            `CONF - MARGIN` and more.
+        pairs: name of an image, the source's detections and the other's, from a score of `CONF -
+            MARGIN`.
     """
     return _agreement([_Figures(name, *_found(want, have)) for name, want, have in pairs])
 
@@ -74,9 +74,9 @@ def _agreement(figures: list[_Figures]) -> Agreement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Figures:
-    """Of one image; see `Agreement`.
+    """Figures of one image; see `Agreement`.
 
-    `energies` are those of the error and of what is right, by output.
+    `energies` holds, for each output, the energy of the error and that of the right values.
     """
 
     name: str
@@ -94,7 +94,7 @@ class _Figures:
 
     @property
     def lost(self) -> float:
-        """What it takes from the quality of all images together."""
+        """Return how much this image lowers the quality of all images together."""
         return 1 - self.quality if self.matching is None else self.matching.lost
 
     @property
@@ -139,7 +139,7 @@ def _detect(head: Head, outputs: Outputs) -> Detections:
 
 
 def _quality(figures: list[_Figures]) -> float:
-    """Of all images together; one without detections on either side says nothing."""
+    """Return the quality over all images; images without detections do not count."""
     total = sum(one.matching.total for one in figures if one.matching)
     if total:
         return 1 - sum(one.lost for one in figures) / total
@@ -162,14 +162,14 @@ def _top(outputs: Outputs) -> int:
 
 
 def _closeness(figures: Sequence[_Figures]) -> float:
-    """1 minus the relative error of the output that is furthest off on all images together."""
+    """Return 1 minus the largest relative error of an output over all images."""
     outputs = figures[0].energies
     errors = (_relative_error([one.energies[name] for one in figures]) for name in outputs)
     return 1 - max(errors, default=0.0)
 
 
 def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
-    """Length of the error over the length of what is right; 1 where it is more or no number."""
+    """Return the norm of the error over that of the right values; 1 if it is larger or NaN."""
     error, energy = (sum(one) for one in zip(*energies, strict=True))
     if error == 0:
         return 0.0
@@ -178,7 +178,7 @@ def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
 
 
 def _difference(want: Array, have: Array) -> Floats:
-    """Zero where both are the same, infinite or no number; infinite where shapes differ."""
+    """Return the difference: 0 where both are equal, infinite or NaN; inf where shapes differ."""
     if want.shape != have.shape:
         return np.full(want.shape or 1, np.inf)
     same = (want == have) | ((want != want) & (have != have))

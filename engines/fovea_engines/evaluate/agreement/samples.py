@@ -1,4 +1,4 @@
-"""Images, and what the source model makes of each."""
+"""Runs the source model on images, for comparison with an engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.reference import Judge
+from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.session import Array
 from fovea_preprocess.preprocessor import Preprocessor
@@ -24,7 +24,7 @@ class Sample:
     """One image as the model's input, and the source model's answer.
 
     Attributes:
-        name: of the image.
+        name: name of the image.
         row: one row of the model's input, [1, ...].
         want: the source model's outputs, [1, ...] each.
     """
@@ -35,12 +35,12 @@ class Sample:
 
 
 def read_rows(spec: PreprocessSpec, images: Path | None, most: int) -> Iterator[tuple[str, Array]]:
-    """Name and input row, [1, ...], of images.
+    """Yield the name and the input row, [1, ...], of each image.
 
     Args:
-        spec: how they are preprocessed.
-        images: a folder; None takes those that ship with Fovea.
-        most: images to take from the folder.
+        spec: preprocessing of the images.
+        images: a folder; None takes the images that ship with Fovea.
+        most: largest number of images taken from the folder.
 
     Raises:
         InvalidOption: the folder has no image.
@@ -63,22 +63,22 @@ def read_samples(
 
     Args:
         source: the ONNX file as it was exported.
-        spec: how images are preprocessed.
-        outputs: names of what is compared.
-        images: a folder; None takes those that ship with Fovea.
-        most: images to take from the folder.
+        spec: preprocessing of the images.
+        outputs: names of the outputs to compare.
+        images: a folder; None takes the images that ship with Fovea.
+        most: largest number of images taken from the folder.
 
     Raises:
         InvalidOption: the folder has no image.
         UnsupportedModel: ONNX Runtime cannot run the source.
     """
-    judge = Judge(source)
+    reference = ReferenceSession(source)
     for name, row in read_rows(spec, images, most):
-        yield Sample(name, row, dict(zip(outputs, judge.run(outputs, row), strict=True)))
+        yield Sample(name, row, dict(zip(outputs, reference.run(outputs, row), strict=True)))
 
 
 def answers(engine: Engine, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Outputs]]:
-    """Each sample with the engine's answer to it; batches are as large as the engine takes."""
+    """Yield each sample with the engine's answer; batches are as large as the engine takes."""
     session = engine.session
     [feed] = session.inputs
     remaining = iter(samples)

@@ -1,4 +1,4 @@
-"""Which blocks of a network lose most in INT8, found by trying."""
+"""Finds the blocks of a network that lose most in INT8, by trying each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fovea_engines.progress import Progress
 
-# Agreement that is as good as none: one block more or less cannot be seen in it.
+# Agreement below which one block more or less makes no visible difference.
 _SPOILT = 0.1
 
 Quality = Callable[[Iterable[str]], float]
@@ -16,14 +16,14 @@ Quality = Callable[[Iterable[str]], float]
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What it brings to keep one block in float.
+    """Effect of keeping one block in float.
 
     Attributes:
-        block: its name.
+        block: name of the block.
         layers: names of its layers.
-        quality: agreement with the source when this block alone is float; or, where no block
-            brings anything by itself, when it alone is INT8.
-        gain: that, less the agreement when none is float; or what it falls short of 1.
+        quality: agreement with the source when only this block is float; or, where no single block
+            improves anything, when only this block is INT8.
+        gain: `quality` less the agreement when no block is float; or `quality` less 1.
     """
 
     block: str
@@ -35,19 +35,19 @@ class Sensitivity:
 def rank(
     groups: Mapping[str, Sequence[str]], base: float, quality: Quality, progress: Progress
 ) -> list[Sensitivity]:
-    """Put one block at a time back to float.
+    """Keep one block at a time in float, and rank the blocks by their gain.
 
-    Where that brings nothing, because another block spoils all by itself, one block at a time is
-    put into INT8 instead.
+    Where no single block improves anything, because another block spoils the result by itself, one
+    block at a time is put into INT8 instead.
 
     Args:
         groups: layers by block.
         base: agreement when no block is float.
-        quality: builds and judges; called once a block, or twice.
-        progress: is told of every block.
+        quality: builds a network and measures it; called once or twice per block.
+        progress: reports every block.
 
     Returns:
-        The blocks, the one that gains most first.
+        The blocks, largest gain first.
     """
     found = []
     for block in progress.each(groups, len(groups)):
@@ -72,12 +72,12 @@ def keep_until(
     Args:
         budget: agreement to reach.
         base: agreement with every block quantised.
-        ranking: most gain first.
+        ranking: the blocks, largest gain first.
         quality: as for `rank`.
 
     Returns:
-        The blocks to keep and the agreement that was reached; the best that was seen when the
-        budget cannot be met by blocks that gain something.
+        The blocks to keep and the agreement that they reach; the best agreement found if blocks
+        with a gain cannot meet the budget.
     """
     kept: list[Sensitivity] = []
     best: tuple[list[Sensitivity], float] = ([], base)
