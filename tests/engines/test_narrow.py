@@ -20,6 +20,7 @@ from fovea_engines.precision.narrow import narrow_weights
 from fovea_engines.precision.qdq import quantise
 from fovea_engines.precision.recode import recode
 from fovea_engines.wording import calibration_text
+from fovea_preprocess.spec import PreprocessSpec
 
 from .real import bus, error, prepared, ranges
 from .tiny import constant, save
@@ -119,6 +120,18 @@ def test_weights_around_another_zero_point_stay(tmp_path):
     assert model.SerializeToString() == before
 
 
+def test_a_bias_stays_in_steps_of_the_sums(tmp_path):
+    """Where it is not, ONNX Runtime computes the layer in float."""
+    bias = np.arange(-32000, 32000, 1000, np.int32)
+    model = exported(tmp_path / "m.onnx", heavy(), [0.002] * 64, bias=bias)
+    narrow_weights(model)
+    values = {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
+    [node] = [node for node in model.graph.node if node.name == "bDQ"]
+    steps, scale = (values[name] for name in node.input[:2])
+    np.testing.assert_array_equal(steps, bias // 2)
+    np.testing.assert_allclose(scale, weights_of(model)[1] / 255, rtol=1e-6)
+
+
 @CPU_BACKENDS
 @pytest.mark.parametrize("bias", [None, np.arange(-32000, 32000, 1000, np.int32)], ids=["", "bias"])
 def test_a_backend_computes_what_an_exporter_meant(tmp_path, backend, bias):
@@ -182,6 +195,9 @@ def test_the_encoding_and_the_key_follow_the_processor(tmp_path, monkeypatch, sa
     assert (Encoding.SIGNED.weight_bits, Encoding.UNSIGNED.weight_bits) == (8, bits)
     plan = BuildPlan(tmp_path / "m.onnx", "m", tmp_path / "r", precision="int8")
     assert plan.weight_bits == bits
+    what = ("", PreprocessSpec(height=8, width=8), None, None, [])
+    same = plan.content_key(*what, plan.weight_bits) == plan.content_key(*what)
+    assert same is not saturates
 
 
 def test_the_card_says_how_many_bits(card):

@@ -44,7 +44,7 @@ def narrow_weights(model: onnx.ModelProto) -> None:
 
 
 def _narrow_bias(model: onnx.ModelProto, wiring: Wiring, name: str, factor: NDArray[Any]) -> None:
-    """Keep the scale of an int32 bias that of its layer's sums: runtimes take it for that."""
+    """Keep an int32 bias in steps of its layer's sums: else ONNX Runtime computes in float."""
     node = wiring.producer.get(name)
     if node is None or node.op_type != "DequantizeLinear":
         return
