@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
-from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_server.log_lines import LogFormat
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
@@ -52,48 +57,15 @@ def _several(value: Any) -> Any:
 Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
 
 
-class Settings(BaseSettings):
-    """Server settings; each can be given as FOVEA_<NAME> in the environment or as a flag.
+class _Environment(EnvSettingsSource):
+    def __call__(self) -> dict[str, Any]:
+        return {k: v for k, v in super().__call__().items() if not _links_a_service(k, str(v))}
 
-    What Triton has is named as Triton names it.
-    """
+
+class Listening(BaseSettings):
+    """The settings of HTTP and gRPC: all that a client of this server needs to know."""
 
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
-
-    model_repository: Annotated[tuple[Folder, ...], BeforeValidator(_several), NoDecode] = Field(
-        (DEFAULT_REPOSITORY,),
-        min_length=1,
-        description="folder of models to serve; may be repeated, but no name may be in two",
-    )
-    model_control_mode: ModelControlMode = Field(
-        ModelControlMode.NONE,
-        description="none: every model, at start; poll: as the repository changes; "
-        "explicit: those of --load-model, and as requests ask",
-    )
-    load_model: Texts = Field(
-        (), description="a model to load at start in explicit mode; * for all; may be repeated"
-    )
-    repository_poll_secs: float = Field(15.0, gt=0, description="seconds between looks, poll mode")
-    model_config_name: str = Field(
-        "", description="read configs/NAME.pbtxt of a model where it has one"
-    )
-    disable_auto_complete_config: bool = Field(
-        False, description="take config.pbtxt as it is; a model without one is not served"
-    )
-    default_max_batch_size: int = Field(
-        4, ge=0, description="max_batch_size of a model that says none and has a batch dimension"
-    )
-    model_load_thread_count: int = Field(2, ge=1, description="models loaded side by side")
-    strict_readiness: bool = Field(
-        True, description="ready only when every model that was to be loaded at start is"
-    )
-    exit_on_error: bool = Field(False, description="stop when a model fails to load at start")
-    exit_timeout_secs: float = Field(30.0, ge=0, description="time to finish what was accepted")
-    id: str = Field("triton", description="name in the server's metadata; clients may look at it")
-    rebuild: bool = Field(
-        False, description="build TensorRT engines again that do not fit the GPU or TensorRT here"
-    )
-    threads: int | None = Field(None, ge=1, description="cores to use; default all it may use")
 
     allow_http: bool = Field(True, description="serve HTTP")
     http_address: str = Field("127.0.0.1", description="address of HTTP; 0.0.0.0 for every one")
@@ -129,6 +101,61 @@ class Settings(BaseSettings):
     grpc_keepalive_permit_without_calls: bool = Field(
         False, description="ping clients without calls too"
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What was said, then the environment."""
+        return init_settings, _Environment(settings_cls)
+
+
+class Settings(Listening):
+    """Server settings; each can be given as FOVEA_<NAME> in the environment or as a flag.
+
+    What Triton has is named as Triton names it.
+    """
+
+    model_repository: Annotated[tuple[Folder, ...], BeforeValidator(_several), NoDecode] = Field(
+        # DEFAULT_REPOSITORY of the engines, whose imports `fovea health` cannot wait for.
+        (Path("repository"),),
+        min_length=1,
+        description="folder of models to serve; may be repeated, but no name may be in two",
+    )
+    model_control_mode: ModelControlMode = Field(
+        ModelControlMode.NONE,
+        description="none: every model, at start; poll: as the repository changes; "
+        "explicit: those of --load-model, and as requests ask",
+    )
+    load_model: Texts = Field(
+        (), description="a model to load at start in explicit mode; * for all; may be repeated"
+    )
+    repository_poll_secs: float = Field(15.0, gt=0, description="seconds between looks, poll mode")
+    model_config_name: str = Field(
+        "", description="read configs/NAME.pbtxt of a model where it has one"
+    )
+    disable_auto_complete_config: bool = Field(
+        False, description="take config.pbtxt as it is; a model without one is not served"
+    )
+    default_max_batch_size: int = Field(
+        4, ge=0, description="max_batch_size of a model that says none and has a batch dimension"
+    )
+    model_load_thread_count: int = Field(2, ge=1, description="models loaded side by side")
+    strict_readiness: bool = Field(
+        True, description="ready only when every model that was to be loaded at start is"
+    )
+    exit_on_error: bool = Field(False, description="stop when a model fails to load at start")
+    exit_timeout_secs: float = Field(30.0, ge=0, description="time to finish what was accepted")
+    id: str = Field("triton", description="name in the server's metadata; clients may look at it")
+    rebuild: bool = Field(
+        False, description="build TensorRT engines again that do not fit the GPU or TensorRT here"
+    )
+    threads: int | None = Field(None, ge=1, description="cores to use; default all it may use")
 
     allow_metrics: bool = Field(True, description="serve metrics for Prometheus")
     metrics_address: str = Field(
@@ -233,12 +260,30 @@ def unknown_variables() -> list[str]:
     """Names in the environment that begin with FOVEA_, and are neither ours nor Kubernetes'."""
     return [
         name
-        for name, value in sorted(os.environ.items())
-        if name.upper().startswith("FOVEA_")
-        and name.lower().removeprefix("fovea_") not in Settings.model_fields
-        and not _OF_KUBERNETES.fullmatch(name)
-        and not (name.endswith("_PORT") and "://" in value)
+        for name, value in _variables()
+        if not _is_setting(name) and not _links_a_service(name, value)
     ]
+
+
+def linked_variables() -> list[str]:
+    """Names of settings that Kubernetes gave the address of a Service; they are not read."""
+    return [
+        name for name, value in _variables() if _is_setting(name) and _links_a_service(name, value)
+    ]
+
+
+def _variables() -> list[tuple[str, str]]:
+    return [item for item in sorted(os.environ.items()) if item[0].upper().startswith("FOVEA_")]
+
+
+def _is_setting(variable: str) -> bool:
+    return variable.lower().removeprefix("fovea_") in Settings.model_fields
+
+
+def _links_a_service(name: str, value: str) -> bool:
+    """Whether Kubernetes made a variable, for a Service called fovea, or fovea-something."""
+    linked = name.upper().endswith("_PORT") and "://" in value
+    return linked or _OF_KUBERNETES.fullmatch(name) is not None
 
 
 def silence_grpc() -> None:

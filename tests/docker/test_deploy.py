@@ -93,6 +93,15 @@ def test_it_has_the_time_to_finish_what_it_accepted(pod: Document, container: Do
     assert pod["terminationGracePeriodSeconds"] > needed
 
 
+def test_no_service_sets_its_settings(pod: Document) -> None:
+    assert pod["enableServiceLinks"] is False
+
+
+def test_a_busy_server_is_not_restarted(container: Document, dockerfile: list[Instruction]) -> None:
+    [check] = all_of(dockerfile, "HEALTHCHECK")
+    assert f"--timeout={container['livenessProbe']['timeoutSeconds']}s" in check.text
+
+
 def test_its_probes_are_answered(container: Document, root: Path, tmp_path: Path) -> None:
     demo = root / "server/fovea_server/demo/digits.onnx"
     build(BuildPlan(demo, "digits", tmp_path / "repository"))

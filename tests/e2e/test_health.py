@@ -3,10 +3,13 @@
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from tests.certificates import make_pair
@@ -107,7 +110,41 @@ def test_settings_that_cannot_be_asked():
         (("--port=0",), "give --http-port"),
         (("--port=none",), "--http-port: "),
     ):
-        assert told in health(*flags).stderr
+        done = health(*flags)
+        assert told in done.stderr
+        # Docker reserves every other code.
+        assert done.returncode == 1
+
+
+@pytest.mark.parametrize("flag", ["--timeout=1e400", "--timeout=nan", "--no-such-flag"])
+def test_a_wrong_flag_exits_as_docker_wants(flag):
+    done = health(flag)
+    assert (done.returncode, done.stderr[:7]) == (1, "error: ")
+
+
+@pytest.mark.parametrize("server", ["http", "grpc"])
+@pytest.mark.parametrize("wrong", ["se\u20accret", "se\ncret", "secret\n "])
+def test_a_secret_that_no_header_can_carry(server, wrong):
+    name = {"http": "http_restricted_api", "grpc": "grpc_restricted_protocol"}[server]
+    done = health(**{"allow_http": server == "http", name: f"health:key={wrong}x"})
+    assert done.returncode == 1
+    assert "cannot be sent as a header" in done.stderr
+    assert "cret" not in done.stderr.replace("secret of", "")
+
+
+@pytest.mark.parametrize("http", ["true", "false"])
+def test_an_address_that_cannot_be_used(http):
+    done = health("--http-address=.x", f"--allow-http={http}", "--grpc-port=1")
+    assert done.returncode == 1
+    assert "it does not answer" in done.stderr
+
+
+def test_settings_of_what_is_not_asked_are_the_servers_alone(demo_server):
+    others = {"load_model": "x", "metrics_port": "x", "repository_poll_secs": 0}
+    assert health(http_port=demo_server.port, grpc_port=demo_server.port, **others).returncode == 0
+    # As many lines as one, which `health` asserts.
+    done = health("--allow-http=false", f"--grpc-port={demo_server.grpc_port}", **others)
+    assert done.returncode == 0
 
 
 def _once_ready(*flags: str) -> str:
@@ -171,6 +208,33 @@ def test_grpc_over_tls_whatever_host_the_certificate_names(
     assert _once_ready(*mutual[:-1])
     plain = f"--grpc-port={demo_server.grpc_port}"
     assert "it does not answer" in health(tls[0], plain, *tls[2:]).stderr
+
+
+def test_three_connections_have_one_deadline(tmp_path):
+    key, certificate = make_pair(tmp_path, "camera.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    shown: list[str] = []
+
+    def show_slowly(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while connection := listener.accept()[0]:
+                shown.append("certificate")
+                time.sleep(0.9)
+                with suppress(OSError), context.wrap_socket(connection, server_side=True):
+                    pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=show_slowly, args=[listener], daemon=True).start()
+        port = listener.getsockname()[1]
+        files = (f"--grpc-server-key={key}", f"--grpc-server-cert={certificate}")
+        grpc_only = ("--allow-http=false", f"--grpc-port={port}", "--grpc-use-ssl=true", *files)
+        done = health("--timeout=1.5", *grpc_only)
+        listener.shutdown(socket.SHUT_RDWR)
+    assert done.returncode == 1
+    assert "timed out" in done.stderr
+    # Each takes more than half of the time, so that there is none left for the third.
+    assert len(shown) <= 2
 
 
 def test_it_imports_nothing_heavy(demo_server):

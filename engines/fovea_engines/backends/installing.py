@@ -13,6 +13,7 @@ import sys
 from importlib.metadata import Distribution, distribution
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -43,20 +44,37 @@ def install_extra(extra: str) -> str:
 
 
 def _from_source(fovea: Distribution, extra: str) -> list[str] | None:
-    """What to install again with the extra, by PEP 610's record of what was installed."""
-    source = json.loads(fovea.read_text("direct_url.json") or "{}")
-    url: str = source.get("url", "")
-    parts = urlsplit(url)
-    path = Path(url2pathname(parts.path)) if parts.scheme == "file" else None
-    if vcs := source.get("vcs_info"):
-        below = f"#subdirectory={source['subdirectory']}" if "subdirectory" in source else ""
-        return [f"{NAME}[{extra}] @ {vcs['vcs']}+{url}@{vcs['commit_id']}{below}"]
-    if path is None:
-        return [f"{NAME}[{extra}] @ {url}"] if url else None
-    if not path.exists():
+    """What to install again with the extra, by PEP 610's record of what was installed.
+
+    None where that is not recorded, not there any more, or recorded in some other way.
+    """
+    try:
+        source = json.loads(fovea.read_text("direct_url.json") or "{}")
+        return _recorded(source, extra) if source else None
+    except (AttributeError, LookupError, TypeError, ValueError):
         return None
+
+
+def _recorded(source: dict[str, Any], extra: str) -> list[str] | None:
+    below: str = source.get("subdirectory", "")
+    url = urlsplit(source["url"])
+    # Of what stands before the host, "git" alone is surely no secret.
+    user, _, host = url.netloc.rpartition("@")
+    url = url._replace(
+        netloc=f"git@{host}" if user == "git" else host,
+        fragment=f"subdirectory={below}" if below else "",
+    )
+    if "vcs_info" in source:
+        vcs, commit = source["vcs_info"]["vcs"], source["vcs_info"]["commit_id"]
+        pinned = url._replace(path=f"{url.path}@{commit}").geturl()
+        return [f"{NAME}[{extra}] @ {vcs}+{pinned}"]
+    path = Path(url2pathname(url.path))
+    if url.scheme == "file" and not path.exists():
+        return None
+    if url.scheme != "file" or (below and path.is_file()):
+        return [f"{NAME}[{extra}] @ {url.geturl()}"]
     editable = source.get("dir_info", {}).get("editable", False)
-    return [*(["-e"] if editable else []), f"{path}[{extra}]"]
+    return [*(["-e"] if editable else []), f"{path / below}[{extra}]"]
 
 
 def _requirements(fovea: Distribution, extra: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable
 from enum import EnumMeta
+from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -49,14 +50,15 @@ def with_flags(
         hidden: names of flags that the help does not show.
     """
     titles = {first: title for title, first in GROUPS.items()}
-    options, title = [], ""
+    options: dict[str, list[inspect.Parameter]] = {title: [] for title in GROUPS}
+    title = ""
     for name, field in Settings.model_fields.items():
         title = titles.get(name, title)
         if name in settings:
-            options.append(_setting(name, field, title))
+            options[title].append(_setting(name, field, title))
     parameters = [
         *inspect.signature(command, eval_str=True).parameters.values(),
-        *options,
+        *chain.from_iterable(options.values()),
         *(_parameter(name, str, typer.Option(flag(name), hidden=True)) for name in hidden),
     ]
     parameters = [each for each in parameters if each.kind is not each.VAR_KEYWORD]

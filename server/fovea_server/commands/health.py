@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.commands.flags import with_flags
 from fovea_server.commands.probe import probe
-from fovea_server.commands.serve import SwitchCommand, read_settings
-
-__all__ = ["SwitchCommand", "health"]
+from fovea_server.commands.serve import SwitchCommand, validated
+from fovea_server.commands.triton_flags import translated
+from fovea_server.settings import Listening
 
 _SETTINGS = (
     *("allow_http", "http_address", "http_port", "http_restricted_api"),
@@ -21,7 +22,18 @@ _SETTINGS = (
     *("allow_grpc", "grpc_address", "grpc_port", "grpc_restricted_protocol"),
     *("grpc_use_ssl", "grpc_use_ssl_mutual", "grpc_server_cert", "grpc_server_key"),
 )
-_OFF = "false"
+
+
+class HealthCommand(SwitchCommand):
+    """Exits with 1 where others exit with 2: Docker reserves 2 in a HEALTHCHECK."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As usual, but for the exit code."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            error.exit_code = 1
+            raise
 
 
 @partial(with_flags, settings=_SETTINGS, hidden=())
@@ -30,7 +42,8 @@ def health(
         bool, typer.Option("--live", help="Ask whether it is alive, not whether it is ready.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Time to wait for the answer.")
+        float,
+        typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Time to wait for the answer."),
     ] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     **given: Any,
@@ -43,11 +56,11 @@ def health(
 
     Example: fovea health --live
     """
-    # What else the server serves is not asked, so that its ports are no matter here.
-    settings = read_settings(None, given | {"allow_grpc": _OFF, "allow_metrics": _OFF})
-    if not settings.allow_http:
-        settings = read_settings(None, given | {"allow_metrics": _OFF})
-    found = probe(settings, "live" if live else "ready", timeout)
+    try:
+        settings = validated(Listening, translated(given))
+        found = probe(settings, "live" if live else "ready", timeout)
+    except InvalidOption as error:
+        raise Unavailable(str(error)) from error
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
     elif found.healthy:

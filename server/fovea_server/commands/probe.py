@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.extensions.restrictions import Restrictions
-from fovea_server.settings import Settings
+from fovea_server.settings import Listening
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _PATHS = {"live": "/v2/health/live", "ready": "/v2/health/ready"}
@@ -35,7 +35,7 @@ class Health:
     reason: str | None
 
 
-def probe(settings: Settings, check: str, timeout_s: float) -> Health:
+def probe(settings: Listening, check: str, timeout_s: float) -> Health:
     """Ask the server that these settings start, over HTTP or else over gRPC.
 
     Args:
@@ -59,7 +59,7 @@ def probe(settings: Settings, check: str, timeout_s: float) -> Health:
     raise InvalidOption("neither HTTP nor gRPC is served, so there is nothing to ask")
 
 
-def _address(settings: Settings, name: str) -> tuple[str, int]:
+def _address(settings: Listening, name: str) -> tuple[str, int]:
     host, port = getattr(settings, f"{name}_address"), getattr(settings, f"{name}_port")
     if port == 0:
         raise InvalidOption(f"port 0 is another one at every start: give --{name}-port")
@@ -71,7 +71,7 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _over_http(settings: Settings, check: str, timeout_s: float) -> Health:
+def _over_http(settings: Listening, check: str, timeout_s: float) -> Health:
     host, port = _address(settings, "http")
     tls = settings.http_server_cert is not None
     url = f"http{'s' if tls else ''}://{joined(host, port)}"
@@ -85,7 +85,7 @@ def _over_http(settings: Settings, check: str, timeout_s: float) -> Health:
         connection.request("GET", _PATHS[check], headers=dict([secret] if secret else []))
         answer = connection.getresponse()
         status, body = answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return Health(check, url, False, f"it does not answer: {reason_of(error)}")
     finally:
         connection.close()

@@ -21,7 +21,7 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "sensitivity": ("fovea_engines.commands.sensitivity", "sensitivity"),
     "diff": ("fovea_engines.commands.diff", "diff"),
     "doctor": ("fovea_server.commands.doctor", "doctor"),
-    "health": ("fovea_server.commands.health", "health", "SwitchCommand"),
+    "health": ("fovea_server.commands.health", "health", "HealthCommand"),
     "demo": ("fovea_server.commands.demo", "demo"),
 }
 

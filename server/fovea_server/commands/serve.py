@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -17,12 +17,14 @@ from fovea_server.commands.effect import check_effect
 from fovea_server.commands.flags import with_flags
 from fovea_server.commands.program import Command
 from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
-from fovea_server.settings import Settings
+from fovea_server.settings import Listening, Settings
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from fovea_server.models.registry import Registry
+
+Kind = TypeVar("Kind", bound=Listening)
 
 SWITCHES = frozenset(
     flag(name) for name, field in Settings.model_fields.items() if field.annotation is bool
@@ -78,7 +80,7 @@ def serve(
 
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """
-    from fovea_server.commands.variables import warn_of_unknown_variables
+    from fovea_server.commands.variables import warn_of_ignored_variables
     from fovea_server.extensions.log_settings import LogSettings
     from fovea_server.logs import SERVER_LOG, set_up_logging
 
@@ -89,7 +91,7 @@ def serve(
     LogSettings(SERVER_LOG).update({"log_format": settings.log_format, **off})
     # However it ends: what was logged is read before the error that ends the program.
     with closing(SERVER_LOG):
-        warn_of_unknown_variables()
+        warn_of_ignored_variables()
         _serve(settings)
 
 
@@ -144,12 +146,21 @@ def read_settings(repository: Path | None, given: dict[str, Any]) -> Settings:
         raise InvalidOption("give the repository as an argument or as an option, not both")
     if repository is not None:
         said["model_repository"] = [repository]
-    try:
-        settings = Settings(**said)
-    except ValidationError as error:
-        raise InvalidOption(_sentence(error.errors()[0])) from None
+    settings = validated(Settings, said)
     check_effect(settings, said)
     return settings
+
+
+def validated(kind: type[Kind], said: dict[str, Any]) -> Kind:
+    """Settings of what was said; all else from the environment, or as it is by default.
+
+    Raises:
+        InvalidOption: one is wrong.
+    """
+    try:
+        return kind(**said)
+    except ValidationError as error:
+        raise InvalidOption(_sentence(error.errors()[0])) from None
 
 
 def _sentence(error: ErrorDetails) -> str:

@@ -1,4 +1,4 @@
-"""Variables of the environment that are meant for `fovea serve`, and name none of its settings."""
+"""Variables of the environment that look meant for `fovea serve`, and are not read."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import logging
 from difflib import get_close_matches
 
 from fovea_server.commands.flags import OTHER_NAMES
-from fovea_server.settings import Settings, unknown_variables
+from fovea_server.settings import Settings, linked_variables, unknown_variables
 
 log = logging.getLogger(__name__)
 
 
-def warn_of_unknown_variables() -> None:
-    """Log each with the setting that it resembles.
+def warn_of_ignored_variables() -> None:
+    """Log each with what to do about it.
 
     A warning and no error: a platform may add variables of its own beside the operator's.
     """
@@ -30,4 +30,12 @@ def warn_of_unknown_variables() -> None:
             "%s is set but names no setting: %s`fovea serve --help` lists the settings",
             variable,
             advice,
+        )
+    for variable in linked_variables():
+        service = variable.lower().removesuffix("_port").replace("_", "-")
+        log.warning(
+            "%s is ignored: Kubernetes set it to the address of the Service %s; "
+            "set enableServiceLinks: false in the pod's spec",
+            variable,
+            service,
         )

@@ -6,6 +6,7 @@ Source: "Limit Endpoint Access" of Triton's protocol documentation.
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
@@ -23,6 +24,8 @@ APIS = (
     "logging",
 )
 """What can be restricted; Triton's words."""
+
+_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Restrictions:
@@ -52,6 +55,13 @@ class Restrictions:
                     f"'{names}' restricts nothing; say API[,API...]:KEY=VALUE, for example "
                     "model-repository,logging:admin-key=SECRET"
                 )
+            key, value = key.strip(), value.strip()
+            # What headers can carry, of HTTP and of gRPC.
+            if not (_KEY.fullmatch(key) and value.isascii() and value.isprintable()):
+                raise InvalidOption(
+                    f"the secret of '{names}' cannot be sent as a header: make its key of letters, "
+                    "digits, '-', '_' and '.', and its value of printable ASCII characters"
+                )
             for name in map(str.strip, names.split(",")):
                 if name not in APIS:
                     raise InvalidOption(
@@ -61,7 +71,7 @@ class Restrictions:
                     raise InvalidOption(
                         f"restricted api '{name}' can not be specified in multiple config groups"
                     )
-                secrets[name] = key.strip(), value.strip()
+                secrets[name] = key, value
         return cls(secrets)
 
     def secret(self, api: str) -> tuple[str, str] | None:

@@ -71,7 +71,7 @@ def test_a_folder_and_a_wheel_are_installed_again_with_the_extra(source, tmp_pat
     assert "fovea-serve" not in named
 
 
-def recorded(folder: Path, monkeypatch, url: dict[str, object] | None) -> None:
+def recorded(folder: Path, monkeypatch, url: object) -> None:
     """Let Fovea be installed from somewhere, as PEP 610 records it."""
     requires = (
         "Requires-Dist: numpy>=2\n"
@@ -106,7 +106,33 @@ def recorded(folder: Path, monkeypatch, url: dict[str, object] | None) -> None:
             {"url": "https://h/fovea_serve-1-py3-none-any.whl", "archive_info": {}},
             ["fovea-serve[rtx] @ https://h/fovea_serve-1-py3-none-any.whl"],
         ),
+        (
+            {"url": "file:///f.git", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}},
+            ["fovea-serve[rtx] @ git+file:///f.git@c0ffee"],
+        ),
+        (
+            {"url": "https://h/f.zip", "archive_info": {}, "subdirectory": "a/b"},
+            ["fovea-serve[rtx] @ https://h/f.zip#subdirectory=a/b"],
+        ),
+        (
+            {"url": "file://HERE/METADATA", "archive_info": {}, "subdirectory": "a"},
+            ["fovea-serve[rtx] @ file://HERE/METADATA#subdirectory=a"],
+        ),
+        ({"url": "file://HERE", "dir_info": {}, "subdirectory": "a"}, ["HERE/a[rtx]"]),
+        (
+            {"url": "https://me:secret@h/f.git", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}},
+            ["fovea-serve[rtx] @ git+https://h/f.git@c0ffee"],
+        ),
+        (
+            {"url": "https://token@h:1/f.whl", "archive_info": {}},
+            ["fovea-serve[rtx] @ https://h:1/f.whl"],
+        ),
         ({"url": "file:///gone/f.whl", "archive_info": {}}, None),
+        ({"url": "https://h/f.git", "vcs_info": {"vcs": "git"}}, None),
+        ({"url": "file://HERE", "dir_info": None}, None),
+        ({"dir_info": {}}, None),
+        ({"url": 1}, None),
+        (["https://h/f.git"], None),
         (None, None),
     ],
 )
@@ -118,6 +144,12 @@ def test_every_source_has_its_command(tmp_path, monkeypatch, url, arguments):
     said = shlex.split(installing.install_extra("rtx"))
     assert said == [*PIP, "install", *(each.replace("HERE", str(tmp_path)) for each in expected)]
     assert all(Requirement(each) for each in said[4:] if " @ " in each)
+
+
+def test_a_record_that_is_not_json_is_none(tmp_path, monkeypatch):
+    recorded(tmp_path, monkeypatch, None)
+    (tmp_path / "direct_url.json").write_bytes(b"{\xff")
+    assert installing.install_extra("rtx").endswith(" 'tensorrt-rtx>=1.3' 'more[all]<9,>=2'")
 
 
 def test_an_extra_with_nothing_for_this_system_is_not_advised(tmp_path, monkeypatch):

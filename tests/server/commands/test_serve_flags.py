@@ -7,6 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.commands.cli import app
 from fovea_server.commands.flags import GROUPS
@@ -85,6 +86,7 @@ def test_a_flag_that_may_be_repeated_has_one_value_in_the_environment(name, monk
 
 
 def test_the_repository_of_the_variable_is_that_of_every_command(monkeypatch, tmp_path):
+    assert parse().model_repository == (DEFAULT_REPOSITORY,)
     monkeypatch.setenv("FOVEA_MODEL_REPOSITORY", str(tmp_path / "a b"))
     assert parse().model_repository == (tmp_path / "a b",)
     for over in (["models"], ["--repository=models"]):

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from fovea_server.commands.variables import warn_of_unknown_variables
+from fovea_server.commands.serve import read_settings
+from fovea_server.commands.variables import warn_of_ignored_variables
 
 
 @pytest.fixture
@@ -13,7 +14,7 @@ def warnings(caplog, monkeypatch):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         with caplog.at_level(logging.WARNING):
-            warn_of_unknown_variables()
+            warn_of_ignored_variables()
         return [record.getMessage() for record in caplog.records]
 
     return of
@@ -54,3 +55,16 @@ def test_settings_and_variables_of_kubernetes_are_not_reported(warnings):
         "FOVEA_CPU_PORT": "tcp://10.0.0.1:8000",
     }
     assert warnings(**of_kubernetes, FOVEA_HTTP_PORT="8000", fovea_log_level="info") == []
+
+
+def test_the_link_to_a_service_named_like_a_port_is_ignored(warnings):
+    linked = dict.fromkeys(
+        ("FOVEA_HTTP_PORT", "FOVEA_GRPC_PORT", "FOVEA_METRICS_PORT"), "tcp://10.0.0.1:80"
+    )
+    told = warnings(**linked, FOVEA_GRPC_ADDRESS="127.0.0.2")
+    for line, variable in zip(told, sorted(linked), strict=True):
+        assert line.startswith(f"{variable} is ignored: Kubernetes set it")
+        assert "enableServiceLinks: false" in line
+    settings = read_settings(None, {"grpc_port": "9001"})
+    assert (settings.http_port, settings.grpc_port, settings.metrics_port) == (8000, 9001, 8002)
+    assert settings.grpc_address == "127.0.0.2"
