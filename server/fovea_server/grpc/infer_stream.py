@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 from fovea_preprocess.errors import FoveaError, QueueFull
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import refuse
 from fovea_server.grpc.infer_response import streamed_bytes, streamed_error
-from fovea_server.intake import Intake
 from fovea_server.status import grpc_status
 from fovea_server.traffic.traffic import Traffic
 
@@ -41,7 +41,7 @@ class InferStream:
     Args:
         infer: runs a request; never raises a FoveaError.
         most: requests under way at once; more are not read until there is room.
-        intake: counts the bytes of requests and of answers that are not written yet.
+        budget: counts the bytes of requests and of answers that are not written yet.
         traffic: hears of each request.
     """
 
@@ -49,14 +49,14 @@ class InferStream:
         self,
         infer: Callable[[bytes], Awaitable[Outcome]],
         most: int,
-        intake: Intake,
+        budget: ByteBudget,
         traffic: Traffic,
     ) -> None:
         self._infer = infer
         self._most = most
-        self._intake = intake
+        self._budget = budget
         self._traffic = traffic
-        # Requests that are not answered yet, and what of them and their answers is in the intake.
+        # Requests that are not answered yet, and what of them and their answers is in the budget.
         self._under_way = self._held = 0
         self._freed = asyncio.Event()
         # In the order of the requests; None follows the last.
@@ -130,13 +130,13 @@ class InferStream:
     def _take(self, size: int) -> FoveaError | None:
         """Hold so many more, or say why not."""
         try:
-            self._intake.take(size)
+            self._budget.take(size)
         except QueueFull as full:
             return full
         self._held += size
         return None
 
     def _give_back(self, size: int) -> None:
-        self._intake.give_back(size)
+        self._budget.give_back(size)
         self._held -= size
         self._freed.set()

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 
 from fovea_preprocess.errors import FoveaError
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.refusals import refuse_decoupled
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.regions import Room
@@ -17,7 +18,6 @@ from fovea_server.grpc.infer_request import read_request
 from fovea_server.grpc.infer_response import FINAL, response_bytes
 from fovea_server.grpc.infer_stream import InferStream, Outcome
 from fovea_server.grpc.versions import version_of
-from fovea_server.intake import Intake
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
@@ -33,13 +33,13 @@ class Inference:
 
     Args:
         service: of the protocol.
-        intake: counts the bytes of streams.
+        budget: counts the bytes of streams.
     """
 
-    def __init__(self, service: Service, intake: Intake) -> None:
+    def __init__(self, service: Service, budget: ByteBudget) -> None:
         self._plane = service.plane
         self._regions = service.regions
-        self._intake = intake
+        self._budget = budget
         self._traffic = service.traffic
         self._most_streamed = service.settings.max_queue
         self._streams: set[InferStream] = set()
@@ -59,7 +59,7 @@ class Inference:
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Answer a stream of requests; what is wrong with one is said in its answer."""
-        stream = InferStream(self._streamed, self._most_streamed, self._intake, self._traffic)
+        stream = InferStream(self._streamed, self._most_streamed, self._budget, self._traffic)
         self._streams.add(stream)
         try:
             await stream.run(requests, context, call)

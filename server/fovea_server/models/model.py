@@ -20,8 +20,8 @@ from fovea_server.models.config.completion import complete
 from fovea_server.models.config.config import ModelConfig
 from fovea_server.models.config.fits import check_fit
 from fovea_server.models.config.labels import read_output_labels
+from fovea_server.models.ensemble_members import EnsembleMembers
 from fovea_server.models.opening import open_engine, open_pipeline
-from fovea_server.models.parts import Parts
 from fovea_server.models.warm_up import run_samples, warm_up_images
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
@@ -85,7 +85,7 @@ class ServedModel:
         self._pipeline: Pipeline | None = None
         self._scheduler: Scheduler | None = None
         self._labels: dict[str, tuple[str, ...]] = {}
-        self._parts: Parts | None = None
+        self._parts: EnsembleMembers | None = None
         self._rebuilding = Progress()
 
     @property
@@ -219,7 +219,7 @@ class ServedModel:
     def _serve(self) -> None:
         started = time.monotonic()
         if self._config.composing:
-            self._parts = Parts(self.config, self._find)
+            self._parts = EnsembleMembers(self.config, self._find)
             self._labels = self._parts.labels()
         else:
             self.engine = engine = open_engine(self._folder, self._config, self._settings)

@@ -20,11 +20,11 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.scheduling.batching import Batching
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.door import Door
 from fovea_server.scheduling.execution import Execution, execute
-from fovea_server.scheduling.fast_lane import HEAVY_NS, FastLane
+from fovea_server.scheduling.inflight_gate import InflightGate
+from fovea_server.scheduling.inline_execution import HEAVY_NS, InlineExecution
 from fovea_server.scheduling.job import Job, Outputs
-from fovea_server.scheduling.waiting import WaitingRoom
+from fovea_server.scheduling.priority_queue import PriorityQueue
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 from fovea_server.tensors.check import Checked, request_prefix
 from fovea_server.tensors.messages import InferRequest, InferResponse
@@ -48,7 +48,7 @@ class BatchScheduler:
         session: Session,
         statistics: ModelStatistics,
         *,
-        waiting: WaitingRoom,
+        waiting: PriorityQueue,
         batching: Batching,
         side_by_side: int,
     ) -> None:
@@ -58,14 +58,14 @@ class BatchScheduler:
         self._waiting = waiting
         self._batching = batching
         self._session = session
-        self._lane = FastLane(steady=session.steady)
+        self._inline = InlineExecution(steady=session.steady)
         self._side_by_side = side_by_side
         self._running = 0
         self._seconds = 0.0
         self._threads = ThreadPoolExecutor(side_by_side, f"{contract.name}-infer")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.Handle | None = None
-        self._door = Door()
+        self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
@@ -80,12 +80,12 @@ class BatchScheduler:
     @property
     def inflight(self) -> int:
         """Requests that wait or are at the engine."""
-        return self._door.inside
+        return self._gate.inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
         arrived_ns = time.monotonic_ns()
-        with self._door.open_for(request):
+        with self._gate.open_for(request):
             checked = await self.contract.checked(request)
             outputs = await self.run(request, checked, arrived_ns)
         return self.contract.respond(request, outputs)
@@ -98,9 +98,9 @@ class BatchScheduler:
         """
         if self.failure:
             raise ModelNotReady(self.failure)
-        self._door.check(request)
+        self._gate.check(request)
         idle = not self._running and not self._waiting
-        if idle and not self._batching.waits and self._lane.takes((checked,)):
+        if idle and not self._batching.waits and self._inline.takes((checked,)):
             return self._run_here(request, checked, arrived_ns)
         loop = asyncio.get_running_loop()
         job = Job(request, checked, arrived_ns, loop.create_future())
@@ -120,7 +120,7 @@ class BatchScheduler:
 
     def close(self, timeout_s: float) -> None:
         """See `Scheduler`."""
-        self._door.close(timeout_s)
+        self._gate.close(timeout_s)
         if self._waiting and self._loop is not None and self._loop.is_running():
             empty = Future[None]()
             self._loop.call_soon_threadsafe(self._empty, empty)
@@ -149,7 +149,7 @@ class BatchScheduler:
         if took_ns > HEAVY_NS:
             # Else it cannot have been that much, and looking costs more than counting.
             cpu_ns = time.thread_time_ns() - began_ns
-        self._lane.learn(took_ns, cpu_ns=cpu_ns)
+        self._inline.learn(took_ns, cpu_ns=cpu_ns)
         return execution
 
     def _enter(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
@@ -185,7 +185,7 @@ class BatchScheduler:
             for job in jobs:
                 job.leave_queue()
             batch = [job.checked for job in jobs]
-            if self._running or not self._lane.takes(batch):
+            if self._running or not self._inline.takes(batch):
                 self._start(jobs, batch, self._loop)
                 continue
             self._settle(jobs, self._execute_here(batch), self._loop)
@@ -212,7 +212,7 @@ class BatchScheduler:
     ) -> None:
         self._running -= 1
         execution = executed.result()
-        self._lane.learn(execution.spans.compute_infer)
+        self._inline.learn(execution.spans.compute_infer)
         self._settle(jobs, execution, loop)
         self._dispatch()
 
@@ -221,7 +221,7 @@ class BatchScheduler:
     ) -> None:
         """Count what was done, and answer."""
         refused = isinstance(execution.error, InferenceFailed)
-        if refused and len(jobs) > 1 and not self._door.locked:
+        if refused and len(jobs) > 1 and not self._gate.locked:
             # One of them may be to blame, and the others are not to suffer for it.
             for job in jobs:
                 self._start([job], [job.checked], loop)

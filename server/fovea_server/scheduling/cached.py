@@ -6,10 +6,10 @@ import asyncio
 import time
 from hashlib import blake2b
 
-from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.contract import Contract
+from fovea_server.scheduling.wrapper import SchedulerWrapper
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors import byte_strings
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
@@ -18,7 +18,7 @@ from fovea_server.tensors.messages import InferRequest, InferResponse, InputTens
 _LARGE = 64 << 10
 
 
-class CachedScheduler(Around):
+class CachedScheduler(SchedulerWrapper):
     """Answers from the cache what was asked before; a model that is loaded again starts afresh.
 
     Args:
@@ -42,7 +42,7 @@ class CachedScheduler(Around):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
-        with self._door.open_for(request):
+        with self._gate.open_for(request):
             return await self._answer(request)
 
     def close(self, timeout_s: float) -> None:

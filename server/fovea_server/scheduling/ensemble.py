@@ -15,7 +15,7 @@ from fovea_engines.repository.ensemble import EnsembleStep
 from fovea_preprocess.errors import FoveaError
 from fovea_server.scheduling.base import HasScheduler
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.door import Door
+from fovea_server.scheduling.inflight_gate import InflightGate
 from fovea_server.scheduling.job import Outputs
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 from fovea_server.tensors.messages import (
@@ -55,7 +55,7 @@ class EnsembleScheduler:
         self._steps = steps
         self._statistics = statistics
         self._find = find
-        self._door = Door()
+        self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
@@ -70,12 +70,12 @@ class EnsembleScheduler:
     @property
     def inflight(self) -> int:
         """See `Scheduler`."""
-        return self._door.inside
+        return self._gate.inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
         arrived_ns = time.monotonic_ns()
-        with self._door.open_for(request):
+        with self._gate.open_for(request):
             checked = await self._contract.checked(request)
             began_ns = time.monotonic_ns()
             parts: list[Spans] = []
@@ -91,7 +91,7 @@ class EnsembleScheduler:
 
     def close(self, timeout_s: float) -> None:
         """See `Scheduler`. The models of the ensemble stay as they are."""
-        self._door.close(timeout_s)
+        self._gate.close(timeout_s)
 
     def _count(self, request: InferRequest, rows: int, arrived_ns: int, spans: Spans) -> None:
         self._statistics.executed(rows, spans)

@@ -17,8 +17,8 @@ from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.controls import Controls, States
 from fovea_server.scheduling.ensemble import EnsembleScheduler
 from fovea_server.scheduling.ordering import OrderedScheduler
+from fovea_server.scheduling.priority_queue import PriorityQueue, QueuePolicy
 from fovea_server.scheduling.sequence import SequenceScheduler
-from fovea_server.scheduling.waiting import QueuePolicy, WaitingRoom
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import Signature
 
@@ -61,7 +61,7 @@ def make_scheduler(
                 contract,
                 session,
                 statistics,
-                waiting=_waiting_room(config.dynamic_batching),
+                waiting=_priority_queue(config.dynamic_batching),
                 batching=_batching(config),
                 side_by_side=_side_by_side(config, session),
             ),
@@ -109,11 +109,11 @@ def _batching(config: Any) -> Batching:
     return OneByOne()
 
 
-def _waiting_room(dynamic: Any) -> WaitingRoom:
+def _priority_queue(dynamic: Any) -> PriorityQueue:
     queues = dynamic.priority_queue_policy
     policies = {level: QueuePolicy.of(policy) for level, policy in queues.items()}
     default = QueuePolicy.of(dynamic.default_queue_policy)
-    return WaitingRoom(
+    return PriorityQueue(
         lambda level: policies.get(level, default),
         dynamic.priority_levels,
         dynamic.default_priority_level,

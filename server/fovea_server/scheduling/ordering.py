@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.base import Scheduler
+from fovea_server.scheduling.wrapper import SchedulerWrapper
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
-class OrderedScheduler(Around):
+class OrderedScheduler(SchedulerWrapper):
     """Holds an answer back until all that were asked for before it are out."""
 
     def __init__(self, inside: Scheduler) -> None:
@@ -18,7 +18,7 @@ class OrderedScheduler(Around):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
-        with self._door.open_for(request):
+        with self._gate.open_for(request):
             return await self._in_order(request)
 
     async def _in_order(self, request: InferRequest) -> InferResponse:

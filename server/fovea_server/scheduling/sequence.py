@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.controls import Controls, States
 from fovea_server.scheduling.job import Outputs
+from fovea_server.scheduling.wrapper import SchedulerWrapper
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
@@ -33,7 +33,7 @@ class _Sequence:
     states: dict[str, Array] = field(default_factory=dict)
 
 
-class SequenceScheduler(Around):
+class SequenceScheduler(SchedulerWrapper):
     """Lets the requests of a sequence through one after the other.
 
     Args:
@@ -58,7 +58,7 @@ class SequenceScheduler(Around):
     async def infer(self, request: InferRequest) -> InferResponse:
         """See `Scheduler`."""
         arrived_ns = time.monotonic_ns()
-        with self._door.open_for(request):
+        with self._gate.open_for(request):
             checked = await self._batches.contract.checked(request)
             sequence = self._sequence(request, checked, arrived_ns)
             async with self._turn_of(sequence):

@@ -73,7 +73,7 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
     image = accepted_image(request.headers.get("accept", ""))
     try:
         async with asyncio.timeout(timeout_s):
-            with request.app.state.intake.body() as take:
+            with request.app.state.budget.body() as take:
                 body = await read_body(
                     request,
                     take,

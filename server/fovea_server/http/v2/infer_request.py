@@ -22,7 +22,7 @@ _EMPTY = memoryview(b"")
 
 
 @dataclass(slots=True)
-class Wish:
+class OutputEncoding:
     """How the outputs are to travel.
 
     Attributes:
@@ -55,7 +55,7 @@ class BodyReader:
         header_size: int,
         regions: Regions,
     ) -> None:
-        self.wish = Wish()
+        self.encoding = OutputEncoding()
         self._request = request
         self._body = memoryview(body)
         self._at = header_size
@@ -64,7 +64,7 @@ class BodyReader:
         self._long: dict[str, LongArray] = {}
 
     def read(self) -> None:
-        """Fill in the request and the wish.
+        """Fill in the request and the encoding.
 
         Raises:
             MalformedJson: it is no JSON, or a field is missing or of another type.
@@ -76,11 +76,11 @@ class BodyReader:
         else:
             parsed = parse_json(self._json)
         document = _members(parsed)
-        request, wish = self._request, self.wish
+        request, encoding = self._request, self.encoding
         if "id" in document:
             request.id = read("id", as_string, document["id"])
         if "parameters" in document:
-            wish.by_default = set_parameters(request, document["parameters"])
+            encoding.by_default = set_parameters(request, document["parameters"])
         inputs = read_member("inputs", as_list, document)
         request.inputs = [self._input(given) for given in inputs]
         if self._at != len(self._body):
@@ -131,7 +131,7 @@ class BodyReader:
         name = given.get("name")
         if type(name) is not str:
             name = read_member("name", as_string, given)
-        if name in self.wish.binary or name in self.wish.rooms:
+        if name in self.encoding.binary or name in self.encoding.rooms:
             return
         parameters = _members(given.get("parameters"))
         classes = parameters.get("classification", 0)
@@ -145,9 +145,9 @@ class BodyReader:
                 raise _either("classification")
             if binary:
                 raise _either("binary_data")
-            self.wish.rooms[name] = self._regions.room(*_slice(parameters))
+            self.encoding.rooms[name] = self._regions.room(*_slice(parameters))
         else:
-            self.wish.binary[name] = binary
+            self.encoding.binary[name] = binary
         self._request.outputs.append(RequestedOutput(name, classes))
 
 

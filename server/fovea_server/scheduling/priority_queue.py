@@ -58,7 +58,7 @@ class _Level:
         return len(self.jobs) + len(self.delayed)
 
 
-class WaitingRoom:
+class PriorityQueue:
     """One queue a priority level; the highest priority first, and in it who came first.
 
     Args:

@@ -10,7 +10,7 @@ from fovea_server.tensors.check import request_prefix
 from fovea_server.tensors.messages import InferRequest
 
 
-class Door:
+class InflightGate:
     """A context around each request, entered before its first `await`; closed once.
 
     Attributes:
@@ -23,7 +23,7 @@ class Door:
         self._closed = False
         self.locked = False
 
-    def open_for(self, request: InferRequest) -> Door:
+    def open_for(self, request: InferRequest) -> InflightGate:
         """The context for a request that comes.
 
         Raises:

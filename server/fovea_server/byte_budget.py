@@ -9,7 +9,7 @@ from fovea_preprocess.errors import QueueFull
 from fovea_preprocess.size import size_text
 
 
-class Intake:
+class ByteBudget:
     """Counts the bodies of all requests, and unsent answers; of the event loop alone.
 
     Args:

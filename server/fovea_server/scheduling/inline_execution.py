@@ -25,7 +25,7 @@ _LONG = 1000
 HEAVY_NS = 10 * _QUICK_NS
 
 
-class FastLane:
+class InlineExecution:
     """Learns whether a model may run on the event loop.
 
     In a thread a call may wait for the interpreter's lock, so there the quickest one counts; on the

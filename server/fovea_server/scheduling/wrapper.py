@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from fovea_server.scheduling.base import Scheduler
-from fovea_server.scheduling.door import Door
+from fovea_server.scheduling.inflight_gate import InflightGate
 
 
-class Around:
+class SchedulerWrapper:
     """Waits, fails and closes as the scheduler inside does.
 
     Args:
@@ -18,7 +18,7 @@ class Around:
     def __init__(self, inside: Scheduler) -> None:
         self._inside = inside
         # Who is here may not be inside `inside` yet.
-        self._door = Door()
+        self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
@@ -38,10 +38,10 @@ class Around:
     @property
     def inflight(self) -> int:
         """See `Scheduler`."""
-        return self._door.inside
+        return self._gate.inside
 
     def close(self, timeout_s: float) -> None:
         """See `Scheduler`."""
         until = time.monotonic() + timeout_s
-        self._door.close(timeout_s)
+        self._gate.close(timeout_s)
         self._inside.close(max(0.0, until - time.monotonic()))
