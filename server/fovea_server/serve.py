@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
         log.info("stopping")
         timeout_s = self._service.settings.exit_timeout_secs
         await asyncio.gather(super().shutdown(sockets), self._stop_others(timeout_s))
-        await asyncio.to_thread(self._service.plane.registry.close)
+        await asyncio.to_thread(self._service.plane.close)
         self._service.cuda_shared_memory.close()
         await self._service.traffic.close()
         log.info("stopped")

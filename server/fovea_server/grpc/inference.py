@@ -52,10 +52,10 @@ class Inference:
                 than once.
         """
         version = version_of(message.fields.model_version)
-        model = self._plane.registry.find(message.fields.model_name, version)
+        model = self._plane.find(message.fields.model_name, version)
         refuse_decoupled(model, "ModelInfer RPC")
         request, rooms = await self._request(message, version)
-        return await _answer(await self._plane.infer(request), rooms)
+        return await _answer(await self._plane.infer(model, request), rooms)
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Answer a stream of requests; what is wrong with one is said in its answer."""
@@ -77,10 +77,10 @@ class Inference:
             message = await asyncio.to_thread(parse_infer, data) if large else parse_infer(data)
             request_id, model = message.fields.id, message.model_name
             version = version_of(message.fields.model_version)
-            # A model that is not there is told before what is wrong with its tensors.
-            self._plane.registry.find(message.fields.model_name, version)
+            # An unknown model is reported before what is wrong with the tensors.
+            found = self._plane.find(message.fields.model_name, version)
             request, rooms = await self._request(message, version)
-            response = await self._plane.infer(request)
+            response = await self._plane.infer(found, request)
             response.parameters[FINAL] = True
             return Outcome(request_id, await _answer(response, rooms), model)
         except FoveaError as error:

@@ -50,7 +50,7 @@ class GrpcServer:
         self._credentials = server_credentials(service.settings)
         self._budget = budget
         self._inference = Inference(service, budget)
-        self._health = Health(service.plane.registry)
+        self._health = Health(service.plane)
         self._server: grpc.aio.Server | None = None
         self.port = service.settings.grpc_port
 

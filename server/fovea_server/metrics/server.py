@@ -44,7 +44,7 @@ class MetricsServer:
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
-        self._registry = service.plane.registry
+        self._plane = service.plane
         self._traffic = service.traffic
         self._process = Process()
         self._machine = Machine(service.settings.metrics_interval_ms / 1e3)
@@ -100,8 +100,8 @@ class MetricsServer:
 
     def text(self) -> str:
         """All metrics, as Prometheus reads them."""
-        cache = self._registry.cache
-        families = model_families(self._registry)
+        cache = self._plane.cache
+        families = model_families(self._plane)
         families += cache_families(cache) if cache is not None else []
         families += [self._traffic.durations.family(), *self._process.families()]
         return render(families + self._machine.families())

@@ -34,7 +34,7 @@ async def infer(service: Service, request: Request) -> Answer:
         asked, encoding = await asyncio.to_thread(_asked, *arguments)
     else:
         asked, encoding = _asked(*arguments)
-    response = await service.plane.infer(asked)
+    response = await service.plane.infer(model, asked)
     try:
         if is_long(response, encoding):
             answer = await asyncio.to_thread(infer_answer, response, encoding)
