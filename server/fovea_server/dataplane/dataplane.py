@@ -31,7 +31,7 @@ from fovea_server.dataplane.model_schemas import (
 )
 from fovea_server.dataplane.statistics_json import version_statistics
 from fovea_server.extensions.trace import TraceSettings
-from fovea_server.images.job import ImageResult, Job, Timing
+from fovea_server.images.job import ImageJob, ImageResult, Timing
 from fovea_server.models.index import IndexEntry
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
@@ -143,10 +143,12 @@ class DataPlane:
         options = pipeline.engine.resolve(options)
         deadline = None if timeout_s is None else started + timeout_s
         jobs = [
-            image if isinstance(image, FoveaError) else Job(image, options, deadline, keep_pixels)
+            image
+            if isinstance(image, FoveaError)
+            else ImageJob(image, options, deadline, keep_pixels)
             for image in images
         ]
-        pipeline.submit([job for job in jobs if isinstance(job, Job)])
+        pipeline.submit([job for job in jobs if isinstance(job, ImageJob)])
         engine, results = pipeline.engine, await _outcomes(jobs, timeout_s)
         for result in results:
             if isinstance(result, DeadlineExceeded):
@@ -257,11 +259,11 @@ async def _classify(
 
 
 async def _outcomes(
-    jobs: Sequence[Job | FoveaError], timeout_s: float | None
+    jobs: Sequence[ImageJob | FoveaError], timeout_s: float | None
 ) -> list[ImageResult | FoveaError]:
     """Wait for every job; cancelling this cancels them."""
 
-    async def outcome(job: Job | FoveaError) -> ImageResult | FoveaError:
+    async def outcome(job: ImageJob | FoveaError) -> ImageResult | FoveaError:
         if isinstance(job, FoveaError):
             return job
         try:

@@ -19,7 +19,7 @@ _NOT_SERVING = bytes([1 << 3, 2])
 _LOOK_S = 0.5
 
 
-class Health:
+class HealthCalls:
     """Reports whether the server is ready."""
 
     def __init__(self, plane: DataPlane) -> None:

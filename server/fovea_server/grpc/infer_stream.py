@@ -21,7 +21,7 @@ _STRICT = ("triton_grpc_error", "true")
 _MOST_BYTES = 64 << 20
 
 
-class Outcome(NamedTuple):
+class StreamedAnswer(NamedTuple):
     """What has become of a request.
 
     Attributes:
@@ -47,7 +47,7 @@ class InferStream:
 
     def __init__(
         self,
-        infer: Callable[[bytes], Awaitable[Outcome]],
+        infer: Callable[[bytes], Awaitable[StreamedAnswer]],
         most: int,
         budget: ByteBudget,
         traffic: Traffic,
@@ -60,8 +60,8 @@ class InferStream:
         self._under_way = self._held = 0
         self._freed = asyncio.Event()
         # In the order of the requests; None follows the last.
-        self._begun: asyncio.Queue[asyncio.Task[Outcome] | None] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[Outcome]] = set()
+        self._begun: asyncio.Queue[asyncio.Task[StreamedAnswer] | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[StreamedAnswer]] = set()
         self._reader: asyncio.Task[None] | None = None
 
     async def run(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
@@ -105,7 +105,7 @@ class InferStream:
         finally:
             self._begun.put_nowait(None)
 
-    async def _answer(self, data: bytes, full: FoveaError | None) -> Outcome:
+    async def _answer(self, data: bytes, full: FoveaError | None) -> StreamedAnswer:
         began = time.monotonic()
         outcome = await self._outcome(data, full)
         error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
@@ -113,9 +113,9 @@ class InferStream:
         self._traffic.inferred(outcome.model, status, began, error)
         return outcome
 
-    async def _outcome(self, data: bytes, full: FoveaError | None) -> Outcome:
+    async def _outcome(self, data: bytes, full: FoveaError | None) -> StreamedAnswer:
         if full is not None:
-            return Outcome("", full, "")
+            return StreamedAnswer("", full, "")
         outcome = await self._infer(data)
         self._give_back(len(data))
         if isinstance(outcome.answer, bytes):

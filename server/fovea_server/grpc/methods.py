@@ -13,11 +13,11 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
-from fovea_server.grpc.health import Health
+from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.infer_message import parse_infer
 from fovea_server.grpc.inference import Inference
-from fovea_server.grpc.models import Models
-from fovea_server.grpc.repository import Repository
+from fovea_server.grpc.models import ModelCalls
+from fovea_server.grpc.repository import RepositoryCalls
 from fovea_server.grpc.settings import SettingsCalls
 from fovea_server.grpc.shared_memory import SharedMemoryCalls
 from fovea_server.traffic.traffic import Traffic
@@ -40,7 +40,7 @@ def inference_methods(
         The handlers by the names of their methods.
     """
     restrictions, traffic = service.grpc_restrictions, service.traffic
-    models, repository = Models(service), Repository(service)
+    models, repository = ModelCalls(service), RepositoryCalls(service)
     memory, settings = SharedMemoryCalls(service), SettingsCalls(service)
     apis: dict[str, dict[str, Unary]] = {
         "health": {
@@ -87,7 +87,7 @@ def inference_methods(
     return handlers
 
 
-def health_methods(service: Service, health: Health, budget: ByteBudget) -> dict[str, Handler]:
+def health_methods(service: Service, health: HealthCalls, budget: ByteBudget) -> dict[str, Handler]:
     """The service that probes ask, alike."""
     admit, traffic = guard(service.grpc_restrictions, "health"), service.traffic
     # Of what they ask about nothing is read.

@@ -15,12 +15,8 @@ from fovea_server.grpc.versions import version_of
 from fovea_server.models.model import State
 
 
-class Models:
-    """Health, metadata, configuration and statistics.
-
-    Args:
-        service: of the protocol.
-    """
+class ModelCalls:
+    """Answers health, metadata, configuration and statistics."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -13,12 +13,8 @@ from fovea_server.dataplane.service import Service
 _CHOICE = "parameter_choice"
 
 
-class Repository:
-    """The model repository extension.
-
-    Args:
-        service: of the protocol.
-    """
+class RepositoryCalls:
+    """The model repository extension."""
 
     def __init__(self, service: Service) -> None:
         self._plane = service.plane

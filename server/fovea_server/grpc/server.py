@@ -11,7 +11,7 @@ from fovea_preprocess.errors import Unavailable
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc.credentials import server_credentials
-from fovea_server.grpc.health import Health
+from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.methods import (
     HEALTH,
@@ -35,7 +35,6 @@ class GrpcServer:
     """Serves Triton's protocol over gRPC, on the event loop that starts it.
 
     Args:
-        service: of the protocol.
         budget: counts the bytes of requests and answers.
 
     Attributes:
@@ -50,7 +49,7 @@ class GrpcServer:
         self._credentials = server_credentials(service.settings)
         self._budget = budget
         self._inference = Inference(service, budget)
-        self._health = Health(service.plane)
+        self._health = HealthCalls(service.plane)
         self._server: grpc.aio.Server | None = None
         self.port = service.settings.grpc_port
 

@@ -15,7 +15,7 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.listen import bind
 from fovea_server.metrics.cache import cache_families
-from fovea_server.metrics.machine import Machine
+from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.models import model_families
 from fovea_server.metrics.process import Process
 from fovea_server.statistics.family import render
@@ -47,7 +47,7 @@ class MetricsServer:
         self._plane = service.plane
         self._traffic = service.traffic
         self._process = Process()
-        self._machine = Machine(service.settings.metrics_interval_ms / 1e3)
+        self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
         # Of its own: who looks is not to wait for those who are looked at.
         self._thread = ThreadPoolExecutor(1, "metrics")
         self._state = ServerState()

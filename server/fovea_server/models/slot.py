@@ -35,11 +35,10 @@ class Replacement:
     fresh: dict[int, ServedModel]
 
 
-class Slot:
+class ModelSlot:
     """The place of one model in the registry.
 
     Attributes:
-        name: of the model.
         lock: whoever loads or unloads it holds this.
         versions: the last known of each version, unloaded ones among them.
         newest: the newest version that can answer; None while none can.

@@ -1,4 +1,4 @@
-"""Requests wait in one room, and go to the engine one by one or in batches."""
+"""Requests wait in one queue, and go to the engine one by one or in batches."""
 
 from __future__ import annotations
 
@@ -31,15 +31,12 @@ from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
 class BatchScheduler:
-    """One waiting room in front of one engine; everything but the engine runs on the event loop.
+    """Runs one queue in front of one engine; all but the engine runs on the event loop.
 
     Args:
-        contract: of the model.
-        session: its engine; stays open.
-        statistics: what is counted.
-        waiting: where requests wait.
-        batching: which of them go together, and when.
-        side_by_side: executions at a time.
+        session: stays open.
+        batching: decides which requests form a batch, and when.
+        side_by_side: number of executions at a time.
     """
 
     def __init__(
@@ -69,21 +66,21 @@ class BatchScheduler:
 
     @property
     def identity(self) -> bytes:
-        """See `Scheduler`."""
+        """Identify the loaded model."""
         return self.contract.identity
 
     @property
     def pending(self) -> int:
-        """Requests that wait."""
+        """Number of requests in the queue."""
         return len(self._waiting)
 
     @property
     def inflight(self) -> int:
-        """Requests that wait or are at the engine."""
+        """Number of requests in the queue or at the engine."""
         return self._gate.inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """See `Scheduler`."""
+        """Answer a request from the queue."""
         arrived_ns = time.monotonic_ns()
         with self._gate.open_for(request):
             checked = await self.contract.checked(request)
@@ -91,7 +88,7 @@ class BatchScheduler:
         return self.contract.respond(request, outputs)
 
     async def run(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
-        """What the engine gives for a request that fits.
+        """Run the engine for a request that fits the model.
 
         Raises:
             Unavailable, InferenceFailed: see `Scheduler.infer`.
@@ -113,18 +110,18 @@ class BatchScheduler:
                 job.leave_queue()
                 self._count_failure(job.arrived_ns, FailureReason.CANCELED)
             elif job.at_engine:
-                # Until the engine has let go of its inputs.
+                # The engine still reads the inputs.
                 job.given_up = loop.create_future()
                 await job.given_up
             raise
 
     def close(self, timeout_s: float) -> None:
-        """See `Scheduler`."""
+        """Finish accepted requests, then stop."""
         self._gate.close(timeout_s)
         if self._waiting and self._loop is not None and self._loop.is_running():
             empty = Future[None]()
             self._loop.call_soon_threadsafe(self._empty, empty)
-            # Before the threads are gone, so that nobody is sent to them any more.
+            # Before the threads end, so that no batch is sent to them any more.
             wait([empty], timeout=1)
         self._threads.shutdown()
 
@@ -147,7 +144,7 @@ class BatchScheduler:
         execution = execute(self.contract.name, self._session, batch, alone=not self._waiting)
         cpu_ns = took_ns = execution.spans.compute_infer
         if took_ns > HEAVY_NS:
-            # Else it cannot have been that much, and looking costs more than counting.
+            # A shorter call cannot have used that much CPU time, and reading the clock costs more.
             cpu_ns = time.thread_time_ns() - began_ns
         self._inline.learn(took_ns, cpu_ns=cpu_ns)
         return execution
@@ -170,7 +167,7 @@ class BatchScheduler:
         self._fail(job, DeadlineExceeded("Request timeout expired"), FailureReason.REJECTED)
 
     def _dispatch(self) -> None:
-        """Give the engine what it can take now."""
+        """Give the engine as many batches as it can take now."""
         assert self._loop is not None, "somebody has entered"
         if self._timer is not None:
             self._timer.cancel()
@@ -190,7 +187,7 @@ class BatchScheduler:
                 continue
             self._settle(jobs, self._execute_here(batch), self._loop)
             if self._waiting:
-                # Others have their turn on the event loop before the next batch.
+                # Other tasks of the event loop run before the next batch.
                 self._timer = self._loop.call_soon(self._dispatch)
             return
 
@@ -219,10 +216,10 @@ class BatchScheduler:
     def _settle(
         self, jobs: list[Job], execution: Execution, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Count what was done, and answer."""
+        """Count an execution, and answer its requests."""
         refused = isinstance(execution.error, InferenceFailed)
         if refused and len(jobs) > 1 and not self._gate.locked:
-            # One of them may be to blame, and the others are not to suffer for it.
+            # A single request may be the cause: run each alone, so that the others succeed.
             for job in jobs:
                 self._start([job], [job.checked], loop)
             return
@@ -262,13 +259,13 @@ class BatchScheduler:
             job.future.set_exception(error)
 
     def _look_at(self, error: FoveaError) -> None:
-        """Whether the engine has failed for good."""
+        """Note an error after which the engine cannot run again."""
         if isinstance(error, DeviceLost):
             self.failure = str(error)
             self._turn_away(ModelNotReady(self.failure))
 
     def _turn_away(self, error: FoveaError) -> None:
-        """Tell everyone who waits."""
+        """Fail every request in the queue."""
         for job in self._waiting.take(len(self._waiting)):
             job.leave_queue()
             self._fail(job, error, FailureReason.OTHER)

@@ -10,14 +10,14 @@ from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
 class OrderedScheduler(SchedulerWrapper):
-    """Holds an answer back until all that were asked for before it are out."""
+    """Returns answers in the order in which their requests arrived."""
 
     def __init__(self, inside: Scheduler) -> None:
         super().__init__(inside)
         self._last: asyncio.Future[None] | None = None
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """See `Scheduler`."""
+        """Answer a request after all that came before it."""
         with self._gate.open_for(request):
             return await self._in_order(request)
 
@@ -29,10 +29,10 @@ class OrderedScheduler(SchedulerWrapper):
         finally:
             try:
                 if before is not None and not before.done():
-                    # Shielded, because it is not this request's to cancel.
+                    # Shielded: cancelling this request must not cancel the one before it.
                     await asyncio.shield(before)
             finally:
-                # Not before those before it, even if this one was given up.
+                # Keeps the order even if this request was cancelled.
                 if before is None or before.done():
                     mine.set_result(None)
                 else:

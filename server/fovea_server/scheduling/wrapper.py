@@ -1,4 +1,4 @@
-"""What schedulers around another scheduler share."""
+"""The base of schedulers that wrap another scheduler."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from fovea_server.scheduling.inflight_gate import InflightGate
 
 
 class SchedulerWrapper:
-    """Waits, fails and closes as the scheduler inside does.
+    """Passes everything but `infer` on to the scheduler inside.
 
     Args:
-        inside: does the work.
+        inside: the wrapped scheduler.
     """
 
     def __init__(self, inside: Scheduler) -> None:
         self._inside = inside
-        # Who is here may not be inside `inside` yet.
+        # Requests may be in flight here that have not entered `inside` yet.
         self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
-        """See `Scheduler`."""
+        """Identify the loaded model."""
         return self._inside.identity
 
     @property
     def failure(self) -> str | None:
-        """See `Scheduler`."""
+        """The reason why it can never answer again, if any."""
         return self._inside.failure
 
     @property
     def pending(self) -> int:
-        """See `Scheduler`."""
+        """Number of requests not yet given to an engine."""
         return self._inside.pending
 
     @property
     def inflight(self) -> int:
-        """See `Scheduler`."""
+        """Number of requests not yet answered."""
         return self._gate.inside
 
     def close(self, timeout_s: float) -> None:
-        """See `Scheduler`."""
+        """Finish accepted requests, then stop."""
         until = time.monotonic() + timeout_s
         self._gate.close(timeout_s)
         self._inside.close(max(0.0, until - time.monotonic()))

@@ -7,7 +7,7 @@ import pytest
 
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.grpc.call import Call
-from fovea_server.grpc.infer_stream import InferStream, Outcome
+from fovea_server.grpc.infer_stream import InferStream, StreamedAnswer
 from fovea_server.traffic.traffic import Traffic
 
 MB = 1 << 20
@@ -26,8 +26,8 @@ class Unread:
         await asyncio.Event().wait()
 
 
-async def echo(data: bytes) -> Outcome:
-    return Outcome("", data, "")
+async def echo(data: bytes) -> StreamedAnswer:
+    return StreamedAnswer("", data, "")
 
 
 async def streamed(most: int, budget: ByteBudget, requests: AsyncIterator[bytes], client: Unread):

@@ -11,7 +11,6 @@ class Writing:
     """What a connection has written, and the client has not taken yet.
 
     Args:
-        transport: of the connection.
         loop: the event loop.
         budget: counts answers.
         timeout_s: how long a client may take nothing before the connection is cut off.

@@ -19,7 +19,6 @@ class Front:
     """Answers requests of the v2 protocol.
 
     Attributes:
-        service: of the protocol.
         budget: counts bodies.
         traffic: hears of answers.
     """

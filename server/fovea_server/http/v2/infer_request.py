@@ -8,7 +8,7 @@ from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.extensions.json_values import as_bool, as_list, as_string, as_unsigned
-from fovea_server.extensions.regions import Regions, RegionSlice, Room
+from fovea_server.extensions.regions import Regions, RegionSlice, SharedOutput
 from fovea_server.http.v2.json_reader import parse_json, read, read_member
 from fovea_server.http.v2.long_array import LongArray, parse_long
 from fovea_server.http.v2.parameters import set_parameters
@@ -27,12 +27,12 @@ class OutputEncoding:
 
     Attributes:
         binary: of each output by name, whether in binary; those in shared memory are not here.
-        rooms: of each output in shared memory, where.
+        shared: of each output in shared memory, where.
         by_default: whether outputs that are not named travel in binary.
     """
 
     binary: dict[str, bool] = field(default_factory=dict)
-    rooms: dict[str, Room] = field(default_factory=dict)
+    shared: dict[str, SharedOutput] = field(default_factory=dict)
     by_default: bool = False
 
 
@@ -131,7 +131,7 @@ class BodyReader:
         name = given.get("name")
         if type(name) is not str:
             name = read_member("name", as_string, given)
-        if name in self.encoding.binary or name in self.encoding.rooms:
+        if name in self.encoding.binary or name in self.encoding.shared:
             return
         parameters = _members(given.get("parameters"))
         classes = parameters.get("classification", 0)
@@ -145,7 +145,7 @@ class BodyReader:
                 raise _either("classification")
             if binary:
                 raise _either("binary_data")
-            self.encoding.rooms[name] = self._regions.room(*_slice(parameters))
+            self.encoding.shared[name] = self._regions.output(*_slice(parameters))
         else:
             self.encoding.binary[name] = binary
         self._request.outputs.append(RequestedOutput(name, classes))

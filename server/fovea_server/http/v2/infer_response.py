@@ -21,7 +21,7 @@ def is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
             continue
         if tensor.datatype == "BYTES":
             return True
-        if tensor.name not in encoding.rooms and not encoding.binary.get(
+        if tensor.name not in encoding.shared and not encoding.binary.get(
             tensor.name, encoding.by_default
         ):
             return True
@@ -47,8 +47,8 @@ def infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
             "shape": tensor.shape,
         }
         outputs.append(output)
-        if tensor.name in encoding.rooms:
-            encoding.rooms[tensor.name].write(tensor)
+        if tensor.name in encoding.shared:
+            encoding.shared[tensor.name].write(tensor)
         elif encoding.binary.get(tensor.name, encoding.by_default):
             data = wire(tensor)
             output["parameters"] = {"binary_data_size": len(data)}

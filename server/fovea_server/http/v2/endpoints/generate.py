@@ -62,7 +62,6 @@ class _Reader:
 
     Args:
         asked: is filled in.
-        inputs: of the model.
     """
 
     def __init__(self, asked: InferRequest, inputs: Sequence[ModelTensor]) -> None:
