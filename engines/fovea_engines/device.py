@@ -6,6 +6,9 @@ import ctypes
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+WeightBits = Literal[7, 8]
 
 # Each brings instructions that add products of INT8 in 32 bits.
 _SUMS_IN_32_BITS = {"avx_vnni", "avx512_vnni", "amx_int8"}

@@ -8,14 +8,14 @@ import socket
 from fovea_preprocess.errors import Unavailable
 from fovea_server.settings import Settings
 
-# Of these the port is at fault, of all others the address.
+# These errors are the port's fault, all others the address's.
 _OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
 
 
 def bind_all(settings: Settings) -> list[socket.socket]:
-    """The listeners for HTTP: one, or none where HTTP is not served.
+    """Open the listeners for HTTP: one, or none where HTTP is not served.
 
-    The other servers make listeners of their own, later; that they can is made sure of here.
+    The other servers listen later; this checks that they can.
 
     Raises:
         Unavailable: a port is taken, or an address is not this machine's.
@@ -33,20 +33,20 @@ def _bind(settings: Settings, name: str) -> socket.socket:
 def bind(
     host: str, port: int, host_flag: str = "--host", port_flag: str = "--port"
 ) -> socket.socket:
-    """A bound socket, so that a port that is taken is told before anything is loaded.
+    """Bind a socket, so that a taken port is reported before any model is loaded.
 
     Args:
         host: address to listen on.
-        port: 0 for any that is free.
-        host_flag: of the command line, that chooses the address.
-        port_flag: and the port.
+        port: 0 for any free port.
+        host_flag: option that sets the address, for messages.
+        port_flag: option that sets the port, for messages.
 
     Raises:
         Unavailable: the port is taken, or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # Connections of a server that has just stopped must not keep the next one from starting.
+    # Connections of a server that has just stopped must not prevent the next one's start.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import uvicorn
 
 from fovea_preprocess.errors import FoveaError
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.http.v1.app import create_app
 from fovea_server.http.v2.front import Front
-from fovea_server.intake import Intake
 from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
 from fovea_server.traffic.asgi import WithTraffic
@@ -85,7 +85,7 @@ class Server(uvicorn.Server):
         log.info("stopping")
         timeout_s = self._service.settings.exit_timeout_secs
         await asyncio.gather(super().shutdown(sockets), self._stop_others(timeout_s))
-        await asyncio.to_thread(self._service.plane.registry.close)
+        await asyncio.to_thread(self._service.plane.close)
         self._service.cuda_shared_memory.close()
         self._service.traffic.close()
         log.info("stopped")
@@ -120,13 +120,13 @@ def make_server(service: Service) -> Server:
         InvalidOption: a setting cannot be understood, or a file is not what it should be.
     """
     settings = service.settings
-    intake = Intake(settings.max_held_bytes)
+    budget = ByteBudget(settings.max_held_bytes)
     certificate, key = https_files(settings) or (None, None)
     # uvicorn calls it as it would call a class.
-    protocol: Any = partial(ServerProtocol, front=Front(service, intake))
+    protocol: Any = partial(ServerProtocol, front=Front(service, budget))
     return Server(
         uvicorn.Config(
-            WithTraffic(create_app(service, intake), service.traffic),
+            WithTraffic(create_app(service, budget), service.traffic),
             host=settings.http_address,
             port=settings.http_port,
             loop="auto",
@@ -144,18 +144,18 @@ def make_server(service: Service) -> Server:
             timeout_graceful_shutdown=max(1, math.ceil(settings.exit_timeout_secs)),
         ),
         service,
-        _others(service, intake),
+        _others(service, budget),
     )
 
 
-def _others(service: Service, intake: Intake) -> list[OtherServer]:
+def _others(service: Service, budget: ByteBudget) -> list[OtherServer]:
     """Those that are asked for. Their imports cost tenths of a second that others need not pay."""
     others: list[OtherServer] = []
     if service.settings.allow_grpc:
         silence_grpc()
         from fovea_server.grpc.server import GrpcServer
 
-        others.append(GrpcServer(service, intake))
+        others.append(GrpcServer(service, budget))
     if service.settings.allow_metrics:
         from fovea_server.metrics.server import MetricsServer
 

@@ -1,4 +1,4 @@
-"""Error -> status: what the transports make of an error, in one place."""
+"""The status that each transport answers an error with."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TRITON = {
     "shutting_down": "UNAVAILABLE",
     "unsupported": "UNSUPPORTED",
     "cancelled": "CANCELLED",
-    # Not one of Triton's, which answers it before there is an error.
+    # Triton has no code for this: it answers before there is an error.
     "restricted": "RESTRICTED",
 }
 
@@ -63,17 +63,17 @@ _GRPC = {
 
 
 def http_status(error: FoveaError) -> int:
-    """Status of an answer of /v1; what is not listed is the server's fault."""
+    """Look up the status of /v1; unlisted errors are the server's fault."""
     return _HTTP.get(error.code, 500)
 
 
 def v2_http_status(error: FoveaError) -> int:
-    """Status of an answer of /v2, as Triton's clients expect it."""
+    """Look up the status of /v2, as Triton's clients expect it."""
     return _V2_HTTP[_triton_name(error)]
 
 
 def grpc_status(error: FoveaError) -> str:
-    """Name of the `grpc.StatusCode` of a call that ends with this error."""
+    """Look up the name of the `grpc.StatusCode`."""
     name = _triton_name(error)
     return _GRPC.get(name, name)
 

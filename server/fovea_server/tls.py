@@ -1,4 +1,4 @@
-"""Certificates and keys, looked at before they are used."""
+"""Checks certificates and keys before they are used."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fovea_server.settings import Settings
 
 
 def https_files(settings: Settings) -> tuple[Path, Path] | None:
-    """The certificate and its key, which belong together; None where HTTP is served without TLS.
+    """Find the certificate and its key, and check them; None where HTTP is served without TLS.
 
     Raises:
-        InvalidOption: only one of the files is named, or they are not what they should be.
+        InvalidOption: only one of the files is named, or they are not valid.
     """
     certificate, key = settings.http_server_cert, settings.http_server_key
     if certificate is None and key is None:
@@ -26,10 +26,10 @@ def https_files(settings: Settings) -> tuple[Path, Path] | None:
 
 
 def check_grpc_files(settings: Settings) -> None:
-    """Whether gRPC can be served over TLS, where that is asked for.
+    """Check the files for gRPC over TLS, if the settings ask for it.
 
     Raises:
-        InvalidOption: a file is not named, cannot be read, or is not what it should be.
+        InvalidOption: a file is not named, cannot be read, or is not valid.
     """
     mutual = settings.grpc_use_ssl_mutual
     if not (settings.grpc_use_ssl or mutual):
@@ -56,14 +56,14 @@ def _named(flag: str, path: Path | None) -> Path:
 
 
 def check_pair(what: str, certificate: Path, key: Path) -> None:
-    """Whether a certificate and a key belong together.
+    """Check that a certificate and a key belong together.
 
     Raises:
-        InvalidOption: one cannot be read, is not PEM, is encrypted, or is not the other's; `what`
-            cannot be set up.
+        InvalidOption: one cannot be read, is not PEM, is encrypted, or they do not match; the
+            message names `what` cannot be set up.
     """
     try:
-        # Without a password here, OpenSSL would ask the terminal for that of an encrypted key.
+        # Without a password here, OpenSSL would ask for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except OSError as error:
         raise InvalidOption(

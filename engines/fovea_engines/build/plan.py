@@ -16,7 +16,8 @@ from fovea_engines.backends.registry import (
     available_backends,
 )
 from fovea_engines.build.calibration.ranges import Method
-from fovea_engines.build.precision.encoding import Encoding, WeightBits
+from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.device import WeightBits
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.digest import json_sha256

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fovea_engines.backends.registry import TENSORRT_BACKENDS
-from fovea_engines.build.precision.encoding import WeightBits
-from fovea_engines.device import Gpu, int8_saturates
+from fovea_engines.device import Gpu, WeightBits, int8_saturates
 from fovea_engines.repository.figures import Accuracy, Agreement, Calibration
 from fovea_engines.repository.options import BuilderOptions
 from fovea_engines.repository.writing import write_file
@@ -102,7 +100,7 @@ class EngineCard:
     def saturates_here(self) -> bool:
         """Whether the sums of its INT8 layers overflow on this CPU."""
         wide = self.precision == "int8" and self.weight_bits == 8
-        return wide and self.backend not in TENSORRT_BACKENDS and int8_saturates()
+        return wide and self.builder is None and int8_saturates()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""

@@ -17,9 +17,6 @@ class ModelControl:
     """A registry's `load` and `unload` for the event loop.
 
     They take seconds and wait for one another, so that they get no thread that requests need.
-
-    Args:
-        registry: of the models.
     """
 
     def __init__(self, registry: Registry) -> None:

@@ -1,15 +1,16 @@
-"""Predictions, and what is known of models, independent of how they travel.
+"""Everything that a transport may ask of the models.
 
-HTTP and gRPC convert to and from this.
+HTTP, gRPC and metrics convert to and from this, and reach no model by another way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, ModelNotReady, Unavailable
@@ -21,6 +22,7 @@ from fovea_server.dataplane.images import (
     timeout_of,
     wanted,
 )
+from fovea_server.dataplane.metadata import model_metadata
 from fovea_server.dataplane.model_schemas import (
     Model,
     ModelList,
@@ -29,13 +31,15 @@ from fovea_server.dataplane.model_schemas import (
 )
 from fovea_server.dataplane.statistics_json import version_statistics
 from fovea_server.extensions.trace import TraceSettings
-from fovea_server.images.job import ImageResult, Job, Timing
+from fovea_server.images.job import ImageJob, ImageResult, Timing
+from fovea_server.models.index import IndexEntry
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
+from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
-# Elements that take about a millisecond to put in order.
+# Sorting this many elements takes about a millisecond.
 _MANY = 65_536
 
 
@@ -45,7 +49,6 @@ class Prediction:
 
     Attributes:
         model: name of the model that answered.
-        version: of that model.
         task: "detect"; "tensors" where the head is not recognised.
         reason: why there are tensors and no boxes; empty where there are boxes.
         labels: class names by id; None when unknown.
@@ -63,15 +66,53 @@ class Prediction:
 
 
 class DataPlane:
-    """Answers from the models of a registry."""
+    """Answers from the models of a registry; iterating gives every version that is loaded."""
 
     def __init__(self, registry: Registry, trace: TraceSettings) -> None:
-        self.registry = registry
+        self._registry = registry
         self._trace = trace
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._registry)
+
+    def get(self, name: str, version: int | None = None) -> ServedModel:
+        """Look a model up for /v1; raises as `Registry.get`."""
+        return self._registry.get(name, version)
+
+    def find(self, name: str, version: int | None = None) -> ServedModel:
+        """Look a model up that can answer now; raises as `Registry.find`, in Triton's words."""
+        return self._registry.find(name, version)
+
+    @property
+    def ready(self) -> bool:
+        """True once the server takes requests."""
+        return self._registry.ready
+
+    @property
+    def reason(self) -> str:
+        """The reason why the server is not ready; empty when it is."""
+        return self._registry.reason
+
+    @property
+    def cache(self) -> ResponseCache | None:
+        """The response cache of all models; None where the server keeps none."""
+        return self._registry.cache
+
+    def index(self, ready: bool = False) -> list[IndexEntry]:
+        """List every model of the repository, or every version that can answer, by name."""
+        return self._registry.index(ready)
+
+    def metadata(self, model: ServedModel) -> dict[str, Any]:
+        """Describe a model's versions, inputs and outputs for the v2 protocol."""
+        return model_metadata(model, self._registry.versions(model.name))
+
+    def close(self) -> None:
+        """Drain and unload every model; blocks."""
+        self._registry.close()
 
     async def predict(
         self,
-        name: str,
+        model: ServedModel,
         version: int | None,
         images: Sequence[bytes | FoveaError],
         options: PredictOptions,
@@ -82,31 +123,32 @@ class DataPlane:
         """Run a model on images.
 
         Args:
-            name: of the model.
-            version: of the model; None for the newest.
-            images: encoded images; an error stands for an image that could not be had, and
+            model: from `get` or `find`.
+            version: the version that the client named; None for the newest.
+            images: encoded images; an error stands for an image that could not be fetched, and
                 is answered in its place.
-            options: what is asked of the detector.
-            timeout_s: after this the answer is worth nothing and work on it stops.
-            keep_pixels: hand the upright images back with the results.
-
-        Returns:
-            Results and per-image errors, in order.
+            options: of the detector.
+            timeout_s: work on the request stops after this.
+            keep_pixels: return the upright images with the results.
 
         Raises:
             NotFound, ModelNotReady, QueueFull, ShuttingDown, DeadlineExceeded, InvalidRequest:
                 of the request as a whole.
         """
         started = time.monotonic()
-        model = self.registry.get(name, version)
+        if model.state is not State.READY:
+            # It was replaced while the request was arriving: the successor answers.
+            model = self._registry.get(model.name, version)
         pipeline = model.pipeline
         options = pipeline.engine.resolve(options)
         deadline = None if timeout_s is None else started + timeout_s
         jobs = [
-            image if isinstance(image, FoveaError) else Job(image, options, deadline, keep_pixels)
+            image
+            if isinstance(image, FoveaError)
+            else ImageJob(image, options, deadline, keep_pixels)
             for image in images
         ]
-        pipeline.submit([job for job in jobs if isinstance(job, Job)])
+        pipeline.submit([job for job in jobs if isinstance(job, ImageJob)])
         engine, results = pipeline.engine, await _outcomes(jobs, timeout_s)
         for result in results:
             if isinstance(result, DeadlineExceeded):
@@ -122,7 +164,7 @@ class DataPlane:
         )
 
     def check_ready(self, name: str | None = None) -> None:
-        """Raise what keeps the server, or one of its models, from taking requests.
+        """Raise an error if the server, or one of its models, cannot take requests.
 
         Raises:
             Unavailable: the server is not ready.
@@ -130,35 +172,37 @@ class DataPlane:
             ModelNotReady: none of its versions is ready.
         """
         if name is None:
-            if not self.registry.ready:
-                raise Unavailable(self.registry.reason)
-        elif (model := self.registry.get(name)).state is not State.READY:
+            if not self._registry.ready:
+                raise Unavailable(self._registry.reason)
+        elif (model := self._registry.get(name)).state is not State.READY:
             raise ModelNotReady(f"model '{name}': {model.failure or model.reason}")
 
     def models(self) -> ModelList:
-        """Every model that is served, or could not be loaded."""
-        return model_list(self.registry)
+        """List every model that is served, or could not be loaded."""
+        return model_list(self._registry)
 
     def model(self, name: str, version: int | None = None) -> Model:
-        """All that is known of a model; raises as `predict` does where it is not there."""
-        return model_document(self.registry, name, version)
+        """Describe a model in full; raises as `get`."""
+        return model_document(self._registry, name, version)
 
     def statistics(self, name: str) -> ModelStatistics:
-        """What a model has done; raises as `predict` does where it is not there."""
-        self.registry.get(name)
-        ready = [m for m in self.registry if m.name == name and m.state is State.READY]
+        """Report the counters of a model's ready versions; raises as `get`."""
+        self._registry.get(name)
+        ready = [m for m in self._registry if m.name == name and m.state is State.READY]
         ready.sort(key=lambda model: model.version)
         counted = [VersionStatistics.model_validate(version_statistics(m)) for m in ready]
         return ModelStatistics(name=name, versions=counted)
 
-    async def infer(self, request: InferRequest) -> InferResponse:
-        """Run a model on tensors.
+    async def infer(self, model: ServedModel, request: InferRequest) -> InferResponse:
+        """Run a model, as `find` returned it, on tensors.
 
         Raises:
             NotFound, InvalidRequest, QueueFull, ModelNotReady, ShuttingDown, InferenceFailed:
                 in Triton's words where it has them.
         """
-        model = self.registry.find(request.model_name, request.model_version)
+        if model.state is not State.READY:
+            # It was replaced while the request was arriving: the successor answers.
+            model = self.find(request.model_name, request.model_version)
         images = encoded_images(model, request)
         if images is not None:
             return await self._boxes(model, request, images)
@@ -179,7 +223,7 @@ class DataPlane:
         self, model: ServedModel, request: InferRequest, images: list[bytes]
     ) -> InferResponse:
         prediction = await self.predict(
-            model.name,
+            model,
             model.version,
             images,
             options_of(request),
@@ -190,7 +234,7 @@ class DataPlane:
 
 
 def _check_classes(classes: Mapping[str, int], model: ServedModel) -> None:
-    """Refuse outputs that have no classes before the model runs for nothing."""
+    """Refuse outputs that cannot be classified, before the model runs."""
     for tensor in model.signature.outputs:
         if classes.get(tensor.name):
             check_class_type(tensor.datatype)
@@ -199,7 +243,7 @@ def _check_classes(classes: Mapping[str, int], model: ServedModel) -> None:
 async def _classify(
     response: InferResponse, classes: Mapping[str, int], model: ServedModel
 ) -> None:
-    """Put the first classes of outputs in their places, `classes` of each."""
+    """Replace outputs by their top classes, as many as `classes` says of each."""
     for index, tensor in enumerate(response.outputs):
         if not (k := classes.get(tensor.name, 0)):
             continue
@@ -215,11 +259,11 @@ async def _classify(
 
 
 async def _outcomes(
-    jobs: Sequence[Job | FoveaError], timeout_s: float | None
+    jobs: Sequence[ImageJob | FoveaError], timeout_s: float | None
 ) -> list[ImageResult | FoveaError]:
     """Wait for every job; cancelling this cancels them."""
 
-    async def outcome(job: Job | FoveaError) -> ImageResult | FoveaError:
+    async def outcome(job: ImageJob | FoveaError) -> ImageResult | FoveaError:
         if isinstance(job, FoveaError):
             return job
         try:

@@ -18,7 +18,7 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
 from fovea_server.images.job import ImageResult
-from fovea_server.scheduling.waiting import QueuePolicy
+from fovea_server.scheduling.priority_queue import QueuePolicy
 from fovea_server.tensors.byte_strings import decode
 from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor

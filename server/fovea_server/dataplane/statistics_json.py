@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.models.model import ServedModel, State
-from fovea_server.models.registry import Registry
 from fovea_server.statistics.model import Duration
 
 _OF_REQUESTS = (
@@ -22,18 +22,20 @@ _OF_REQUESTS = (
 _OF_BATCHES = ("compute_input", "compute_infer", "compute_output")
 
 
-def statistics_json(registry: Registry, name: str | None, version: int | None) -> dict[str, Any]:
-    """Counters of models that are ready, in the order of their names and versions.
+def statistics_json(
+    models: Iterable[ServedModel], name: str | None, version: int | None
+) -> dict[str, Any]:
+    """Report the counters of models that are ready, sorted by name and version.
 
     Args:
-        registry: of the models.
+        models: all that are loaded.
         name: of one model; None for all.
         version: of that model; None for all.
 
     Raises:
         InvalidRequest: there is no such model or version; Triton's text.
     """
-    ready = [model for model in registry if model.state is State.READY]
+    ready = [model for model in models if model.state is State.READY]
     found = [model for model in ready if name in (None, model.name)]
     if name is not None and not found:
         raise InvalidRequest(f"requested model '{name}' is not available")

@@ -19,7 +19,7 @@ class RegionSlice(NamedTuple):
     byte_size: int
 
 
-class Room:
+class SharedOutput:
     """A place for an output, which stays good when its region is unregistered.
 
     Args:
@@ -86,7 +86,7 @@ class Regions:
             return found[offset : offset + byte_size]
         return found.read(offset, byte_size)
 
-    def room(self, region: str, offset: int, byte_size: int) -> Room:
+    def output(self, region: str, offset: int, byte_size: int) -> SharedOutput:
         """Where an output is to go; asked for before the model runs, lest it run for nothing.
 
         Args:
@@ -99,7 +99,7 @@ class Regions:
             InvalidRequest: it is smaller than the room.
             RegionFailed: its memory is not there any more.
         """
-        return Room(self._find(region, offset, byte_size), offset, byte_size)
+        return SharedOutput(self._find(region, offset, byte_size), offset, byte_size)
 
     def _find(self, region: str, offset: int, byte_size: int) -> memoryview | OpenedRegion:
         found: memoryview | OpenedRegion | None = self._system.view(region)

@@ -25,7 +25,6 @@ class Call:
 
     Args:
         method: full name, as in `/inference.GRPCInferenceService/ModelInfer`.
-        context: of the call.
         traffic: hears how the call ended.
 
     Attributes:

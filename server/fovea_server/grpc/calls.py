@@ -12,9 +12,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.grpc.call import Call, Context
-from fovea_server.intake import Intake
 from fovea_server.status import grpc_status
 from fovea_server.traffic.traffic import Traffic
 
@@ -66,7 +66,7 @@ def unary(
     method: Unary,
     read: Callable[[bytes], Any],
     admit: Guard,
-    intake: Intake,
+    budget: ByteBudget,
     traffic: Traffic,
 ) -> Handler:
     """A call with one request and one answer.
@@ -76,7 +76,7 @@ def unary(
         method: takes what was read and gives a message, or its bytes.
         read: makes sense of the bytes of a request.
         admit: raises for calls that may not be made.
-        intake: counts the bytes of requests, and of large answers until they are sent.
+        budget: counts the bytes of requests, and of large answers until they are sent.
         traffic: hears of each call.
     """
 
@@ -85,15 +85,15 @@ def unary(
         message, held = None, 0
         try:
             admit(context)
-            intake.take(len(data))
+            budget.take(len(data))
             held = len(data)
             message = read(data) if held < LARGE else await asyncio.to_thread(read, data)
             found = await method(message)
-            intake.give_back(held)
+            budget.give_back(held)
             held = 0
             encoded: bytes = found if type(found) is bytes else found.SerializeToString()
             if len(encoded) >= LARGE:
-                _hold(intake, len(encoded), context)
+                _hold(budget, len(encoded), context)
             call.status, call.size = "OK", len(encoded)
             return encoded
         except FoveaError as error:
@@ -104,7 +104,7 @@ def unary(
             call.fail(fault())
             await refuse(context, fault())
         finally:
-            intake.give_back(held)
+            budget.give_back(held)
             call.close(message)
 
     return grpc.unary_unary_rpc_method_handler(answer)
@@ -157,10 +157,10 @@ def fault() -> FoveaError:
     return FoveaError("an internal error; the server's log has the details")
 
 
-def _hold(intake: Intake, size: int, context: Context) -> None:
+def _hold(budget: ByteBudget, size: int, context: Context) -> None:
     """Count an answer until the client has it, or has left."""
-    intake.take(size)
-    context.add_done_callback(lambda _: intake.give_back(size))
+    budget.take(size)
+    context.add_done_callback(lambda _: budget.give_back(size))
 
 
 def _cut(details: str) -> str:

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.grpc.call import Call, Context
-from fovea_server.models.registry import Registry
 
 _SERVING = bytes([1 << 3, 1])
 _NOT_SERVING = bytes([1 << 3, 2])
@@ -19,20 +19,16 @@ _NOT_SERVING = bytes([1 << 3, 2])
 _LOOK_S = 0.5
 
 
-class Health:
-    """Whether the server is ready.
+class HealthCalls:
+    """Reports whether the server is ready."""
 
-    Args:
-        registry: of the models.
-    """
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
         self._closed = asyncio.Event()
 
     async def check(self, request: Any) -> bytes:
         """Check: now."""
-        return _SERVING if self._registry.ready else _NOT_SERVING
+        return _SERVING if self._plane.ready else _NOT_SERVING
 
     async def watch(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Watch: now, and whenever it changes, until the server stops."""

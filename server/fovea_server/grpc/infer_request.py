@@ -7,7 +7,7 @@ from typing import Any
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.extensions.regions import Regions, Room
+from fovea_server.extensions.regions import Regions, SharedOutput
 from fovea_server.grpc.contents import contents_of
 from fovea_server.grpc.infer_message import InferMessage
 from fovea_server.grpc.parameters import classes_of, region_slice, set_parameters
@@ -16,7 +16,7 @@ from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOu
 
 def read_request(
     message: InferMessage, version: int | None, regions: Regions
-) -> tuple[InferRequest, dict[str, Room]]:
+) -> tuple[InferRequest, dict[str, SharedOutput]]:
     """A request as no transport spells it.
 
     Args:
@@ -76,9 +76,9 @@ def _data(
     return memoryview(data)
 
 
-def _read_outputs(outputs: Any, request: InferRequest, regions: Regions) -> dict[str, Room]:
+def _read_outputs(outputs: Any, request: InferRequest, regions: Regions) -> dict[str, SharedOutput]:
     """Fill in what is asked for; of an output that is named twice, the first."""
-    rooms: dict[str, Room] = {}
+    shared: dict[str, SharedOutput] = {}
     named: set[str] = set()
     for output in outputs:
         if output.name in named:
@@ -92,6 +92,6 @@ def _read_outputs(outputs: Any, request: InferRequest, regions: Regions) -> dict
                 raise InvalidRequest(
                     "output can't set both 'shared_memory_region' and 'classification'"
                 )
-            rooms[output.name] = regions.room(*where)
+            shared[output.name] = regions.output(*where)
         request.outputs.append(RequestedOutput(output.name, classes))
-    return rooms
+    return shared

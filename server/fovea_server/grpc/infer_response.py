@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_server.extensions.regions import Room
+from fovea_server.extensions.regions import SharedOutput
 from fovea_server.grpc.parameters import set_parameter
 from fovea_server.tensors.messages import InferResponse
 from fovea_server.tensors.wire import wire
@@ -23,7 +23,7 @@ _RAW = bytes([6 << 3 | 2])
 _STREAMED = bytes([2 << 3 | 2])
 
 
-def response_bytes(response: InferResponse, rooms: Mapping[str, Room]) -> bytes:
+def response_bytes(response: InferResponse, shared: Mapping[str, SharedOutput]) -> bytes:
     """A `ModelInferResponse`; outputs that have room in shared memory are written there.
 
     Raises:
@@ -37,8 +37,8 @@ def response_bytes(response: InferResponse, rooms: Mapping[str, Room]) -> bytes:
     parts: list[bytes | memoryview] = [b""]
     for tensor in response.outputs:
         head.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        if tensor.name in rooms:
-            rooms[tensor.name].write(tensor)
+        if tensor.name in shared:
+            shared[tensor.name].write(tensor)
             parts += (_RAW, b"\0")
         else:
             data = wire(tensor)

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 from fovea_preprocess.errors import FoveaError, QueueFull
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import refuse
 from fovea_server.grpc.infer_response import streamed_bytes, streamed_error
-from fovea_server.intake import Intake
 from fovea_server.status import grpc_status
 from fovea_server.traffic.traffic import Traffic
 
@@ -21,7 +21,7 @@ _STRICT = ("triton_grpc_error", "true")
 _MOST_BYTES = 64 << 20
 
 
-class Outcome(NamedTuple):
+class StreamedAnswer(NamedTuple):
     """What has become of a request.
 
     Attributes:
@@ -41,27 +41,27 @@ class InferStream:
     Args:
         infer: runs a request; never raises a FoveaError.
         most: requests under way at once; more are not read until there is room.
-        intake: counts the bytes of requests and of answers that are not written yet.
+        budget: counts the bytes of requests and of answers that are not written yet.
         traffic: hears of each request.
     """
 
     def __init__(
         self,
-        infer: Callable[[bytes], Awaitable[Outcome]],
+        infer: Callable[[bytes], Awaitable[StreamedAnswer]],
         most: int,
-        intake: Intake,
+        budget: ByteBudget,
         traffic: Traffic,
     ) -> None:
         self._infer = infer
         self._most = most
-        self._intake = intake
+        self._budget = budget
         self._traffic = traffic
-        # Requests that are not answered yet, and what of them and their answers is in the intake.
+        # Requests that are not answered yet, and what of them and their answers is in the budget.
         self._under_way = self._held = 0
         self._freed = asyncio.Event()
         # In the order of the requests; None follows the last.
-        self._begun: asyncio.Queue[asyncio.Task[Outcome] | None] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[Outcome]] = set()
+        self._begun: asyncio.Queue[asyncio.Task[StreamedAnswer] | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[StreamedAnswer]] = set()
         self._reader: asyncio.Task[None] | None = None
 
     async def run(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
@@ -105,7 +105,7 @@ class InferStream:
         finally:
             self._begun.put_nowait(None)
 
-    async def _answer(self, data: bytes, full: FoveaError | None) -> Outcome:
+    async def _answer(self, data: bytes, full: FoveaError | None) -> StreamedAnswer:
         began = time.monotonic()
         outcome = await self._outcome(data, full)
         error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
@@ -113,9 +113,9 @@ class InferStream:
         self._traffic.inferred(outcome.model, status, began, error)
         return outcome
 
-    async def _outcome(self, data: bytes, full: FoveaError | None) -> Outcome:
+    async def _outcome(self, data: bytes, full: FoveaError | None) -> StreamedAnswer:
         if full is not None:
-            return Outcome("", full, "")
+            return StreamedAnswer("", full, "")
         outcome = await self._infer(data)
         self._give_back(len(data))
         if isinstance(outcome.answer, bytes):
@@ -130,13 +130,13 @@ class InferStream:
     def _take(self, size: int) -> FoveaError | None:
         """Hold so many more, or say why not."""
         try:
-            self._intake.take(size)
+            self._budget.take(size)
         except QueueFull as full:
             return full
         self._held += size
         return None
 
     def _give_back(self, size: int) -> None:
-        self._intake.give_back(size)
+        self._budget.give_back(size)
         self._held -= size
         self._freed.set()

@@ -9,36 +9,38 @@ import grpc
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import Unsupported
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
-from fovea_server.grpc.health import Health
+from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.infer_message import parse_infer
 from fovea_server.grpc.inference import Inference
-from fovea_server.grpc.models import Models
-from fovea_server.grpc.repository import Repository
+from fovea_server.grpc.models import ModelCalls
+from fovea_server.grpc.repository import RepositoryCalls
 from fovea_server.grpc.settings import SettingsCalls
 from fovea_server.grpc.shared_memory import SharedMemoryCalls
-from fovea_server.intake import Intake
 from fovea_server.traffic.traffic import Traffic
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 
 
-def inference_methods(service: Service, inference: Inference, intake: Intake) -> dict[str, Handler]:
+def inference_methods(
+    service: Service, inference: Inference, budget: ByteBudget
+) -> dict[str, Handler]:
     """Triton's own service.
 
     Args:
         service: of the protocol.
         inference: runs models.
-        intake: counts the bytes of requests.
+        budget: counts the bytes of requests.
 
     Returns:
         The handlers by the names of their methods.
     """
     restrictions, traffic = service.grpc_restrictions, service.traffic
-    models, repository = Models(service), Repository(service)
+    models, repository = ModelCalls(service), RepositoryCalls(service)
     memory, settings = SharedMemoryCalls(service), SettingsCalls(service)
     apis: dict[str, dict[str, Unary]] = {
         "health": {
@@ -71,7 +73,7 @@ def inference_methods(service: Service, inference: Inference, intake: Intake) ->
     admit = guard(restrictions, "inference")
     handlers = {
         "ModelInfer": unary(
-            f"/{INFERENCE}/ModelInfer", inference.infer, parse_infer, admit, intake, traffic
+            f"/{INFERENCE}/ModelInfer", inference.infer, parse_infer, admit, budget, traffic
         ),
         "ModelStreamInfer": stream(
             f"/{INFERENCE}/ModelStreamInfer", inference.stream, admit, traffic
@@ -81,16 +83,16 @@ def inference_methods(service: Service, inference: Inference, intake: Intake) ->
         for name, method in methods.items():
             read = partial(parse, getattr(messages, f"{name}Request"))
             full_name, let_in = f"/{INFERENCE}/{name}", guard(restrictions, api)
-            handlers[name] = unary(full_name, method, read, let_in, intake, traffic)
+            handlers[name] = unary(full_name, method, read, let_in, budget, traffic)
     return handlers
 
 
-def health_methods(service: Service, health: Health, intake: Intake) -> dict[str, Handler]:
+def health_methods(service: Service, health: HealthCalls, budget: ByteBudget) -> dict[str, Handler]:
     """The service that probes ask, alike."""
     admit, traffic = guard(service.grpc_restrictions, "health"), service.traffic
     # Of what they ask about nothing is read.
     return {
-        "Check": unary(f"/{HEALTH}/Check", health.check, bytes, admit, intake, traffic),
+        "Check": unary(f"/{HEALTH}/Check", health.check, bytes, admit, budget, traffic),
         "Watch": stream(f"/{HEALTH}/Watch", health.watch, admit, traffic),
     }
 

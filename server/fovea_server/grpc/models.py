@@ -8,23 +8,19 @@ from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import ModelNotReady, NotFound
-from fovea_server.dataplane.metadata import model_metadata, server_metadata
+from fovea_server.dataplane.metadata import server_metadata
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.statistics_json import statistics_json
 from fovea_server.grpc.versions import version_of
 from fovea_server.models.model import State
 
 
-class Models:
-    """Health, metadata, configuration and statistics.
-
-    Args:
-        service: of the protocol.
-    """
+class ModelCalls:
+    """Answers health, metadata, configuration and statistics."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._registry = service.plane.registry
+        self._plane = service.plane
 
     async def live(self, request: Any) -> Any:
         """ServerLive: the process answers."""
@@ -32,13 +28,13 @@ class Models:
 
     async def ready(self, request: Any) -> Any:
         """ServerReady: what was to be loaded at start is."""
-        return messages.ServerReadyResponse(ready=self._registry.ready)
+        return messages.ServerReadyResponse(ready=self._plane.ready)
 
     async def model_ready(self, request: Any) -> Any:
         """ModelReady: false for what is not there, too."""
         version = version_of(request.version)
         try:
-            model = self._registry.get(request.name, version)
+            model = self._plane.get(request.name, version)
         except (NotFound, ModelNotReady):
             return messages.ModelReadyResponse(ready=False)
         return messages.ModelReadyResponse(ready=model.state is State.READY)
@@ -49,17 +45,16 @@ class Models:
 
     async def metadata(self, request: Any) -> Any:
         """ModelMetadata."""
-        model = self._registry.find(request.name, version_of(request.version))
-        described = model_metadata(model, self._registry.versions(model.name))
-        return ParseDict(described, messages.ModelMetadataResponse())
+        model = self._plane.find(request.name, version_of(request.version))
+        return ParseDict(self._plane.metadata(model), messages.ModelMetadataResponse())
 
     async def config(self, request: Any) -> Any:
         """ModelConfig."""
-        model = self._registry.find(request.name, version_of(request.version))
+        model = self._plane.find(request.name, version_of(request.version))
         return messages.ModelConfigResponse(config=model.config)
 
     async def statistics(self, request: Any) -> Any:
         """ModelStatistics: of one model, or of all that are ready."""
         version = version_of(request.version)
-        counted = statistics_json(self._registry, request.name or None, version)
+        counted = statistics_json(self._plane, request.name or None, version)
         return ParseDict(counted, messages.ModelStatisticsResponse())

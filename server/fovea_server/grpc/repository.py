@@ -13,22 +13,18 @@ from fovea_server.dataplane.service import Service
 _CHOICE = "parameter_choice"
 
 
-class Repository:
-    """The model repository extension.
-
-    Args:
-        service: of the protocol.
-    """
+class RepositoryCalls:
+    """The model repository extension."""
 
     def __init__(self, service: Service) -> None:
-        self._registry = service.plane.registry
+        self._plane = service.plane
         self._control = service.control
 
     async def index(self, request: Any) -> Any:
         """RepositoryIndex: all models, or those that are ready."""
         refuse_repository(request.repository_name)
         answer = messages.RepositoryIndexResponse()
-        for entry in self._registry.index(request.ready):
+        for entry in self._plane.index(request.ready):
             answer.models.add(
                 name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
             )

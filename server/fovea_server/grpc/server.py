@@ -8,9 +8,10 @@ from typing import Any
 import grpc
 
 from fovea_preprocess.errors import Unavailable
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc.credentials import server_credentials
-from fovea_server.grpc.health import Health
+from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.methods import (
     HEALTH,
@@ -19,7 +20,6 @@ from fovea_server.grpc.methods import (
     health_methods,
     inference_methods,
 )
-from fovea_server.intake import Intake
 from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,7 @@ class GrpcServer:
     """Serves Triton's protocol over gRPC, on the event loop that starts it.
 
     Args:
-        service: of the protocol.
-        intake: counts the bytes of requests and answers.
+        budget: counts the bytes of requests and answers.
 
     Attributes:
         port: that it listens on; that of the settings until it is started.
@@ -45,12 +44,12 @@ class GrpcServer:
         InvalidOption: the settings of TLS do not do.
     """
 
-    def __init__(self, service: Service, intake: Intake) -> None:
+    def __init__(self, service: Service, budget: ByteBudget) -> None:
         self._service = service
         self._credentials = server_credentials(service.settings)
-        self._intake = intake
-        self._inference = Inference(service, intake)
-        self._health = Health(service.plane.registry)
+        self._budget = budget
+        self._inference = Inference(service, budget)
+        self._health = HealthCalls(service.plane)
         self._server: grpc.aio.Server | None = None
         self.port = service.settings.grpc_port
 
@@ -63,8 +62,8 @@ class GrpcServer:
         settings = self._service.settings
         # It belongs to the loop that runs now.
         server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=_MOST_CALLS)
-        inference = inference_methods(self._service, self._inference, self._intake)
-        health = health_methods(self._service, self._health, self._intake)
+        inference = inference_methods(self._service, self._inference, self._budget)
+        health = health_methods(self._service, self._health, self._budget)
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(INFERENCE, inference),

@@ -21,11 +21,7 @@ _LOG = {
 
 
 class SettingsCalls:
-    """The trace and logging extensions.
-
-    Args:
-        service: of the protocol.
-    """
+    """The trace and logging extensions."""
 
     def __init__(self, service: Service) -> None:
         self._trace = service.trace

@@ -11,11 +11,7 @@ from fovea_server.dataplane.service import Service
 
 
 class SharedMemoryCalls:
-    """The shared memory extensions.
-
-    Args:
-        service: of the protocol.
-    """
+    """The shared memory extensions."""
 
     def __init__(self, service: Service) -> None:
         self._system = service.system_shared_memory

@@ -1,4 +1,4 @@
-"""How much may wait, and when to come back if it is too much."""
+"""Limits the images that wait, and estimates when to send again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SMOOTHING = 0.1
 
 
 class Admission:
-    """Counts what was accepted and not yet answered, and measures how fast it drains.
+    """Counts accepted images, and measures how fast they are answered.
 
     Args:
         limit: most images accepted at once.
@@ -28,15 +28,15 @@ class Admission:
 
     @property
     def inside(self) -> int:
-        """Images accepted and not yet answered."""
+        """Number of images accepted and not yet answered."""
         return self._inside
 
     def enter(self, count: int) -> None:
         """Accept `count` images, all or none.
 
         Raises:
-            QueueFull: there is no room for all of them now.
-            InvalidRequest: there never will be.
+            QueueFull: they would exceed the limit now.
+            InvalidRequest: they exceed the limit by themselves.
         """
         if count > self.limit:
             raise InvalidRequest(
@@ -46,8 +46,9 @@ class Admission:
         with self._lock:
             if self._inside + count > self.limit:
                 raise QueueFull(
-                    f"{counted(self._inside, 'image')} accepted and not yet answered, and the "
-                    f"limit is {self.limit} (--max-queue); send again after the time in Retry-After",
+                    f"{counted(self._inside, 'image')} accepted and not yet answered, and "
+                    f"the limit is {self.limit} (--max-queue); send again after the time in "
+                    "Retry-After",
                     retry_after_s=self._inside * self._interval_s,
                 )
             if self._inside == 0:
@@ -56,11 +57,11 @@ class Admission:
             self._inside += count
 
     def leave(self, *, served: bool) -> None:
-        """One image was answered; or, when not `served`, it failed or was given up."""
+        """Count an answered image; one that is not `served` failed or was cancelled."""
         now = time.monotonic()
         with self._lock:
             self._inside -= 1
-            # What was given up took no time, and says nothing about speed.
+            # A cancelled image took no time, and says nothing about speed.
             if served and self._last_leave is not None:
                 interval = now - self._last_leave
                 weight = _SMOOTHING if self._interval_s else 1.0

@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class Entry(Generic[T]):
-    """Rows `start` to `start + rows` of a batch, and whose they are (None until committed)."""
+class BatchEntry(Generic[T]):
+    """Rows `start` to `start + rows` of a batch, and their owner (None until committed)."""
 
     start: int
     rows: int
@@ -37,17 +37,17 @@ class Batch(Generic[T]):
     """One set of input buffers and the entries in it."""
 
     buffers: dict[str, Array]
-    entries: list[Entry[T]] = field(default_factory=list)
+    entries: list[BatchEntry[T]] = field(default_factory=list)
     rows: int = 0
     unwritten: int = 0
     opened_at: float = 0.0
 
     def feeds(self) -> dict[str, Array]:
-        """The rows in use, as views: what `Session.infer` takes."""
+        """Return the rows in use, as views for `Session.infer`."""
         return {name: buffer[: self.rows] for name, buffer in self.buffers.items()}
 
     def keep(self, wanted: Callable[[T], bool]) -> None:
-        """Drop the entries that nobody wants, and close the gaps they leave."""
+        """Drop the entries that are not wanted, and close the gaps."""
         kept = [e for e in self.entries if e.owner is not None and wanted(e.owner)]
         rows = 0
         for entry in kept:
@@ -66,10 +66,10 @@ class Lease(Generic[T]):
     """The right to write some rows of a batch."""
 
     batch: Batch[T]
-    entry: Entry[T]
+    entry: BatchEntry[T]
 
     def rows(self, name: str) -> Array:
-        """The leased rows of one input, [rows, ...], to write into."""
+        """Return the leased rows of one input, [rows, ...], to write into."""
         return self.batch.buffers[name][self.entry.start : self.entry.start + self.entry.rows]
 
 
@@ -79,9 +79,9 @@ class Batcher(Generic[T]):
     Args:
         inputs: the model's inputs; every dimension but the first is fixed.
         max_batch: rows in a batch.
-        batches: how many exist; this bounds the memory and how far writers run ahead.
+        batches: number of batches; this bounds memory and how far writers run ahead.
         max_delay_s: how long a batch that is not full waits for more rows.
-        wanted: whether an entry's owner still waits for it.
+        wanted: returns True while an entry's owner still waits for it.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Batcher(Generic[T]):
             Batch({s.name: np.zeros((max_batch, *s.shape[1:]), s.numpy_dtype) for s in inputs})
             for _ in range(batches)
         ]
-        # The last one may still be open to writers; all before it are full.
+        # Only the last batch may be open to writers; all before it are full.
         self._queue: deque[Batch[T]] = deque()
         self._closed = False
 
     def lease(self, rows: int = 1) -> Lease[T]:
-        """Rows to write into, in the open batch or a new one; waits while none is free.
+        """Lease rows of the open batch, or of a new one; waits while none is free.
 
         Raises:
             ValueError: more rows than a batch has.
@@ -126,23 +126,23 @@ class Batcher(Generic[T]):
                     batch = self._free.pop()
                     batch.opened_at = time.monotonic()
                     self._queue.append(batch)
-                entry: Entry[T] = Entry(batch.rows, rows)
+                entry: BatchEntry[T] = BatchEntry(batch.rows, rows)
                 batch.entries.append(entry)
                 batch.rows += rows
                 batch.unwritten += 1
                 return Lease(batch, entry)
 
     def commit(self, lease: Lease[T], owner: T | None) -> None:
-        """The rows are written; with None for the owner they are given up instead."""
+        """Mark rows as written; with None for the owner they are dropped instead."""
         with self._changed:
             lease.entry.owner = owner
             lease.batch.unwritten -= 1
             self._changed.notify_all()
 
     def take(self) -> Batch[T] | None:
-        """The oldest batch that is ready; waits for one. None once closed and drained.
+        """Take the oldest batch that is ready; waits for one. None once closed and drained.
 
-        Entries that nobody wants any more are dropped; a batch of only such is recycled.
+        Entries that are no longer wanted are dropped; a batch of only such is recycled.
         """
         while True:
             with self._changed:
@@ -155,14 +155,14 @@ class Batcher(Generic[T]):
             self.release(batch)
 
     def release(self, batch: Batch[T]) -> None:
-        """Give a taken batch back; its buffers are used again."""
+        """Return a taken batch; its buffers are used again."""
         batch.entries, batch.rows = [], 0
         with self._changed:
             self._free.append(batch)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Lease nothing more; owners drain what is queued."""
+        """Refuse further leases; owners drain the queue."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

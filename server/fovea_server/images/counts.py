@@ -1,4 +1,4 @@
-"""Counts what a pipeline answers, in the terms that tensors are counted in."""
+"""Counts the answers of a pipeline in the same terms as those for tensors."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from fovea_preprocess.errors import BackendError, Unavailable
-from fovea_server.images.job import ImageResult, Job
+from fovea_server.images.job import ImageJob, ImageResult
 from fovea_server.images.stages import Stages
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 
 
 class ImageCounts:
-    """Statistics of images: decode and letterbox are input, head, NMS and map back output.
+    """Counts images: decode and letterbox as input; head, NMS and mapping back as output.
 
     Attributes:
-        stages: how long each stage took for each image.
+        stages: histograms of the stages' times.
     """
 
     def __init__(self, statistics: ModelStatistics) -> None:
         self.stages = Stages()
         self._statistics = statistics
 
-    def executed(self, jobs: Sequence[Job], infer_s: float, output_s: float) -> None:
-        """The engine ran once for these images."""
+    def executed(self, jobs: Sequence[ImageJob], infer_s: float, output_s: float) -> None:
+        """Count one execution of the engine for these images."""
         slowest = max(job.timing.decode + job.timing.letterbox for job in jobs)
         spans = Spans(
             compute_input=_ns(slowest), compute_infer=_ns(infer_s), compute_output=_ns(output_s)
         )
         self._statistics.executed(len(jobs), spans)
 
-    def answered(self, job: Job, future: Future[ImageResult]) -> None:
-        """An image was answered, with boxes or an error, or given up."""
+    def answered(self, job: ImageJob, future: Future[ImageResult]) -> None:
+        """Count an image that was answered, failed, or was cancelled."""
         total = _ns(time.monotonic() - job.accepted_at)
         if future.cancelled():
             self._statistics.failed(total, FailureReason.CANCELED)
@@ -50,7 +50,7 @@ class ImageCounts:
             self.stages.observe(timing)
 
     def refused(self, count: int) -> None:
-        """There was no room for so many."""
+        """Count images that were refused because the queue was full."""
         for _ in range(count):
             self._statistics.failed(0, FailureReason.REJECTED)
 

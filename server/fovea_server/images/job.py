@@ -31,7 +31,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageResult:
-    """What came out for one image.
+    """The result for one image.
 
     Attributes:
         width: of the upright image, pixels.
@@ -40,7 +40,7 @@ class ImageResult:
         detections: boxes in pixels of the upright image; None where the head is not recognised.
         tensors: the raw output rows, by name, where the head is not recognised; else None.
         timing: seconds by stage.
-        pixels: the upright image, uint8 [h, w, 3] RGB, when the job asked to keep it.
+        pixels: the upright image, uint8 [h, w, 3] RGB, if the job keeps it.
     """
 
     width: int
@@ -53,21 +53,20 @@ class ImageResult:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
-    """An image, what is asked of it, and the future that its caller waits for.
+class ImageJob:
+    """An image, its options, and the future that its caller waits for.
 
     The future is made before the job is queued, so an answer can never come too early. A
-    cancelled future means that nobody waits any more: the job is dropped at the next stage.
+    cancelled future means that no caller waits any more: the job is dropped at the next stage.
 
     Attributes:
         data: the encoded image.
-        options: what is asked.
-        deadline: `time.monotonic()` after which the answer is worth nothing; None for never.
-        keep_pixels: hand the upright image back with the result, to draw on.
-        image: decoded, where the engine's device letterboxes, until that has it.
-        accepted_at: `time.monotonic()` when it was made.
-        waiting_since: when the job last began to wait for a stage.
-        computing: an engine has it, or had it.
+        deadline: `time.monotonic()` after which work on it stops; None for never.
+        keep_pixels: return the upright image with the result.
+        image: decoded image, for an engine whose device letterboxes.
+        accepted_at: `time.monotonic()` of its construction.
+        waiting_since: time at which the job last began to wait for a stage.
+        computing: the job has reached the engine.
     """
 
     data: bytes
@@ -87,18 +86,18 @@ class Job:
     image: PlacedImage | None = None
 
     def wanted(self) -> bool:
-        """Whether somebody still waits; fails the job when its deadline has passed."""
+        """Return True if a caller still waits; fail the job if its deadline has passed."""
         if self.deadline is not None and time.monotonic() > self.deadline:
             self.fail(DeadlineExceeded("the deadline passed while the image was waiting"))
         return not self.future.done()
 
     def finish(self, result: ImageResult) -> None:
-        """Hand the result over, unless the caller has gone."""
+        """Set the result, unless the caller has cancelled."""
         with suppress(InvalidStateError):
             self.future.set_result(result)
 
     def fail(self, error: Exception) -> None:
-        """Hand an error over, unless the caller has gone."""
+        """Set an error, unless the caller has cancelled."""
         with suppress(InvalidStateError):
             self.future.set_exception(error)
 

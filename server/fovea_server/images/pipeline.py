@@ -1,8 +1,8 @@
 """The three stages of one model: decode and letterbox | infer | decode head, NMS and map back.
 
-The stages run in threads of their own, joined by bounded queues, so that they overlap. Each
+The stages run in separate threads, joined by bounded queues, so that they overlap. Each
 owner thread runs one inference at a time; there are as many as the session can use side by side.
-If a stage dies, everyone who waits is told and the model is no longer ready.
+If a stage dies, all waiting jobs fail and the model is no longer ready.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_server.images.admission import Admission
-from fovea_server.images.batcher import Batch, Batcher, Entry
+from fovea_server.images.batcher import Batch, BatchEntry, Batcher
 from fovea_server.images.counts import ImageCounts
-from fovea_server.images.job import ImageResult, Job
+from fovea_server.images.job import ImageJob, ImageResult
 from fovea_server.statistics.model import ModelStatistics
 
 log = logging.getLogger(__name__)
@@ -39,22 +39,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """A batch that the engine has answered, in `infer_s` seconds."""
+    """A batch with its outputs, which took `infer_s` seconds."""
 
-    entries: list[Entry[Job]]
+    entries: list[BatchEntry[ImageJob]]
     outputs: dict[str, Array]
     infer_s: float
 
 
 class Pipeline:
-    """Takes jobs, answers their futures.
+    """Runs image jobs, and sets their futures.
 
     Args:
         engine: loaded; closed with the pipeline.
         limits: on the encoded and the decoded image.
         max_queue: most images accepted and not yet answered.
-        max_queue_delay_s: how long a batch that is not full waits.
-        statistics: what it answers is counted there.
+        max_queue_delay_s: longest wait of a batch that is not full.
     """
 
     def __init__(
@@ -72,23 +71,23 @@ class Pipeline:
         self.counts = ImageCounts(statistics)
         self._limits = limits
         self._closing = False
-        # Whoever passes it is waited for, and answered even if a stage dies.
+        # A job that has passed it is answered, even if a stage dies.
         self._gate = threading.Lock()
-        self._live: set[Job] = set()
-        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._live: set[ImageJob] = set()
+        self._inbox: queue.SimpleQueue[ImageJob | None] = queue.SimpleQueue()
         owners = engine.session.concurrency
-        self._batcher: Batcher[Job] = Batcher(
-            # Images that a device letterboxes wait as they are, and need no rows.
+        self._batcher: Batcher[ImageJob] = Batcher(
+            # Images that a device letterboxes go to it whole, and need no rows.
             engine.session.inputs if engine.preprocessor and not engine.images else (),
             max_batch=engine.rows,
-            # One in each owner's hands and one being filled for it: with fewer, owners that
-            # finish together would wait for pixels.
+            # One at each owner and one being filled for it: with fewer, owners that finish
+            # together would wait for pixels.
             batches=2 * owners,
             max_delay_s=max_queue_delay_s,
-            wanted=Job.wanted,
+            wanted=ImageJob.wanted,
         )
         self._computed: queue.Queue[_Computed | None] = queue.Queue(maxsize=2 * owners)
-        # A GPU has fewer owners than it takes cores to decode for it.
+        # Keeping a GPU busy takes more decoding threads than it has owners.
         readers = owners if engine.images is None else usable_cores()
         self._readers = [self._thread("decode", self._decode_stage) for _ in range(readers)]
         self._owners = [self._thread("infer", self._infer_stage) for _ in range(owners)]
@@ -96,11 +95,11 @@ class Pipeline:
         for thread in (*self._readers, *self._owners, self._finisher):
             thread.start()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[ImageJob]) -> None:
         """Accept all jobs or none; their futures will be answered.
 
         Raises:
-            QueueFull: no room.
+            QueueFull: there are too many.
             ModelNotReady: a stage has died.
             ShuttingDown: the pipeline is being closed.
         """
@@ -121,11 +120,11 @@ class Pipeline:
 
     @property
     def pending(self) -> int:
-        """Images accepted and not yet given to the engine."""
+        """Number of images accepted and not yet given to the engine."""
         return sum(not job.computing for job in list(self._live))
 
     def close(self, timeout_s: float) -> None:
-        """Finish what was accepted, then stop the stages and close the engine."""
+        """Finish accepted jobs, then stop the stages and close the engine."""
         with self._gate:
             self._closing = True
         until = time.monotonic() + timeout_s
@@ -145,9 +144,9 @@ class Pipeline:
         self._finisher.join()
         self.engine.close()
 
-    def _leave(self, job: Job) -> Callable[[Future[ImageResult]], None]:
+    def _leave(self, job: ImageJob) -> Callable[[Future[ImageResult]], None]:
         def leave(future: Future[ImageResult]) -> None:
-            # A job that nobody waits for may still lie in the inbox: it must not hold its bytes.
+            # A cancelled job may stay in the inbox for a while: it must not hold its bytes.
             job.data = b""
             self._live.discard(job)
             self.admission.leave(served=not future.cancelled() and future.exception() is None)
@@ -168,7 +167,7 @@ class Pipeline:
         return threading.Thread(target=run, name=f"{self.engine.card.name}-{name}", daemon=True)
 
     def _fail(self, reason: str) -> None:
-        """Take nothing more, and tell everyone who waits."""
+        """Refuse further jobs, and fail all that wait."""
         with self._gate:
             self.failure = reason
         log.critical("model %s: %s", self.engine.card.name, self.failure)
@@ -182,7 +181,7 @@ class Pipeline:
                 with self._failing_only(job):
                     self._decode(job)
 
-    def _decode(self, job: Job) -> None:
+    def _decode(self, job: ImageJob) -> None:
         preprocessor = self.engine.preprocessor
         assert preprocessor is not None, "submit() takes no images without one"
         started = time.monotonic()
@@ -217,7 +216,7 @@ class Pipeline:
                 self._infer(batch, jobs)
             self._batcher.release(batch)
 
-    def _infer(self, batch: Batch[Job], jobs: list[Job]) -> None:
+    def _infer(self, batch: Batch[ImageJob], jobs: list[ImageJob]) -> None:
         started = time.monotonic()
         for job in jobs:
             job.computing = True
@@ -227,18 +226,18 @@ class Pipeline:
             job.timing.infer = infer_s
             job.begin_wait()
         while not self.failure:
-            # With a time, so that a postprocess stage that died cannot hold this one for ever.
+            # With a timeout, so that a dead postprocess stage cannot block this one for ever.
             with suppress(queue.Full):
                 self._computed.put(_Computed(batch.entries, outputs, infer_s), timeout=1)
                 return
 
-    def _outputs(self, batch: Batch[Job], jobs: list[Job]) -> dict[str, Array]:
+    def _outputs(self, batch: Batch[ImageJob], jobs: list[ImageJob]) -> dict[str, Array]:
         if self.engine.images is None:
             alone = self.admission.inside <= len(jobs)
             return self.engine.session.infer(batch.feeds(), alone=alone)
         images = [job.image for job in jobs if job.image is not None]
         for job in jobs:
-            # What waits to be finished must not hold its pixels.
+            # Jobs that wait for postprocessing must not hold their pixels.
             job.image = None
         return self.engine.images.infer_images(images)
 
@@ -254,7 +253,7 @@ class Pipeline:
             jobs = [entry.owner for entry in computed.entries if entry.owner is not None]
             self.counts.executed(jobs, computed.infer_s, time.monotonic() - started)
 
-    def _postprocess(self, job: Job, row: int, outputs: dict[str, Array]) -> None:
+    def _postprocess(self, job: ImageJob, row: int, outputs: dict[str, Array]) -> None:
         started = time.monotonic()
         detections, tensors = None, None
         if self.engine.head is None:
@@ -277,7 +276,7 @@ class Pipeline:
         )
 
     @contextmanager
-    def _failing_only(self, *jobs: Job) -> Iterator[None]:
+    def _failing_only(self, *jobs: ImageJob) -> Iterator[None]:
         try:
             yield
         except FoveaError as error:

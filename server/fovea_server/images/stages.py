@@ -1,4 +1,4 @@
-"""How long the stages of answering an image take."""
+"""Histograms of the times that the stages of an image take."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 class Stages:
-    """A histogram for each stage of one model; any thread may add."""
+    """A histogram for each stage of one model; safe in any thread."""
 
     def __init__(self) -> None:
         self._histograms = {stage.name: Histogram(_BOUNDS_S) for stage in fields(Timing)}
 
     def observe(self, timing: Timing) -> None:
-        """An image was answered."""
+        """Add the times of an image."""
         for stage, seconds in asdict(timing).items():
             self._histograms[stage].observe(seconds)
 
     def add_to(self, family: Family, labels: Labels) -> None:
-        """Tell them, each with its stage as a label."""
+        """Add the histograms to a family, each with its stage as a label."""
         for stage, histogram in self._histograms.items():
             histogram.add_to(family, {**labels, "stage": stage})
 
 
 def stage_family() -> Family:
-    """The family that `add_to` fills."""
+    """Make the family that `add_to` fills."""
     return Family(
         "fovea_stage_duration_seconds",
         "histogram",

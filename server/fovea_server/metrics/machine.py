@@ -21,7 +21,7 @@ _GPU_GAUGES = {
 }
 
 
-class Machine:
+class MachineMetrics:
     """Looks at the machine when it is asked, but not more often than it should.
 
     Args:

@@ -15,7 +15,7 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.listen import bind
 from fovea_server.metrics.cache import cache_families
-from fovea_server.metrics.machine import Machine
+from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.models import model_families
 from fovea_server.metrics.process import Process
 from fovea_server.statistics.family import render
@@ -44,10 +44,10 @@ class MetricsServer:
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
-        self._registry = service.plane.registry
+        self._plane = service.plane
         self._traffic = service.traffic
         self._process = Process()
-        self._machine = Machine(service.settings.metrics_interval_ms / 1e3)
+        self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
         # Of its own: who looks is not to wait for those who are looked at.
         self._thread = ThreadPoolExecutor(1, "metrics")
         self._state = ServerState()
@@ -100,8 +100,8 @@ class MetricsServer:
 
     def text(self) -> str:
         """All metrics, as Prometheus reads them."""
-        cache = self._registry.cache
-        families = model_families(self._registry)
+        cache = self._plane.cache
+        families = model_families(self._plane)
         families += cache_families(cache) if cache is not None else []
         families += [self._traffic.durations.family(), *self._process.families()]
         return render(families + self._machine.families())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fovea_server.models.model import State
-from fovea_server.models.slot import Slot
+from fovea_server.models.slot import ModelSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,9 @@ class IndexEntry:
     reason: str | None = None
 
 
-def make_index(slots: Mapping[str, Slot], names: Iterable[str], *, ready: bool) -> list[IndexEntry]:
+def make_index(
+    slots: Mapping[str, ModelSlot], names: Iterable[str], *, ready: bool
+) -> list[IndexEntry]:
     """Every model, or every version that can answer, by name.
 
     Args:
@@ -31,7 +33,7 @@ def make_index(slots: Mapping[str, Slot], names: Iterable[str], *, ready: bool) 
     return [entry for name in every for entry in _entries(name, slots.get(name), ready)]
 
 
-def _entries(name: str, slot: Slot | None, ready: bool) -> Iterator[IndexEntry]:
+def _entries(name: str, slot: ModelSlot | None, ready: bool) -> Iterator[IndexEntry]:
     versions = dict(sorted(slot.versions.items())) if slot is not None else {}
     fault = slot.fault if slot is not None else ""
     for version, model in versions.items():

@@ -12,7 +12,7 @@ from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Shutting
 from fovea_server.models.config.ensembles import check_ensemble
 from fovea_server.models.model import Find, ServedModel
 from fovea_server.models.repositories import Repositories
-from fovea_server.models.slot import Replacement, Slot
+from fovea_server.models.slot import ModelSlot, Replacement
 from fovea_server.models.source import Source
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import Settings
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class _Plan:
     """A model that is to be loaded with others."""
 
-    slot: Slot
+    slot: ModelSlot
     source: Source
     replacement: Replacement | None
 
@@ -46,7 +46,7 @@ class Loader:
         find: Find,
         cache: ResponseCache | None,
     ) -> None:
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, ModelSlot] = {}
         self.closing = threading.Event()
         self._repositories = repositories
         self._settings = settings
@@ -80,7 +80,7 @@ class Loader:
             InvalidModel: it cannot be loaded; what was served is served still.
             ShuttingDown: nothing is loaded any more.
         """
-        slot = self.slots.setdefault(name, Slot(name))
+        slot = self.slots.setdefault(name, ModelSlot(name))
         try:
             self._load_composing(name, source, above)
         except (InvalidModel, NotFound) as error:
@@ -107,7 +107,7 @@ class Loader:
         """
         plans: list[_Plan] = []
         for name in names:
-            slot = self.slots.setdefault(name, Slot(name))
+            slot = self.slots.setdefault(name, ModelSlot(name))
             slot.wanted = True
             try:
                 source = self.read(name)
@@ -147,7 +147,7 @@ class Loader:
         if plan.source.config.composing and plan.replacement is not None:
             self._try(plan.slot, plan.source)
 
-    def _try(self, slot: Slot, source: Source) -> None:
+    def _try(self, slot: ModelSlot, source: Source) -> None:
         try:
             self.load(slot.name, source, wanted=False)
         except FoveaError as error:
@@ -156,7 +156,7 @@ class Loader:
     def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:
         """Keep and log why a model is not loaded from a source; None where there is none."""
         log.error("model %s failed to load: %s", name, error)
-        slot = self.slots.setdefault(name, Slot(name))
+        slot = self.slots.setdefault(name, ModelSlot(name))
         with slot.lock:
             slot.tried = source
             slot.abandon(str(error))
@@ -230,7 +230,7 @@ class Loader:
             elif slot.name not in but and (source := slot.pending) is not None:
                 self._try(slot, source)
 
-    def _bind(self, slot: Slot) -> None:
+    def _bind(self, slot: ModelSlot) -> None:
         """Let an ensemble run what its models are now, or nothing where that does not fit."""
         assert slot.source is not None, "it is served"
         try:
@@ -273,14 +273,14 @@ class Loader:
                 if below is not None and not below.wanted and not self._ensembles_of(other):
                     self.unload(other, dependents=True)
 
-    def _empty(self, slot: Slot) -> None:
+    def _empty(self, slot: ModelSlot) -> None:
         for above in self._ensembles_of(slot.name):
             self._empty(above)
         slot.cancel()
         with slot.lock:
             slot.close(self._timeout_s)
 
-    def _ensembles_of(self, name: str) -> list[Slot]:
+    def _ensembles_of(self, name: str) -> list[ModelSlot]:
         """Ensembles that run a model and can answer."""
         return [
             slot

@@ -20,15 +20,15 @@ from fovea_server.models.config.completion import complete
 from fovea_server.models.config.config import ModelConfig
 from fovea_server.models.config.fits import check_fit
 from fovea_server.models.config.labels import read_output_labels
+from fovea_server.models.ensemble_members import EnsembleMembers
 from fovea_server.models.opening import open_engine, open_pipeline
-from fovea_server.models.parts import Parts
 from fovea_server.models.warm_up import run_samples, warm_up_images
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors.signature import Signature
+from fovea_server.tensors.signature import ModelSignature
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,6 @@ class ServedModel:
     """A model version that is being loaded, served or given back.
 
     Attributes:
-        name: of the model.
         version: number of the version folder.
         reason: why it is not ready, in one sentence; empty when it is.
         config: the `ModelConfig` message; complete from READY on.
@@ -72,7 +71,7 @@ class ServedModel:
         self.version = version
         self.reason = "it is being loaded"
         self.config: Any = config.message
-        self.signature = Signature.of(config.message)
+        self.signature = ModelSignature.of(config.message)
         self.statistics = ModelStatistics()
         self._state = State.LOADING
         self._wanted = True
@@ -85,7 +84,7 @@ class ServedModel:
         self._pipeline: Pipeline | None = None
         self._scheduler: Scheduler | None = None
         self._labels: dict[str, tuple[str, ...]] = {}
-        self._parts: Parts | None = None
+        self._parts: EnsembleMembers | None = None
         self._rebuilding = Progress()
 
     @property
@@ -219,7 +218,7 @@ class ServedModel:
     def _serve(self) -> None:
         started = time.monotonic()
         if self._config.composing:
-            self._parts = Parts(self.config, self._find)
+            self._parts = EnsembleMembers(self.config, self._find)
             self._labels = self._parts.labels()
         else:
             self.engine = engine = open_engine(self._folder, self._config, self._settings)
@@ -229,7 +228,7 @@ class ServedModel:
             if engine.preprocessor is not None:
                 warm_up_images(engine)
             run_samples(engine, self.config, self._folder.parent)
-        self.signature = Signature.of(self.config)
+        self.signature = ModelSignature.of(self.config)
         self._labels |= read_output_labels(self.config, self._folder.parent)
         self._scheduler = make_scheduler(
             name=self.name,

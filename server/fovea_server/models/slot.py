@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.models.config.no_effect import warn_of_no_effect
+from fovea_server.models.config.ignored_settings import warn_of_ignored_settings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.source import Source
 
@@ -35,11 +35,10 @@ class Replacement:
     fresh: dict[int, ServedModel]
 
 
-class Slot:
+class ModelSlot:
     """The place of one model in the registry.
 
     Attributes:
-        name: of the model.
         lock: whoever loads or unloads it holds this.
         versions: the last known of each version, unloaded ones among them.
         newest: the newest version that can answer; None while none can.
@@ -137,7 +136,7 @@ class Slot:
         if replacement is not self._next:
             return
         if replacement.fresh:
-            warn_of_no_effect(replacement.source.config.message)
+            warn_of_ignored_settings(replacement.source.config.message)
         for model in replacement.fresh.values():
             model.load()
             if rebuild:

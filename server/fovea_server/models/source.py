@@ -25,7 +25,6 @@ class Source:
     Two are equal when nothing has changed between them.
 
     Attributes:
-        folder: of the model.
         config: what is said of it.
         versions: on disk, ascending.
         stamps: of each entry of the folder, by its name.

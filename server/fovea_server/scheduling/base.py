@@ -1,4 +1,4 @@
-"""The seam between who asks for tensors and who computes them."""
+"""The interface between transports and the engines that answer tensors."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
 class Scheduler(Protocol):
-    """Lets requests wait, meet in batches, and be answered."""
+    """Queues requests, forms batches, and returns the answers."""
 
     @property
     def identity(self) -> bytes:
-        """Its own as long as it answers the same; another after a part of it was loaded again."""
+        """Identify the loaded model: the value changes when a part of it is loaded again."""
         ...
 
     @property
     def failure(self) -> str | None:
-        """Why it can never answer again; None while it can."""
+        """The reason why it can never answer again; None while it can."""
         ...
 
     @property
     def pending(self) -> int:
-        """Requests accepted and not yet given to an engine."""
+        """Number of requests accepted and not yet given to an engine."""
         ...
 
     @property
     def inflight(self) -> int:
-        """Requests accepted and not yet answered."""
+        """Number of requests accepted and not yet answered."""
         ...
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Answer a request; cancelling this gives its place in the queue to others.
+        """Answer a request; cancelling this frees its place in the queue.
 
         Raises:
             InvalidRequest: it does not fit the model; Triton's text.
-            QueueFull: the queue is full, or the request waited for longer than it may.
+            QueueFull: the queue is full, or the request waited longer than its timeout.
             ModelNotReady, ShuttingDown: the model cannot answer any more.
             InferenceFailed: the engine refused or broke.
         """
         ...
 
     def close(self, timeout_s: float) -> None:
-        """Finish what was accepted, for so long, then stop. The engine stays open."""
+        """Finish accepted requests within the timeout, then stop. The engine stays open."""
         ...
 
 
 class HasScheduler(Protocol):
-    """A model that can be asked."""
+    """A model that answers requests."""
 
     @property
     def scheduler(self) -> Scheduler:
-        """What answers."""
+        """Its scheduler."""
         ...

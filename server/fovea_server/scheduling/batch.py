@@ -1,4 +1,4 @@
-"""Requests wait in one room, and go to the engine one by one or in batches."""
+"""Requests wait in one queue, and go to the engine one by one or in batches."""
 
 from __future__ import annotations
 
@@ -20,26 +20,23 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.scheduling.batching import Batching
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.door import Door
 from fovea_server.scheduling.execution import Execution, execute
-from fovea_server.scheduling.fast_lane import HEAVY_NS, FastLane
+from fovea_server.scheduling.inflight_gate import InflightGate
+from fovea_server.scheduling.inline_execution import HEAVY_NS, InlineExecution
 from fovea_server.scheduling.job import Job, Outputs
-from fovea_server.scheduling.waiting import WaitingRoom
+from fovea_server.scheduling.priority_queue import PriorityQueue
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 from fovea_server.tensors.check import Checked, request_prefix
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
 class BatchScheduler:
-    """One waiting room in front of one engine; everything but the engine runs on the event loop.
+    """Runs one queue in front of one engine; all but the engine runs on the event loop.
 
     Args:
-        contract: of the model.
-        session: its engine; stays open.
-        statistics: what is counted.
-        waiting: where requests wait.
-        batching: which of them go together, and when.
-        side_by_side: executions at a time.
+        session: stays open.
+        batching: decides which requests form a batch, and when.
+        side_by_side: number of executions at a time.
     """
 
     def __init__(
@@ -48,7 +45,7 @@ class BatchScheduler:
         session: Session,
         statistics: ModelStatistics,
         *,
-        waiting: WaitingRoom,
+        waiting: PriorityQueue,
         batching: Batching,
         side_by_side: int,
     ) -> None:
@@ -58,49 +55,49 @@ class BatchScheduler:
         self._waiting = waiting
         self._batching = batching
         self._session = session
-        self._lane = FastLane(steady=session.steady)
+        self._inline = InlineExecution(steady=session.steady)
         self._side_by_side = side_by_side
         self._running = 0
         self._seconds = 0.0
         self._threads = ThreadPoolExecutor(side_by_side, f"{contract.name}-infer")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.Handle | None = None
-        self._door = Door()
+        self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
-        """See `Scheduler`."""
+        """Identify the loaded model."""
         return self.contract.identity
 
     @property
     def pending(self) -> int:
-        """Requests that wait."""
+        """Number of requests in the queue."""
         return len(self._waiting)
 
     @property
     def inflight(self) -> int:
-        """Requests that wait or are at the engine."""
-        return self._door.inside
+        """Number of requests in the queue or at the engine."""
+        return self._gate.inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """See `Scheduler`."""
+        """Answer a request from the queue."""
         arrived_ns = time.monotonic_ns()
-        with self._door.open_for(request):
+        with self._gate.open_for(request):
             checked = await self.contract.checked(request)
             outputs = await self.run(request, checked, arrived_ns)
         return self.contract.respond(request, outputs)
 
     async def run(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
-        """What the engine gives for a request that fits.
+        """Run the engine for a request that fits the model.
 
         Raises:
             Unavailable, InferenceFailed: see `Scheduler.infer`.
         """
         if self.failure:
             raise ModelNotReady(self.failure)
-        self._door.check(request)
+        self._gate.check(request)
         idle = not self._running and not self._waiting
-        if idle and not self._batching.waits and self._lane.takes((checked,)):
+        if idle and not self._batching.waits and self._inline.takes((checked,)):
             return self._run_here(request, checked, arrived_ns)
         loop = asyncio.get_running_loop()
         job = Job(request, checked, arrived_ns, loop.create_future())
@@ -113,18 +110,18 @@ class BatchScheduler:
                 job.leave_queue()
                 self._count_failure(job.arrived_ns, FailureReason.CANCELED)
             elif job.at_engine:
-                # Until the engine has let go of its inputs.
+                # The engine still reads the inputs.
                 job.given_up = loop.create_future()
                 await job.given_up
             raise
 
     def close(self, timeout_s: float) -> None:
-        """See `Scheduler`."""
-        self._door.close(timeout_s)
+        """Finish accepted requests, then stop."""
+        self._gate.close(timeout_s)
         if self._waiting and self._loop is not None and self._loop.is_running():
             empty = Future[None]()
             self._loop.call_soon_threadsafe(self._empty, empty)
-            # Before the threads are gone, so that nobody is sent to them any more.
+            # Before the threads end, so that no batch is sent to them any more.
             wait([empty], timeout=1)
         self._threads.shutdown()
 
@@ -147,9 +144,9 @@ class BatchScheduler:
         execution = execute(self.contract.name, self._session, batch, alone=not self._waiting)
         cpu_ns = took_ns = execution.spans.compute_infer
         if took_ns > HEAVY_NS:
-            # Else it cannot have been that much, and looking costs more than counting.
+            # A shorter call cannot have used that much CPU time, and reading the clock costs more.
             cpu_ns = time.thread_time_ns() - began_ns
-        self._lane.learn(took_ns, cpu_ns=cpu_ns)
+        self._inline.learn(took_ns, cpu_ns=cpu_ns)
         return execution
 
     def _enter(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
@@ -170,7 +167,7 @@ class BatchScheduler:
         self._fail(job, DeadlineExceeded("Request timeout expired"), FailureReason.REJECTED)
 
     def _dispatch(self) -> None:
-        """Give the engine what it can take now."""
+        """Give the engine as many batches as it can take now."""
         assert self._loop is not None, "somebody has entered"
         if self._timer is not None:
             self._timer.cancel()
@@ -185,12 +182,12 @@ class BatchScheduler:
             for job in jobs:
                 job.leave_queue()
             batch = [job.checked for job in jobs]
-            if self._running or not self._lane.takes(batch):
+            if self._running or not self._inline.takes(batch):
                 self._start(jobs, batch, self._loop)
                 continue
             self._settle(jobs, self._execute_here(batch), self._loop)
             if self._waiting:
-                # Others have their turn on the event loop before the next batch.
+                # Other tasks of the event loop run before the next batch.
                 self._timer = self._loop.call_soon(self._dispatch)
             return
 
@@ -212,17 +209,17 @@ class BatchScheduler:
     ) -> None:
         self._running -= 1
         execution = executed.result()
-        self._lane.learn(execution.spans.compute_infer)
+        self._inline.learn(execution.spans.compute_infer)
         self._settle(jobs, execution, loop)
         self._dispatch()
 
     def _settle(
         self, jobs: list[Job], execution: Execution, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Count what was done, and answer."""
+        """Count an execution, and answer its requests."""
         refused = isinstance(execution.error, InferenceFailed)
-        if refused and len(jobs) > 1 and not self._door.locked:
-            # One of them may be to blame, and the others are not to suffer for it.
+        if refused and len(jobs) > 1 and not self._gate.locked:
+            # A single request may be the cause: run each alone, so that the others succeed.
             for job in jobs:
                 self._start([job], [job.checked], loop)
             return
@@ -262,13 +259,13 @@ class BatchScheduler:
             job.future.set_exception(error)
 
     def _look_at(self, error: FoveaError) -> None:
-        """Whether the engine has failed for good."""
+        """Note an error after which the engine cannot run again."""
         if isinstance(error, DeviceLost):
             self.failure = str(error)
             self._turn_away(ModelNotReady(self.failure))
 
     def _turn_away(self, error: FoveaError) -> None:
-        """Tell everyone who waits."""
+        """Fail every request in the queue."""
         for job in self._waiting.take(len(self._waiting)):
             job.leave_queue()
             self._fail(job, error, FailureReason.OTHER)

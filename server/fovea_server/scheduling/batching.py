@@ -1,4 +1,4 @@
-"""Which of those who wait go into the next batch, and when.
+"""Rules that choose the requests of the next batch, and when it runs.
 
 Source: `ModelDynamicBatching` of model_config.proto; `DynamicBatchScheduler` of Triton's core.
 """
@@ -14,11 +14,11 @@ from fovea_server.scheduling.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now.
+    """The next step of a queue.
 
     Attributes:
-        count: how many of those who wait go, from the front; 0 for none yet.
-        wait_s: seconds after which to look again, if nobody comes; None to wait for somebody.
+        count: requests to take from the front of the queue; 0 for none yet.
+        wait_s: seconds until the next decision if no request arrives; None for no limit.
     """
 
     count: int
@@ -29,33 +29,32 @@ class Batching(Protocol):
     """A rule for making batches.
 
     Attributes:
-        waits: whether a batch may have to wait for more requests while an engine is idle.
+        waits: a batch may wait for more requests while an engine is idle.
     """
 
     waits: bool
 
     def decide(self, waiting: Iterable[Job], now_ns: int) -> Decision:
-        """Look at who waits, in order, at `time.monotonic_ns`; there is somebody."""
+        """Decide from the queue, in order and not empty, and `time.monotonic_ns`."""
         ...
 
 
 class OneByOne:
-    """Each request is a batch: models without a batch dimension, or without dynamic batching."""
+    """Makes a batch of each request: no batch dimension, or no dynamic batching."""
 
     waits = False
 
     def decide(self, waiting: Iterable[Job], now_ns: int) -> Decision:
-        """See `Batching`."""
+        """Decide as `Batching` says."""
         return Decision(1)
 
 
 class DynamicBatching:
-    """Requests meet in batches.
+    """Combines requests into batches.
 
     Args:
-        max_rows: of a batch.
-        preferred: sizes that go at once, while the delay is not over; empty for `max_rows`.
-        delay_us: how long the first of a batch waits for others while an engine is idle.
+        preferred: batch sizes that run at once, before the delay is over; empty for `max_rows`.
+        delay_us: microseconds that the first request waits for others while an engine is idle.
     """
 
     def __init__(self, max_rows: int, preferred: Iterable[int] = (), delay_us: int = 0) -> None:
@@ -66,7 +65,7 @@ class DynamicBatching:
         self._delay_ns = 1000 * delay_us
 
     def decide(self, waiting: Iterable[Job], now_ns: int) -> Decision:
-        """See `Batching`."""
+        """Decide as `Batching` says."""
         count = rows = best = 0
         full = False
         first: Job | None = None
@@ -76,7 +75,7 @@ class DynamicBatching:
                 first = job
             elif rows + job.rows > self._max_rows or not job.fits(first):
                 full = True
-                # Past the preferred sizes, so what is here goes as it is.
+                # Larger than every preferred size: the batch runs as it is.
                 best = best or count
                 break
             elif rows + job.rows > self._largest_preferred and not best:

@@ -1,4 +1,4 @@
-"""Answers that are kept, for requests with the same inputs.
+"""The response cache: answers for requests with the same inputs.
 
 Source: `response_cache` of model_config.proto, and the "local" cache of Triton.
 """
@@ -17,21 +17,16 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.statistics.model import Duration
 from fovea_server.tensors.messages import InferResponse, OutputTensor
 
-# Bytes that Python takes for an answer without outputs, its key and its place, and for an output
-# without elements; measured.
+# Memory of an answer without outputs (with its key), and of an output without elements; measured.
 _ANSWER_BYTES, _OUTPUT_BYTES = 512, 512
 
 
 @dataclass(slots=True)
 class CacheStatistics:
-    """What a cache has done, over all models.
+    """Counters of a cache, over all models.
 
     Attributes:
-        lookups: and how long they took.
-        insertions: and how long they took.
-        hits: lookups that found an answer.
-        misses: lookups that did not.
-        evictions: answers that made room for others.
+        evictions: answers that were dropped for newer ones.
     """
 
     lookups: Duration = field(default_factory=Duration)
@@ -48,10 +43,10 @@ class _Kept(NamedTuple):
 
 
 class ResponseCache:
-    """Keeps the answers that were used last; one for all models. Any thread may use it.
+    """Keeps the answers that were used last, for all models; safe in any thread.
 
     Args:
-        size: bytes of memory that it may hold.
+        size: limit in bytes.
     """
 
     def __init__(self, size: int) -> None:
@@ -63,10 +58,10 @@ class ResponseCache:
 
     @classmethod
     def parse(cls, setting: str) -> Self:
-        """From the value of `--cache-config`: "local,size=1048576".
+        """Parse the value of `--cache-config`: "local,size=1048576".
 
         Raises:
-            InvalidOption: it is something else.
+            InvalidOption: it has another form.
         """
         kind, _, option = setting.partition(",")
         key, _, size = option.partition("=")
@@ -81,7 +76,7 @@ class ResponseCache:
         return len(self._answers)
 
     def find(self, key: bytes) -> InferResponse | None:
-        """The answer that was kept; None if there is none."""
+        """Look an answer up; None if there is none."""
         began_ns = time.monotonic_ns()
         with self._lock:
             kept = self._answers.get(key)
@@ -94,10 +89,10 @@ class ResponseCache:
         return None if kept is None else kept.answer
 
     def keep(self, owner: bytes, key: bytes, answer: InferResponse) -> None:
-        """Keep an answer, at the cost of those that were not used for longest.
+        """Keep an answer, and drop the least recently used ones where the cache is full.
 
         Args:
-            owner: whose it is, for `forget`.
+            owner: identity of the model, for `forget`.
             key: of the request.
             answer: copied where it shares its memory.
         """
@@ -116,7 +111,7 @@ class ResponseCache:
             self.statistics.insertions.add(time.monotonic_ns() - began_ns)
 
     def forget(self, owner: bytes) -> None:
-        """Drop all answers of a model that is not served any more."""
+        """Drop all answers of a model that is no longer served."""
         with self._lock:
             for key in [key for key, kept in self._answers.items() if kept.owner == owner]:
                 self.used -= self._answers.pop(key).size
@@ -133,6 +128,6 @@ def _bytes(array: Array) -> int:
 
 
 def _own(tensor: OutputTensor) -> OutputTensor:
-    """The tensor with memory of its own: a row must not keep its whole batch alive."""
+    """Copy a tensor that is a view: a row must not keep its whole batch alive."""
     array = tensor.array if tensor.array.base is None else tensor.array.copy()
     return OutputTensor(tensor.name, tensor.datatype, array)

@@ -6,26 +6,24 @@ import asyncio
 import time
 from hashlib import blake2b
 
-from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.contract import Contract
+from fovea_server.scheduling.wrapper import SchedulerWrapper
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors import byte_strings
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 
-# Bytes of a request from which hashing would hold up the event loop.
+# Hashing a request of this many bytes would block the event loop.
 _LARGE = 64 << 10
 
 
-class CachedScheduler(Around):
-    """Answers from the cache what was asked before; a model that is loaded again starts afresh.
+class CachedScheduler(SchedulerWrapper):
+    """Answers repeated requests from the cache, until the model is loaded again.
 
     Args:
-        inside: computes what is not in the cache.
-        contract: of the model; what does not fit it is not looked for.
-        cache: of the server.
-        statistics: of the model.
+        inside: computes answers that are not in the cache.
+        contract: requests that do not fit it skip the cache.
     """
 
     def __init__(
@@ -41,12 +39,12 @@ class CachedScheduler(Around):
         self._statistics = statistics
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """See `Scheduler`."""
-        with self._door.open_for(request):
+        """Answer a request from the cache, or run it and keep the answer."""
+        with self._gate.open_for(request):
             return await self._answer(request)
 
     def close(self, timeout_s: float) -> None:
-        """See `Scheduler`."""
+        """Finish accepted requests, then stop."""
         super().close(timeout_s)
         self._cache.forget(self._contract.identity)
 
@@ -79,7 +77,7 @@ def _key(identity: bytes, request: InferRequest) -> bytes:
     digest = blake2b(identity, digest_size=16)
     digest.update(repr(asked).encode())
     for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
-        # Lengths come before contents, so that no two requests read the same.
+        # Lengths precede contents, so that different requests cannot give the same digest input.
         digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
         data = _wire(tensor)
         digest.update(len(data).to_bytes(8))

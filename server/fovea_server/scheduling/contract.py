@@ -1,4 +1,4 @@
-"""What a model promises its clients: which requests fit, and what an answer looks like."""
+"""The contract of a model with its clients: the requests that fit, and the form of an answer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fovea_preprocess.errors import InferenceFailed
 from fovea_server.scheduling.job import Outputs
 from fovea_server.tensors.check import Checked, RequestCheck, reshaped
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
-from fovea_server.tensors.signature import ModelTensor, Signature
+from fovea_server.tensors.signature import ModelSignature, ModelTensor
 
-# Bytes of strings that take about a millisecond to take apart.
+# Parsing this many bytes of strings takes about a millisecond.
 _MANY = 64 << 10
 _NUMBERS = count()
 
@@ -22,16 +22,10 @@ class Contract:
     """One version of one model, as clients see it.
 
     Attributes:
-        name: of the model.
-        identity: of this loading of it; no other has the same.
-
-    Args:
-        name: of the model.
-        version: of it.
-        signature: its inputs and outputs.
+        identity: unique for each time that the model is loaded.
     """
 
-    def __init__(self, name: str, version: int, signature: Signature) -> None:
+    def __init__(self, name: str, version: int, signature: ModelSignature) -> None:
         self.name = name
         self.identity = next(_NUMBERS).to_bytes(8)
         self.check = RequestCheck(name, signature)
@@ -41,16 +35,16 @@ class Contract:
         self._batched = signature.max_batch_size > 0
 
     async def checked(self, request: InferRequest) -> Checked:
-        """`check`, without holding up the event loop for many strings."""
+        """Check a request, in a thread if it holds many strings."""
         if self._has_strings and sum(tensor.data.nbytes for tensor in request.inputs) > _MANY:
             return await asyncio.to_thread(self.check, request)
         return self.check(request)
 
     def respond(self, request: InferRequest, outputs: Outputs) -> InferResponse:
-        """The answer: what was asked for, in the order of the configuration.
+        """Build the answer: the requested outputs, in the order of the configuration.
 
         Raises:
-            InferenceFailed: the engine gave something else than the configuration says.
+            InferenceFailed: an output contradicts the configuration.
         """
         wanted = self._outputs
         if request.outputs:

@@ -1,4 +1,4 @@
-"""The inputs of a sequence model that no client sends.
+"""The control and state inputs of a sequence model, which the server adds.
 
 Source: `ControlInput` and `State` of `ModelSequenceBatching` in model_config.proto.
 """
@@ -21,11 +21,11 @@ Maker = Callable[[InferRequest], Array]
 
 
 class Controls:
-    """START, END, READY and CORRID, under the names that the configuration gives them.
+    """Makes START, END, READY and CORRID, under the names in the configuration.
 
     Args:
         sequence_batching: that part of the `ModelConfig` message.
-        batched: whether the model has a batch dimension.
+        batched: the model has a batch dimension.
 
     Raises:
         UnsupportedModel: a control has no values.
@@ -40,20 +40,20 @@ class Controls:
         }
 
     def feeds(self, request: InferRequest) -> dict[str, Array]:
-        """The control inputs for one request.
+        """Make the control inputs of one request.
 
         Raises:
-            InvalidRequest: its sequence has a name, and the model wants a number.
+            InvalidRequest: the sequence id is a string, and the model takes a number.
         """
         return {name: make(request) for name, make in self._makers.items()}
 
 
 class States:
-    """What goes from one request of a sequence to the next.
+    """Carries states from one request of a sequence to the next.
 
     Args:
         sequence_batching: that part of the `ModelConfig` message.
-        batched: whether the model has a batch dimension.
+        batched: the model has a batch dimension.
 
     Raises:
         UnsupportedModel: a sequence begins with a state from a file.
@@ -74,11 +74,11 @@ class States:
             )
 
     def initial(self) -> dict[str, Array]:
-        """The states of a new sequence, by the input that takes them."""
+        """Make the states of a new sequence, by input."""
         return dict(self._zeros)
 
     def after(self, outputs: Outputs) -> dict[str, Array]:
-        """The states that a request leaves."""
+        """Read the states that the outputs of a request leave, by input."""
         return {state.input_name: outputs[state.output_name] for state in self._states}
 
 
@@ -95,7 +95,7 @@ def _maker(name: str, control: Any, shape: tuple[int, ...]) -> Maker:
         return lambda request: yes if request.sequence_start else no
     if control.kind == kinds.CONTROL_SEQUENCE_END:
         return lambda request: yes if request.sequence_end else no
-    # READY: a row is there only because there is a request for it.
+    # READY: there is a row only where there is a request.
     return lambda request: yes
 
 

@@ -1,4 +1,4 @@
-"""Models that are made of others: tensors go from one to the next (`ensemble_scheduling`).
+"""Ensembles: models made of others, with tensors passed between them (`ensemble_scheduling`).
 
 Source: `ModelEnsembling` of model_config.proto; `EnsembleScheduler` of Triton's core.
 """
@@ -15,7 +15,7 @@ from fovea_engines.repository.ensemble import EnsembleStep
 from fovea_preprocess.errors import FoveaError
 from fovea_server.scheduling.base import HasScheduler
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.door import Door
+from fovea_server.scheduling.inflight_gate import InflightGate
 from fovea_server.scheduling.job import Outputs
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 from fovea_server.tensors.messages import (
@@ -29,14 +29,13 @@ Find = Callable[[str, int | None], HasScheduler]
 
 
 class EnsembleScheduler:
-    """Runs each step as soon as its inputs are there; steps that wait for none run side by side.
+    """Runs each step as soon as its inputs are there; independent steps run in parallel.
 
     Args:
-        contract: of the ensemble.
-        inputs: names of its inputs.
+        inputs: names of the ensemble's inputs.
         steps: in any order.
-        statistics: of the ensemble; those of its models count their own part.
-        find: gives the models.
+        statistics: of the ensemble; its models count their own part.
+        find: looks the models up.
     """
 
     failure: str | None = None
@@ -55,27 +54,27 @@ class EnsembleScheduler:
         self._steps = steps
         self._statistics = statistics
         self._find = find
-        self._door = Door()
+        self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
-        """See `Scheduler`."""
+        """Identify the loaded model."""
         identities = [self._contract.identity]
         for step in self._steps:
-            # Where one is not there nothing is answered, so no identity is needed.
+            # Without one of the models nothing is answered, so no identity is needed.
             with suppress(FoveaError):
                 identities.append(self._find(step.model, step.version).scheduler.identity)
         return b"".join(identities)
 
     @property
     def inflight(self) -> int:
-        """See `Scheduler`."""
-        return self._door.inside
+        """Number of requests not yet answered."""
+        return self._gate.inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """See `Scheduler`."""
+        """Answer a request by running all steps."""
         arrived_ns = time.monotonic_ns()
-        with self._door.open_for(request):
+        with self._gate.open_for(request):
             checked = await self._contract.checked(request)
             began_ns = time.monotonic_ns()
             parts: list[Spans] = []
@@ -90,8 +89,8 @@ class EnsembleScheduler:
         return self._contract.respond(request, outputs)
 
     def close(self, timeout_s: float) -> None:
-        """See `Scheduler`. The models of the ensemble stay as they are."""
-        self._door.close(timeout_s)
+        """Finish accepted requests; the models of the ensemble stay loaded."""
+        self._gate.close(timeout_s)
 
     def _count(self, request: InferRequest, rows: int, arrived_ns: int, spans: Spans) -> None:
         self._statistics.executed(rows, spans)
@@ -100,9 +99,9 @@ class EnsembleScheduler:
             request.spans.append(spans)
 
     async def _outputs(self, request: InferRequest) -> Outputs:
-        """The arrays that the steps leave."""
+        """Run all steps."""
         tensors = {tensor.name: tensor for tensor in request.inputs}
-        # Optional inputs that were not sent: nothing waits for them.
+        # Optional inputs that were not sent: no step waits for them.
         absent = self._inputs - tensors.keys()
         waiting = list(self._steps)
         running: set[asyncio.Task[list[InputTensor]]] = set()
@@ -117,7 +116,7 @@ class EnsembleScheduler:
                 if not running:
                     break
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                # Every error is looked at, or asyncio would log those that are not.
+                # asyncio would log errors that nobody retrieves.
                 errors = [error for task in done if (error := task.exception()) is not None]
                 if errors:
                     raise errors[0]
@@ -135,7 +134,7 @@ class EnsembleScheduler:
     async def _run(
         self, step: EnsembleStep, request: InferRequest, tensors: Mapping[str, InputTensor]
     ) -> list[InputTensor]:
-        """What one step makes, under the ensemble's names."""
+        """Run one step; its outputs get the ensemble's names."""
         part = replace(
             request,
             model_name=step.model,
@@ -158,7 +157,7 @@ class EnsembleScheduler:
 
 
 def _sum(queue_ns: int, parts: Sequence[Spans]) -> Spans:
-    """What the models took, together; as Triton's core, which leaves their queues out."""
+    """Add the times of the models, without their queues, as Triton's core does."""
     return Spans(
         queue_ns,
         sum(part.compute_input for part in parts),

@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """What came of one call of the engine.
+    """The result of one call of the engine.
 
     Attributes:
-        outputs: of each request of the batch; empty if it failed.
-        began_ns: `time.monotonic_ns` when the batch began to be made.
-        spans: where the time went since then.
-        error: why it failed; None if it did not.
+        outputs: one for each request of the batch; empty if it failed.
+        began_ns: `time.monotonic_ns` at the start of making the batch.
+        spans: times since then, by part.
+        error: None if it succeeded.
     """
 
     outputs: Sequence[Outputs]
@@ -36,14 +36,14 @@ class Execution:
 
 
 def execute(name: str, session: Session, batch: Sequence[Checked], *, alone: bool) -> Execution:
-    """Run requests that fit each other as one batch. Never raises.
+    """Run requests with equal shapes as one batch. Never raises.
 
-    A request by itself is read where it lies; several are copied once, into the batch.
+    A single request is read in place; several are copied once, into the batch.
 
     Args:
         name: of the model, for the log.
         session: the engine.
-        batch: the requests' arrays.
+        batch: checked requests.
         alone: as in `Session.infer`.
     """
     began = computing = computed = time.monotonic_ns()
@@ -57,7 +57,7 @@ def execute(name: str, session: Session, batch: Sequence[Checked], *, alone: boo
         outputs = (found,) if len(batch) == 1 else _split(found, batch)
     except FoveaError as raised:
         error = raised
-    except Exception:  # one batch must not take the model down with it
+    except Exception:  # one batch must not end the model
         log.exception("model %s: a batch failed", name)
         error = InferenceFailed("an internal error; the server's log has the details")
     spans = Spans(0, computing - began, computed - computing, time.monotonic_ns() - computed)

@@ -18,13 +18,11 @@ class Job:
     """A request that fits its model, from arrival to answer.
 
     Attributes:
-        request: as it came.
-        checked: its arrays.
-        arrived_ns: `time.monotonic_ns` then.
-        future: set to its outputs, or to why there are none.
-        expiry: what ends its wait when that is too long; None where it may wait for ever.
+        arrived_ns: `time.monotonic_ns` of its arrival.
+        future: set to its outputs, or to an error.
+        expiry: timer that ends its wait; None where it may wait for ever.
         at_engine: a thread reads its arrays.
-        given_up: set when that ends, where nobody waits for the answer any more.
+        given_up: set when the thread is done, for a request that was cancelled meanwhile.
     """
 
     request: InferRequest
@@ -37,24 +35,24 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Of the batch."""
+        """Rows that it adds to a batch."""
         return self.checked.rows
 
     def fits(self, other: Job) -> bool:
-        """Whether both can go in one batch: the same inputs, of the same sizes but for the rows."""
+        """Return True if both can share a batch: the same inputs and shapes, except the rows."""
         mine, others = self.checked.feeds, other.checked.feeds
         return mine.keys() == others.keys() and all(
             array.shape[1:] == others[name].shape[1:] for name, array in mine.items()
         )
 
     def leave_queue(self) -> None:
-        """It waits no longer."""
+        """Cancel the timer of its wait."""
         if self.expiry is not None:
             self.expiry.cancel()
             self.expiry = None
 
     def leave_engine(self) -> None:
-        """Nobody reads its arrays any more."""
+        """Mark that no thread reads its arrays any more."""
         self.at_engine = False
         if self.given_up is not None and not self.given_up.done():
             self.given_up.set_result(None)

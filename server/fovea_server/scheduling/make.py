@@ -1,4 +1,4 @@
-"""The scheduler that a model's configuration asks for."""
+"""Builds the scheduler that a model's configuration asks for."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.controls import Controls, States
 from fovea_server.scheduling.ensemble import EnsembleScheduler
 from fovea_server.scheduling.ordering import OrderedScheduler
+from fovea_server.scheduling.priority_queue import PriorityQueue, QueuePolicy
 from fovea_server.scheduling.sequence import SequenceScheduler
-from fovea_server.scheduling.waiting import QueuePolicy, WaitingRoom
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors.signature import Signature
+from fovea_server.tensors.signature import ModelSignature
 
-# Microseconds that a sequence may be idle where its model does not say; Triton's.
+# Idle time of a sequence, in microseconds, where the model sets none; Triton's default.
 _IDLE_US = 1_000_000
 
 
@@ -36,32 +36,32 @@ def make_scheduler(
     cache: ResponseCache | None,
     find: Callable[[str, int | None], HasScheduler],
 ) -> Scheduler:
-    """Read the configuration, make what it says.
+    """Build the scheduler of a model version.
 
     Args:
         name: of the model.
-        version: of it.
-        config: its complete `ModelConfig` message.
-        session: its engine; None for an ensemble, which has none.
-        statistics: what is counted.
-        cache: answers that are kept; None where the server keeps none.
-        find: gives a model, and the version that its policy prefers for None.
+        version: of the model.
+        config: the complete `ModelConfig` message.
+        session: None for an ensemble.
+        statistics: counts requests and executions.
+        cache: None where the server keeps none.
+        find: looks a model up; for a version of None, the one that its policy prefers.
 
     Raises:
-        UnsupportedModel: the configuration asks for what is not served.
+        UnsupportedModel: the configuration asks for something that is not supported.
     """
-    contract = Contract(name, version, Signature.of(config))
+    contract = Contract(name, version, ModelSignature.of(config))
     if session is None:
         steps = tuple(map(EnsembleStep.of, config.ensemble_scheduling.step))
         inputs = [tensor.name for tensor in config.input]
         made: Scheduler = EnsembleScheduler(contract, inputs, steps, statistics, find)
     else:
-        made = _around(
+        made = _wrapped(
             BatchScheduler(
                 contract,
                 session,
                 statistics,
-                waiting=_waiting_room(config.dynamic_batching),
+                waiting=_priority_queue(config.dynamic_batching),
                 batching=_batching(config),
                 side_by_side=_side_by_side(config, session),
             ),
@@ -74,8 +74,8 @@ def make_scheduler(
     return made
 
 
-def _around(batches: BatchScheduler, config: Any) -> Scheduler:
-    """What the configuration wants besides batches."""
+def _wrapped(batches: BatchScheduler, config: Any) -> Scheduler:
+    """Wrap the batches as the configuration says."""
     sequences, ordered = config.sequence_batching, config.dynamic_batching.preserve_ordering
     made: Scheduler = batches
     if config.HasField("sequence_batching"):
@@ -109,11 +109,11 @@ def _batching(config: Any) -> Batching:
     return OneByOne()
 
 
-def _waiting_room(dynamic: Any) -> WaitingRoom:
+def _priority_queue(dynamic: Any) -> PriorityQueue:
     queues = dynamic.priority_queue_policy
     policies = {level: QueuePolicy.of(policy) for level, policy in queues.items()}
     default = QueuePolicy.of(dynamic.default_queue_policy)
-    return WaitingRoom(
+    return PriorityQueue(
         lambda level: policies.get(level, default),
         dynamic.priority_levels,
         dynamic.default_priority_level,
@@ -121,10 +121,9 @@ def _waiting_room(dynamic: Any) -> WaitingRoom:
 
 
 def _side_by_side(config: Any, session: Session) -> int:
-    """Executions at a time: as many as there are instances, and as keep the device busy.
+    """Count the executions at a time: enough for the instances, and to keep the device busy.
 
-    An engine here has no state, so that one instance, which is also what Triton writes where
-    nothing is said, may run several times side by side.
+    Engines have no state, so one instance (Triton's default too) may run several at a time.
     """
     instances: int = sum(
         group.count * max(1, len(group.gpus))

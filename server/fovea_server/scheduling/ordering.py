@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.base import Scheduler
+from fovea_server.scheduling.wrapper import SchedulerWrapper
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
-class OrderedScheduler(Around):
-    """Holds an answer back until all that were asked for before it are out."""
+class OrderedScheduler(SchedulerWrapper):
+    """Returns answers in the order in which their requests arrived."""
 
     def __init__(self, inside: Scheduler) -> None:
         super().__init__(inside)
         self._last: asyncio.Future[None] | None = None
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """See `Scheduler`."""
-        with self._door.open_for(request):
+        """Answer a request after all that came before it."""
+        with self._gate.open_for(request):
             return await self._in_order(request)
 
     async def _in_order(self, request: InferRequest) -> InferResponse:
@@ -29,10 +29,10 @@ class OrderedScheduler(Around):
         finally:
             try:
                 if before is not None and not before.done():
-                    # Shielded, because it is not this request's to cancel.
+                    # Shielded: cancelling this request must not cancel the one before it.
                     await asyncio.shield(before)
             finally:
-                # Not before those before it, even if this one was given up.
+                # Keeps the order even if this request was cancelled.
                 if before is None or before.done():
                     mine.set_result(None)
                 else:

@@ -1,8 +1,8 @@
-"""Requests that belong together (`sequence_batching`): in order, with control inputs.
+"""Sequences of requests (`sequence_batching`): in order, with control inputs.
 
-An engine here has no memory between calls, so a sequence is bound to no slot of no instance:
-"direct" and "oldest" are the same but for how long a batch waits. What the engine is to remember
-(`state`) is kept here and handed in again.
+Engines have no memory between calls, so a sequence is not bound to a slot of an instance: "direct"
+and "oldest" differ only in the time that a batch waits. States (`state`) are kept here and passed
+to the engine as inputs.
 
 Source: `ModelSequenceBatching` of model_config.proto; `SequenceBatchScheduler` of Triton's core.
 """
@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.scheduling.around import Around
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.controls import Controls, States
 from fovea_server.scheduling.job import Outputs
+from fovea_server.scheduling.wrapper import SchedulerWrapper
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
@@ -33,13 +33,13 @@ class _Sequence:
     states: dict[str, Array] = field(default_factory=dict)
 
 
-class SequenceScheduler(Around):
-    """Lets the requests of a sequence through one after the other.
+class SequenceScheduler(SchedulerWrapper):
+    """Runs the requests of a sequence one after the other.
 
     Args:
-        inside: runs them, together with those of other sequences.
-        controls: the inputs that say where in its sequence a request is.
-        states: what the engine is to remember.
+        inside: runs requests, in batches with those of other sequences.
+        controls: inputs that give the position of a request in its sequence.
+        states: passed from each request to the next.
         idle_us: microseconds without a request after which a sequence is forgotten.
     """
 
@@ -52,13 +52,13 @@ class SequenceScheduler(Around):
         self._controls = controls
         self._states = states
         self._idle_ns = 1000 * idle_us
-        # The one that was idle for longest first.
+        # The longest idle sequence comes first.
         self._sequences: OrderedDict[int | str, _Sequence] = OrderedDict()
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """See `Scheduler`."""
+        """Answer a request after those before it in its sequence."""
         arrived_ns = time.monotonic_ns()
-        with self._door.open_for(request):
+        with self._gate.open_for(request):
             checked = await self._batches.contract.checked(request)
             sequence = self._sequence(request, checked, arrived_ns)
             async with self._turn_of(sequence):
@@ -67,7 +67,7 @@ class SequenceScheduler(Around):
 
     @property
     def pending(self) -> int:
-        """Requests that wait for their turn, or for the engine."""
+        """Number of requests that wait for earlier ones of their sequence, or for the engine."""
         return self._waiting + super().pending
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""BYTES tensors on the wire: each element behind its length, 4 bytes, little-endian.
+"""BYTES tensors on the wire: each element follows its length, 4 bytes, little-endian.
 
 The texts of errors are those of Triton's core (`ValidateBytesInputs`) and its backends.
 """
@@ -13,12 +13,12 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
 
 _LENGTH = struct.Struct("<I")
-# Elements that are taken together: single steps over more would keep other threads waiting.
+# Elements decoded in one step: a longer step would block other threads.
 _PIECE = 65_536
 
 
 def encode(array: Array) -> bytes:
-    """The elements, objects of `bytes`, in row-major order."""
+    """Encode the elements, objects of `bytes`, in row-major order."""
     flat = array.ravel()
     pieces = [_encoded(flat[at : at + _PIECE]) for at in range(0, flat.size, _PIECE)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -32,15 +32,15 @@ def _encoded(flat: Array) -> bytes:
 
 
 def decode(view: memoryview, count: int, what: str = "the tensor") -> Array:
-    """`count` elements as a flat array of `bytes` objects.
+    """Decode `count` elements into a flat array of `bytes` objects.
 
     Args:
-        view: the wire's form.
-        count: how many elements the tensor's shape has.
-        what: whose they are, for messages.
+        view: the bytes on the wire.
+        count: number of elements by the tensor's shape.
+        what: names the tensor in messages.
 
     Raises:
-        InvalidRequest: there are more or fewer, or the last one is cut off.
+        InvalidRequest: there are more or fewer, or the last one is incomplete.
     """
     pieces: list[Array] = []
     at, end, got = 0, len(view), 0
@@ -57,7 +57,7 @@ def decode(view: memoryview, count: int, what: str = "the tensor") -> Array:
 
 
 def _decoded(view: memoryview, at: int, most: int, what: str) -> tuple[list[bytes], int]:
-    """Up to `most` elements, the last of which is one too many, and where the next one begins."""
+    """Decode up to `most` elements, of which the last is one too many; return the next offset."""
     elements: list[bytes] = []
     end = len(view)
     while at < end and len(elements) < min(most, _PIECE):
@@ -76,7 +76,7 @@ def _decoded(view: memoryview, at: int, most: int, what: str) -> tuple[list[byte
 
 
 def check_count(got: int, count: int, what: str) -> None:
-    """Compare the number of elements with the one that the tensor's shape has.
+    """Check the number of elements against the tensor's shape.
 
     Raises:
         InvalidRequest: they differ.
@@ -84,7 +84,7 @@ def check_count(got: int, count: int, what: str) -> None:
     if got < count:
         raise InvalidRequest(f"expected {count} string elements for {what}, got {got}")
     if got > count:
-        # Triton stops at the first one too many.
+        # Triton stops at the first extra element.
         raise InvalidRequest(
             f"unexpected number of string elements {count + 1} for {what}, expecting {count}"
         )

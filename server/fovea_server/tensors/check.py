@@ -1,7 +1,7 @@
-"""A request compared with its model, in Triton's words and Triton's order.
+"""Checks a request against its model, with Triton's messages in Triton's order.
 
 Source: `InferenceRequest::Normalize` of Triton's core. Where several inputs are wrong, Triton names
-the last one first (its map hands them out backwards), and so does this.
+the last one first (its map iterates backwards), and so does this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors import byte_strings
 from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import InferRequest, InputTensor
-from fovea_server.tensors.signature import ModelTensor, Signature
+from fovea_server.tensors.signature import ModelSignature, ModelTensor
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
@@ -29,7 +29,7 @@ _BATCH_NOTE = (
 
 
 def request_prefix(request: InferRequest) -> str:
-    """What Triton writes before most messages about a request."""
+    """Make the prefix that Triton puts before most messages about a request."""
     return f"[request id: {request.id or '<id_unknown>'}] "
 
 
@@ -38,9 +38,8 @@ class Checked:
     """A request that fits its model.
 
     Attributes:
-        feeds: an array per input that was sent, of the shape that the engine takes; views into
-            the request where its elements have one size.
-        rows: of the batch, from 1; 1 where the model has no batch dimension.
+        feeds: an array for each input, in the engine's shape; views into the request, except BYTES.
+        rows: of the batch; 1 where the model has no batch dimension.
     """
 
     feeds: dict[str, Array]
@@ -48,14 +47,9 @@ class Checked:
 
 
 class RequestCheck:
-    """Compares requests with one model.
+    """Checks requests against one model."""
 
-    Args:
-        model: its name.
-        signature: of its inputs and outputs.
-    """
-
-    def __init__(self, model: str, signature: Signature) -> None:
+    def __init__(self, model: str, signature: ModelSignature) -> None:
         self._model = model
         self._max_batch_size = signature.max_batch_size
         self._inputs = {tensor.name: tensor for tensor in signature.inputs}
@@ -63,7 +57,7 @@ class RequestCheck:
         self._required = sum(not tensor.optional for tensor in signature.inputs)
 
     def __call__(self, request: InferRequest) -> Checked:
-        """The request's arrays.
+        """Check a request and return its arrays.
 
         Raises:
             InvalidRequest: it does not fit the model.
@@ -106,12 +100,12 @@ class RequestCheck:
         raise InvalidRequest(
             f"expected {expected} but got {len(inputs)} inputs for model '{self._model}'. "
             f"Got input(s) {_names([t.name for t in reversed(inputs)]) or '[]'}, but missing "
-            # With nothing missing Triton's list lacks its opening bracket.
+            # Without missing inputs Triton's list lacks its opening bracket.
             f"required input(s) {_names(missing) or ']'}. Please provide all required input(s)."
         )
 
     def _rows(self, inputs: Sequence[InputTensor]) -> int | None:
-        """Rows of the batch; None for a model without one."""
+        """Read the rows of the batch; None for a model without a batch dimension."""
         if not self._max_batch_size:
             return None
         rows: int | None = None
@@ -128,7 +122,7 @@ class RequestCheck:
                     f"input '{tensor.name}' batch size does not match other inputs for "
                     f"'{self._model}'"
                 )
-        # Triton counts rows unsigned: less than none are too many.
+        # Triton counts rows unsigned, so a negative number is too large.
         if rows is not None and not 0 <= rows <= self._max_batch_size:
             raise InvalidRequest(
                 f"inference request batch-size must be <= {self._max_batch_size} for "
@@ -163,7 +157,7 @@ class RequestCheck:
                 return np.ndarray(shape, dtype, data)
             return data.reshape(shape)
         except ValueError:
-            # Without elements, a dimension may be of any size.
+            # A tensor without elements may have any size in this dimension.
             raise InvalidRequest(
                 f"the shape {_dims(tensor.shape)} of input '{name}' for model '{model}' is larger "
                 "than any memory; send one that fits its elements"
@@ -177,7 +171,7 @@ class RequestCheck:
         return tensor.data
 
     def _engine_shape(self, expected: ModelTensor, tensor: InputTensor) -> tuple[int, ...]:
-        """What was sent, without the batch, as the engine takes it."""
+        """Convert the shape that was sent, without the batch, to the engine's."""
         batched = self._max_batch_size > 0
         have = tensor.shape[1:] if batched else tensor.shape
         want = expected.shape[1:] if batched else expected.shape
@@ -215,7 +209,7 @@ class RequestCheck:
 def reshaped(
     dims: tuple[int, ...], have: tuple[int, ...], reshape: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """`have`, which fits `dims`, as the `reshape` of config.pbtxt; -1s are filled in in order."""
+    """Reshape `have`, which fits `dims`, by `reshape` of config.pbtxt; -1s are filled in order."""
     variable = deque(sent for size, sent in zip(dims, have, strict=True) if size == -1)
     return tuple(variable.popleft() if size == -1 else size for size in reshape)
 

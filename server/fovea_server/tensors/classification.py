@@ -1,4 +1,4 @@
-"""The classification extension: the best classes of an output in place of the output.
+"""The classification extension: the top classes of an output replace the output.
 
 Source: "Classification Extension" of Triton's protocol.
 """
@@ -14,15 +14,15 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors.messages import OutputTensor
 
-# Triton sorts no half floats: clients that ask for them get its words.
+# Triton cannot sort these types; the message is its own.
 _UNSUPPORTED = frozenset({"BOOL", "FP16", "BF16", "BYTES"})
 
 
 def check_class_type(datatype: str) -> None:
-    """Whether tensors of a type can be classified.
+    """Check that tensors of a type can be classified.
 
     Raises:
-        InvalidRequest: it has no order that Triton knows.
+        InvalidRequest: Triton does not sort this type.
     """
     if datatype in _UNSUPPORTED:
         raise InvalidRequest(
@@ -33,13 +33,13 @@ def check_class_type(datatype: str) -> None:
 def classify(
     tensor: OutputTensor, k: int, labels: Sequence[str] | None, *, batched: bool
 ) -> OutputTensor:
-    """The best `k` elements of each row as text, best first.
+    """Return the largest `k` elements of each row as text, largest first.
 
     Args:
-        tensor: of a type that `check_class_type` lets through; all dimensions but the batch are
-            taken as one.
-        k: how many, from 1; where a row has fewer, all of them.
-        labels: names by index; an index without one has none.
+        tensor: of a type that `check_class_type` accepts; all dimensions but the batch are
+            flattened.
+        k: from 1; all elements where a row has fewer.
+        labels: class names by index; may be shorter than a row.
         batched: the first dimension is the batch.
 
     Returns:
@@ -55,11 +55,11 @@ def classify(
 
 
 def _descending(row: Array, k: int) -> Array:
-    """Indices of the largest `k`, equal ones in order, those that are not numbers last."""
+    """Find the indices of the largest `k`; equal ones in order, NaN last."""
     keys = np.where(np.isnan(row), -np.inf, row) if row.dtype.kind == "f" else row
     if k == 0:
         return np.empty(0, np.intp)
-    # Finding the smallest that is told, and sorting no more than what is told, is linear.
+    # Partitioning and then sorting only the top k is linear in the row.
     least = np.partition(keys, len(keys) - k)[len(keys) - k]
     larger = np.flatnonzero(keys > least)
     order = len(larger) - 1 - np.argsort(keys[larger][::-1], kind="stable")[::-1]

@@ -29,10 +29,10 @@ NAMES = {dtype: name for name, dtype in NUMPY.items()}
 
 
 def config_name(datatype: str) -> str:
-    """The name in config.pbtxt: "TYPE_FP32", and "TYPE_STRING" for BYTES."""
+    """Convert to the name in config.pbtxt: "TYPE_FP32", and "TYPE_STRING" for BYTES."""
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
 def protocol_name(config_name: str) -> str:
-    """The inverse of `config_name`."""
+    """Convert from the name in config.pbtxt."""
     return "BYTES" if config_name == "TYPE_STRING" else config_name.removeprefix("TYPE_")

@@ -1,4 +1,4 @@
-"""A request for tensors and its answer, as no transport spells them."""
+"""A request for tensors and its answer, independent of the transport."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ Parameter = bool | int | float | str
 
 @dataclass(slots=True, eq=False)
 class InputTensor:
-    """One input of a request, not yet compared with the model.
+    """One input of a request, not yet checked against the model.
 
     Attributes:
         name: as sent.
         datatype: the protocol's name, as sent.
         shape: as sent; the batch comes first where the model has one.
-        data: the wire's binary form (BYTES with their lengths before them) as a view; or an array
-            of the elements, flat, where the transport has them one by one (BYTES: objects of
-            `bytes`).
+        data: a view of the binary form on the wire (BYTES with their lengths); or a flat array of
+            elements, from a transport that sends them one by one (BYTES: objects of `bytes`).
     """
 
     name: str
@@ -32,7 +31,7 @@ class InputTensor:
 
 @dataclass(slots=True, eq=False)
 class RequestedOutput:
-    """One output that is asked for; `classification` of 0 asks for the tensor itself."""
+    """One requested output; a `classification` of 0 requests the tensor itself."""
 
     name: str
     classification: int = 0
@@ -40,22 +39,21 @@ class RequestedOutput:
 
 @dataclass(slots=True, eq=False)
 class InferRequest:
-    """What a client asks of a model.
+    """A request for tensors.
 
     Attributes:
-        model_name: of the model.
-        model_version: of it; None for the one that the version policy prefers.
+        model_version: None for the one that the version policy prefers.
         inputs: in the client's order.
         outputs: in the client's order; empty for all.
-        id: handed back; "" for none.
-        parameters: what is not in one of the fields below.
+        id: returned with the answer; "" for none.
+        parameters: all that have no field below.
         priority: 0 for the model's default; else 1 is the highest.
-        timeout_us: microseconds that it may wait; 0 for the model's default.
+        timeout_us: longest time in the queue; 0 for the model's default.
         sequence_id: 0 or "" for none.
         sequence_start: first of its sequence.
         sequence_end: last of its sequence.
-        trace: where its timestamps go; None for nearly all.
-        spans: where the engine's part is noted for an ensemble; None for nearly all.
+        trace: records its timestamps; None for nearly all.
+        spans: collects the engine's times for an ensemble; None for nearly all.
     """
 
     model_name: str
@@ -78,7 +76,6 @@ class OutputTensor:
     """One output of an answer.
 
     Attributes:
-        name: of the output.
         datatype: the protocol's name.
         array: C-contiguous, of the output's shape; BYTES are objects of `bytes`.
     """
@@ -89,13 +86,13 @@ class OutputTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array."""
+        """Shape of the array."""
         return self.array.shape
 
 
 @dataclass(slots=True, eq=False)
 class InferResponse:
-    """What a model answers; outputs are in the order of its configuration."""
+    """The answer of a model; outputs are in the order of its configuration."""
 
     model_name: str
     model_version: str

@@ -9,14 +9,12 @@ from fovea_server.statistics.model import Spans
 
 
 class RequestTrace:
-    """What happened to a request when, in nanoseconds of the monotonic clock.
+    """Records the timestamps of a request, in nanoseconds of the monotonic clock.
 
-    It begins when it is made.
+    Construction records its start.
 
     Args:
         number: of the trace, from 1.
-        model: that was asked.
-        version: of it.
         request_id: the client's; "" for none.
     """
 
@@ -30,7 +28,7 @@ class RequestTrace:
         self._mark("REQUEST_START", time.monotonic_ns())
 
     def computed(self, spans: Spans) -> None:
-        """The engine's outputs are there, and the time went like this."""
+        """Record the times of the engine."""
         end = time.monotonic_ns()
         output = end - spans.compute_output
         infer = output - spans.compute_infer
@@ -42,7 +40,7 @@ class RequestTrace:
         self._mark("COMPUTE_END", end)
 
     def entries(self) -> list[dict[str, Any]]:
-        """What a trace file holds of it, now that it is answered."""
+        """Make the entries for a trace file, and record the end."""
         self._mark("REQUEST_END", time.monotonic_ns())
         return [self._about, {"id": self._number, "timestamps": self._stamps}]
 

@@ -1,4 +1,4 @@
-"""What a model takes and gives, as its configuration tells clients."""
+"""The inputs and outputs of a model, as clients see them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ class ModelTensor:
     """One input or output.
 
     Attributes:
-        name: of the tensor.
         datatype: the protocol's name.
-        shape: with -1 where any size goes; the batch comes first where the model has one.
-        optional: an input that may be left out.
-        reshape: the shape that the engine takes instead, without the batch; None for the same.
+        shape: -1 for any size; the batch comes first where the model has one.
+        optional: the input may be left out.
+        reshape: the engine's shape without the batch; None for the same.
     """
 
     name: str
@@ -29,12 +28,11 @@ class ModelTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class ModelSignature:
     """Inputs and outputs in the order of the configuration.
 
     Attributes:
-        inputs: with the control inputs of sequences left out.
-        outputs: all of them.
+        inputs: without the control inputs of sequences.
         max_batch_size: 0 where the model has no batch dimension.
     """
 
@@ -44,7 +42,7 @@ class Signature:
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """From a complete `ModelConfig` message."""
+        """Read a complete `ModelConfig` message."""
         batched = config.max_batch_size > 0
         return cls(
             tuple(_tensor(tensor, batched) for tensor in config.input),

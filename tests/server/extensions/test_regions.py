@@ -67,7 +67,7 @@ def test_bytes_are_read_where_they_are(regions):
 def test_an_output_is_written_as_the_wire_has_it(regions, dtype, datatype):
     here, content = regions
     array = np.arange(8).astype(dtype).reshape(2, 4)
-    written = here.room("r", 32, 64).write(OutputTensor("Y", datatype, array))
+    written = here.output("r", 32, 64).write(OutputTensor("Y", datatype, array))
     assert written == array.nbytes
     assert content[32 : 32 + written].tobytes() == array.tobytes()
 
@@ -75,19 +75,19 @@ def test_an_output_is_written_as_the_wire_has_it(regions, dtype, datatype):
 def test_strings_are_written_behind_their_lengths(regions):
     here, content = regions
     array = np.array([b"ab", b""], object)
-    assert here.room("r", 0, 64).write(OutputTensor("Y", "BYTES", array)) == 10
+    assert here.output("r", 0, 64).write(OutputTensor("Y", "BYTES", array)) == 10
     assert content[:10].tobytes() == b"\2\0\0\0ab\0\0\0\0"
 
 
 def test_an_output_of_no_elements_is_written(regions):
     here, _ = regions
     nothing = OutputTensor("Y", "FP32", np.empty((0, 4), np.float32))
-    assert here.room("r", 0, 0).write(nothing) == 0
+    assert here.output("r", 0, 0).write(nothing) == 0
 
 
 def test_a_region_that_is_not_there(regions):
     here, _ = regions
-    for act in (lambda: here.read("nope", 0, 1), lambda: here.room("nope", 0, 64)):
+    for act in (lambda: here.read("nope", 0, 1), lambda: here.output("nope", 0, 64)):
         with pytest.raises(NotFound, match=r"^Unable to find shared memory region: 'nope'$"):
             act()
 
@@ -108,7 +108,7 @@ def test_what_is_behind_the_end_is_refused(regions, offset, size, words):
     here, _ = regions
     for act in (
         lambda: here.read("r", offset, size),
-        lambda: here.room("r", offset, size),
+        lambda: here.output("r", offset, size),
     ):
         with pytest.raises(InvalidRequest, match=f"^{words}$"):
             act()
@@ -118,7 +118,7 @@ def test_room_that_is_too_small_is_told_and_left_as_it_was(regions):
     here, content = regions
     before = content.copy()
     with pytest.raises(RegionFailed) as refused:
-        here.room("r", 64, 32).write(OUTPUT)
+        here.output("r", 64, 32).write(OUTPUT)
     assert str(refused.value) == (
         "shared memory size specified with the request for output 'OUTPUT0' (32 bytes) should be "
         "at least 64 bytes to hold the results"
@@ -130,11 +130,11 @@ def test_room_and_bytes_stay_when_their_region_is_unregistered(memories):
     system, cuda, content = memories
     here = Regions(system, cuda)
     content[:4] = 7
-    room, view = here.room("r", 64, 64), here.read("r", 0, 4)
+    place, view = here.output("r", 64, 64), here.read("r", 0, 4)
     system.unregister()
     cuda.unregister()
     with pytest.raises(NotFound):
-        here.room("r", 64, 64)
-    assert room.write(OUTPUT) == 64
+        here.output("r", 64, 64)
+    assert place.write(OUTPUT) == 64
     assert content[64:128].tobytes() == OUTPUT.array.tobytes()
     assert view.tobytes() == bytes([7] * 4)

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.grpc.call import Call
-from fovea_server.grpc.infer_stream import InferStream, Outcome
-from fovea_server.intake import Intake
+from fovea_server.grpc.infer_stream import InferStream, StreamedAnswer
 from fovea_server.traffic.traffic import Traffic
 
 MB = 1 << 20
@@ -26,14 +26,14 @@ class Unread:
         await asyncio.Event().wait()
 
 
-async def echo(data: bytes) -> Outcome:
-    return Outcome("", data, "")
+async def echo(data: bytes) -> StreamedAnswer:
+    return StreamedAnswer("", data, "")
 
 
-async def streamed(most: int, intake: Intake, requests: AsyncIterator[bytes], client: Unread):
+async def streamed(most: int, budget: ByteBudget, requests: AsyncIterator[bytes], client: Unread):
     traffic = Traffic((), log_access=False)
     call = Call("/inference.GRPCInferenceService/ModelStreamInfer", client, traffic)
-    await InferStream(echo, most, intake, traffic).run(requests, client, call)
+    await InferStream(echo, most, budget, traffic).run(requests, client, call)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ async def streamed(most: int, intake: Intake, requests: AsyncIterator[bytes], cl
 )
 def test_no_more_is_read_than_there_is_room_for(size: int, most: int, taken: int):
     sent = 0
-    intake = Intake(200 * MB)
+    budget = ByteBudget(200 * MB)
 
     async def requests() -> AsyncIterator[bytes]:
         nonlocal sent
@@ -51,7 +51,7 @@ def test_no_more_is_read_than_there_is_room_for(size: int, most: int, taken: int
             yield bytes(size)
 
     async def run() -> None:
-        running = asyncio.create_task(streamed(most, intake, requests(), Unread()))
+        running = asyncio.create_task(streamed(most, budget, requests(), Unread()))
         for _ in range(1000):
             await asyncio.sleep(0)
         running.cancel()
@@ -60,8 +60,8 @@ def test_no_more_is_read_than_there_is_room_for(size: int, most: int, taken: int
     asyncio.run(run())
     # One more has come, and waits to be taken.
     assert sent == taken + 1
-    intake.take(1)
-    intake.take(200 * MB - 1)
+    budget.take(1)
+    budget.take(200 * MB - 1)
 
 
 def test_what_is_read_makes_room():
@@ -75,5 +75,5 @@ def test_what_is_read_makes_room():
         for _ in range(5):
             yield bytes(40 * MB)
 
-    asyncio.run(streamed(2, Intake(1000 * MB), requests(), Read()))
+    asyncio.run(streamed(2, ByteBudget(1000 * MB), requests(), Read()))
     assert len(written) == 5

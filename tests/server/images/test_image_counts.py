@@ -11,7 +11,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import InferenceFailed, InvalidImage, QueueFull
 from fovea_preprocess.image import ImageLimits
-from fovea_server.images.job import Job
+from fovea_server.images.job import ImageJob
 from fovea_server.images.pipeline import Pipeline
 from fovea_server.statistics.model import FailureReason, ModelStatistics
 
@@ -44,8 +44,8 @@ def pipeline(folder, statistics):
     made.close(10)
 
 
-def jobs(count: int, data: bytes = IMAGE) -> list[Job]:
-    return [Job(data, PredictOptions()) for _ in range(count)]
+def jobs(count: int, data: bytes = IMAGE) -> list[ImageJob]:
+    return [ImageJob(data, PredictOptions()) for _ in range(count)]
 
 
 def test_images_count_as_inferences_and_batches_as_executions(pipeline, statistics):

@@ -17,7 +17,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, InvalidImage, ModelNotReady
 from fovea_preprocess.image import ImageLimits, decode_image
-from fovea_server.images.job import Job
+from fovea_server.images.job import ImageJob
 from fovea_server.images.pipeline import Pipeline
 from fovea_server.models.warm_up import warm_up_images
 from fovea_server.statistics.model import ModelStatistics
@@ -72,8 +72,8 @@ def pipeline(engine):
     made.close(10)
 
 
-def job(data: bytes) -> Job:
-    return Job(data, PredictOptions())
+def job(data: bytes) -> ImageJob:
+    return ImageJob(data, PredictOptions())
 
 
 def test_answers_are_those_of_the_cpu(pipeline, device, folder, scenes):

@@ -13,7 +13,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InferenceFailed, ModelNotReady, QueueFull, ShuttingDown
 from fovea_preprocess.image import ImageLimits, decode_image
-from fovea_server.images.job import Job
+from fovea_server.images.job import ImageJob
 from fovea_server.images.pipeline import Pipeline
 from fovea_server.statistics.model import ModelStatistics
 
@@ -53,8 +53,8 @@ def pipeline(folder):
     made.close(10)
 
 
-def job(data: bytes, **options) -> Job:
-    return Job(data, PredictOptions(**options))
+def job(data: bytes, **options) -> ImageJob:
+    return ImageJob(data, PredictOptions(**options))
 
 
 def test_batched_answers_are_those_of_one_image_at_a_time(pipeline, folder, scenes):

@@ -76,6 +76,10 @@ def request(model: str = "simple", inputs: int = 2) -> InferRequest:
     return InferRequest(model, None, tensors)
 
 
+async def infer(service: Service, asked: InferRequest) -> None:
+    await service.plane.infer(service.plane.find(asked.model_name), asked)
+
+
 async def scrape(address: str) -> tuple[str, dict[tuple[str, frozenset], float]]:
     async with httpx.AsyncClient() as client:
         answer = await client.get(f"{address}/metrics")
@@ -105,9 +109,9 @@ def test_counters_are_there_from_load_on_and_count(repository):
                 assert of(before, "nv_inference_request_failure", reason=reason, **SIMPLE) == 0
             assert of(before, "nv_inference_pending_request_count", **SIMPLE) == 0
             for _ in range(3):
-                await service.plane.infer(request())
+                await infer(service, request())
             with pytest.raises(InvalidRequest):
-                await service.plane.infer(request(inputs=1))
+                await infer(service, request(inputs=1))
             _, after = await scrape(address)
             for name in ("request_success", "count", "exec_count"):
                 assert of(after, f"nv_inference_{name}", **SIMPLE) == 3
@@ -135,7 +139,7 @@ def test_a_cache_is_told_where_there_is_one(repository):
             assert "nv_cache_num_entries" not in text
         async with serving(repository, cache_config="local,size=100000") as (service, address):
             for _ in range(3):
-                await service.plane.infer(request("simple_cache"))
+                await infer(service, request("simple_cache"))
             text, values = await scrape(address)
             model = {"model": "simple_cache", "version": "1"}
             assert of(values, "nv_cache_num_hits_per_model", **model) == 2
@@ -195,7 +199,8 @@ def test_stages_of_images_are_told(tmp_path):
             name = "fovea_stage_duration_seconds"
             assert of(before, f"{name}_count", stage="decode", model="digits") == 0
             for data in (image, image, b"no image"):
-                await service.plane.predict("digits", None, [data], PredictOptions())
+                model = service.plane.get("digits")
+                await service.plane.predict(model, None, [data], PredictOptions())
             _, after = await scrape(address)
             for stage in ("decode", "letterbox", "queue", "infer", "postprocess"):
                 labels = {"stage": stage, "model": "digits", "version": "1"}

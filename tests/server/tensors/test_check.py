@@ -8,7 +8,7 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors.check import RequestCheck
 from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
-from fovea_server.tensors.signature import ModelTensor, Signature
+from fovea_server.tensors.signature import ModelSignature, ModelTensor
 
 UNKNOWN = "[request id: <id_unknown>] "
 NOTE = (
@@ -24,8 +24,8 @@ def tensor(name: str, *shape: int, datatype: str = "INT32", optional: bool = Fal
 
 
 OUTPUTS = (tensor("OUTPUT0", -1, 16), tensor("OUTPUT1", -1, 16))
-SIMPLE = Signature((tensor("INPUT0", -1, 16), tensor("INPUT1", -1, 16)), OUTPUTS, 8)
-OPTIONAL = Signature(
+SIMPLE = ModelSignature((tensor("INPUT0", -1, 16), tensor("INPUT1", -1, 16)), OUTPUTS, 8)
+OPTIONAL = ModelSignature(
     (
         *(tensor(f"INPUT{n}", -1, datatype="FP32") for n in range(3)),
         tensor("INPUT3", -1, datatype="FP32", optional=True),
@@ -33,11 +33,15 @@ OPTIONAL = Signature(
     (tensor("OUTPUT0", 1, datatype="FP32"),),
     0,
 )
-STRINGS = Signature(tuple(tensor(f"INPUT{n}", -1, 16, datatype="BYTES") for n in range(2)), (), 8)
-ANY = Signature((tensor("INPUT0", -1, -1, datatype="FP32"),), (), 0)
+STRINGS = ModelSignature(
+    tuple(tensor(f"INPUT{n}", -1, 16, datatype="BYTES") for n in range(2)), (), 8
+)
+ANY = ModelSignature((tensor("INPUT0", -1, -1, datatype="FP32"),), (), 0)
 
 
-def refusal(signature: Signature, *inputs: InputTensor, outputs: str = "", id: str = "") -> str:
+def refusal(
+    signature: ModelSignature, *inputs: InputTensor, outputs: str = "", id: str = ""
+) -> str:
     request = InferRequest(
         "simple", None, list(inputs), [RequestedOutput(name) for name in outputs.split()], id
     )
@@ -157,7 +161,7 @@ def test_a_shape_without_elements_that_no_array_can_have(
     shape: tuple[int, ...], datatype: str
 ) -> None:
     tensor = ModelTensor("INPUT0", datatype, (-1,) * len(shape))
-    text = refusal(Signature((tensor,), (), 0), sent(*shape, datatype=datatype, size=0))
+    text = refusal(ModelSignature((tensor,), (), 0), sent(*shape, datatype=datatype, size=0))
     assert "is larger than any memory" in text
 
 
@@ -189,7 +193,7 @@ def test_the_number_of_strings(count: int, text: str, binary: bool) -> None:
 
 def test_reshape_changes_what_the_engine_gets() -> None:
     reshaped = ModelTensor("INPUT0", "FP32", (-1, 3, -1), reshape=(-1, 1, 3))
-    check = RequestCheck("simple", Signature((reshaped,), (), 4))
+    check = RequestCheck("simple", ModelSignature((reshaped,), (), 4))
 
     checked = check(InferRequest("simple", None, [wire("INPUT0", np.ones((2, 3, 5), np.float32))]))
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.device import int8_saturates
+from fovea_engines.device import WeightBits, int8_saturates
 
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20
-
-WeightBits = Literal[7, 8]
 
 
 class Encoding(StrEnum):

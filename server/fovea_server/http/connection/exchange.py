@@ -207,12 +207,12 @@ class Exchange:
             self._connection.transport.abort()
 
     def _hold(self, size: int) -> None:
-        self._front.intake.take(size)
+        self._front.budget.take(size)
         self._held += size
 
     def _let_go(self) -> None:
         self._body.take()
-        self._front.intake.give_back(self._held)
+        self._front.budget.give_back(self._held)
         self._held = 0
 
     def _write(self, answer: Answer) -> None:

@@ -59,7 +59,7 @@ class ServerProtocol(HttpToolsProtocol):
         """Give a new connection its time to send a head."""
         super().connection_made(transport)
         self._writing = Writing(
-            transport, self.loop, self._front.intake, self._front.service.settings.body_timeout_s
+            transport, self.loop, self._front.budget, self._front.service.settings.body_timeout_s
         )
         self._begin_head()
         self._watch_head()

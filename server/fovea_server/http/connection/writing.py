@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from fovea_server.intake import Intake
+from fovea_server.byte_budget import ByteBudget
 
 
 class Writing:
     """What a connection has written, and the client has not taken yet.
 
     Args:
-        transport: of the connection.
         loop: the event loop.
-        intake: counts answers.
+        budget: counts answers.
         timeout_s: how long a client may take nothing before the connection is cut off.
     """
 
@@ -21,12 +20,12 @@ class Writing:
         self,
         transport: asyncio.Transport,
         loop: asyncio.AbstractEventLoop,
-        intake: Intake,
+        budget: ByteBudget,
         timeout_s: float,
     ) -> None:
         self._transport = transport
         self._loop = loop
-        self._intake = intake
+        self._budget = budget
         self._timeout_s = timeout_s
         self._held = 0
         self._left = 0
@@ -38,7 +37,7 @@ class Writing:
         Raises:
             QueueFull: too much is held already.
         """
-        self._intake.take(size)
+        self._budget.take(size)
         self._held += size
 
     def watch(self) -> None:
@@ -49,7 +48,7 @@ class Writing:
 
     def on_sent(self) -> None:
         """Nearly all is sent, or nothing will be."""
-        self._intake.give_back(self._held)
+        self._budget.give_back(self._held)
         self._held = 0
         if self._timer is not None:
             self._timer.cancel()

@@ -22,22 +22,22 @@ from fovea_preprocess.errors import (
     NotFound,
     QueueFull,
 )
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.http.v1 import health, models, predict
 from fovea_server.http.v1.answer import error_json
 from fovea_server.http.v1.methods import HeadAndOptions, methods_at
 from fovea_server.http.v1.openapi import document
-from fovea_server.intake import Intake
 from fovea_server.status import http_status
 
 
-def create_app(service: Service, intake: Intake) -> FastAPI:
+def create_app(service: Service, budget: ByteBudget) -> FastAPI:
     """Everything over HTTP that is not Triton's protocol.
 
     Args:
         service: answers.
-        intake: counts bodies.
+        budget: counts bodies.
     """
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
@@ -63,7 +63,7 @@ def create_app(service: Service, intake: Intake) -> FastAPI:
     )
     app.state.service = service
     app.state.fetcher = None
-    app.state.intake = intake
+    app.state.budget = budget
     app.state.drawing = asyncio.Semaphore(2)
     for part in (predict, models, health):
         app.include_router(part.router)

@@ -31,6 +31,7 @@ from fovea_server.http.v1.models import ModelName, Version
 from fovea_server.http.v1.openapi import described_prediction
 from fovea_server.http.v1.parse import Source, Url, parse_body
 from fovea_server.images.job import ImageResult
+from fovea_server.models.model import ServedModel
 from fovea_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ async def predict_version(request: Request, name: ModelName, version: Version) -
 async def _answer(request: Request, name: str, version: int | None) -> Response:
     settings: Settings = request.app.state.service.settings
     plane: DataPlane = request.app.state.service.plane
-    # An unknown model is told before a large body is taken in.
-    plane.registry.get(name, version)
+    # An unknown model is reported before a large body is read.
+    model = plane.get(name, version)
     timeout_s = _timeout_s(request)
     image = accepted_image(request.headers.get("accept", ""))
     try:
         async with asyncio.timeout(timeout_s):
-            with request.app.state.intake.body() as take:
+            with request.app.state.budget.body() as take:
                 body = await read_body(
                     request,
                     take,
@@ -82,7 +83,7 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
                     timeout_s=settings.body_timeout_s,
                 )
                 sources, options = await _parsed(request, body, settings)
-                work = _predicted(request, name, version, sources, options, timeout_s, image)
+                work = _predicted(request, model, version, sources, options, timeout_s, image)
                 return await _unless_gone(request, work)
     except TimeoutError:
         raise DeadlineExceeded(
@@ -95,7 +96,7 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
 
 async def _predicted(
     request: Request,
-    name: str,
+    model: ServedModel,
     version: int | None,
     sources: list[Source],
     options: PredictOptions,
@@ -105,7 +106,7 @@ async def _predicted(
     plane: DataPlane = request.app.state.service.plane
     images = await _fetched(request, sources)
     if image is None:
-        prediction = await plane.predict(name, version, images, options, timeout_s=timeout_s)
+        prediction = await plane.predict(model, version, images, options, timeout_s=timeout_s)
         _raise_if_alone(prediction, request, images)
         return Response(orjson.dumps(prediction_json(prediction)), media_type="application/json")
     if len(images) != 1:
@@ -113,7 +114,7 @@ async def _predicted(
     # Pixels that wait to be drawn on are large: few at a time.
     async with request.app.state.drawing:
         prediction = await plane.predict(
-            name, version, images, options, timeout_s=timeout_s, keep_pixels=True
+            model, version, images, options, timeout_s=timeout_s, keep_pixels=True
         )
         _raise_if_alone(prediction, request, images)
         content = await run_in_threadpool(_annotated, prediction, image)

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 
 from fovea_preprocess.errors import FoveaError
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.http.v2.messages import Answer, Request, error_answer, refusal
 from fovea_server.http.v2.routing import Route, resolve
-from fovea_server.intake import Intake
 
 log = logging.getLogger(__name__)
 
@@ -19,14 +19,13 @@ class Front:
     """Answers requests of the v2 protocol.
 
     Attributes:
-        service: of the protocol.
-        intake: counts bodies.
+        budget: counts bodies.
         traffic: hears of answers.
     """
 
-    def __init__(self, service: Service, intake: Intake) -> None:
+    def __init__(self, service: Service, budget: ByteBudget) -> None:
         self.service = service
-        self.intake = intake
+        self.budget = budget
         self.traffic = service.traffic
 
     def admit(

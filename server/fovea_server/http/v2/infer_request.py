@@ -8,7 +8,7 @@ from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.extensions.json_values import as_bool, as_list, as_string, as_unsigned
-from fovea_server.extensions.regions import Regions, RegionSlice, Room
+from fovea_server.extensions.regions import Regions, RegionSlice, SharedOutput
 from fovea_server.http.v2.json_reader import parse_json, read, read_member
 from fovea_server.http.v2.long_array import LongArray, parse_long
 from fovea_server.http.v2.parameters import set_parameters
@@ -22,17 +22,17 @@ _EMPTY = memoryview(b"")
 
 
 @dataclass(slots=True)
-class Wish:
+class OutputEncoding:
     """How the outputs are to travel.
 
     Attributes:
         binary: of each output by name, whether in binary; those in shared memory are not here.
-        rooms: of each output in shared memory, where.
+        shared: of each output in shared memory, where.
         by_default: whether outputs that are not named travel in binary.
     """
 
     binary: dict[str, bool] = field(default_factory=dict)
-    rooms: dict[str, Room] = field(default_factory=dict)
+    shared: dict[str, SharedOutput] = field(default_factory=dict)
     by_default: bool = False
 
 
@@ -55,7 +55,7 @@ class BodyReader:
         header_size: int,
         regions: Regions,
     ) -> None:
-        self.wish = Wish()
+        self.encoding = OutputEncoding()
         self._request = request
         self._body = memoryview(body)
         self._at = header_size
@@ -64,7 +64,7 @@ class BodyReader:
         self._long: dict[str, LongArray] = {}
 
     def read(self) -> None:
-        """Fill in the request and the wish.
+        """Fill in the request and the encoding.
 
         Raises:
             MalformedJson: it is no JSON, or a field is missing or of another type.
@@ -76,11 +76,11 @@ class BodyReader:
         else:
             parsed = parse_json(self._json)
         document = _members(parsed)
-        request, wish = self._request, self.wish
+        request, encoding = self._request, self.encoding
         if "id" in document:
             request.id = read("id", as_string, document["id"])
         if "parameters" in document:
-            wish.by_default = set_parameters(request, document["parameters"])
+            encoding.by_default = set_parameters(request, document["parameters"])
         inputs = read_member("inputs", as_list, document)
         request.inputs = [self._input(given) for given in inputs]
         if self._at != len(self._body):
@@ -131,7 +131,7 @@ class BodyReader:
         name = given.get("name")
         if type(name) is not str:
             name = read_member("name", as_string, given)
-        if name in self.wish.binary or name in self.wish.rooms:
+        if name in self.encoding.binary or name in self.encoding.shared:
             return
         parameters = _members(given.get("parameters"))
         classes = parameters.get("classification", 0)
@@ -145,9 +145,9 @@ class BodyReader:
                 raise _either("classification")
             if binary:
                 raise _either("binary_data")
-            self.wish.rooms[name] = self._regions.room(*_slice(parameters))
+            self.encoding.shared[name] = self._regions.output(*_slice(parameters))
         else:
-            self.wish.binary[name] = binary
+            self.encoding.binary[name] = binary
         self._request.outputs.append(RequestedOutput(name, classes))
 
 

@@ -7,26 +7,28 @@ from typing import Any
 
 import orjson
 
-from fovea_server.http.v2.infer_request import Wish
+from fovea_server.http.v2.infer_request import OutputEncoding
 from fovea_server.http.v2.messages import BINARY, Answer, Buffer
 from fovea_server.http.v2.tensor_json import MANY, data_json
 from fovea_server.tensors.messages import InferResponse
 from fovea_server.tensors.wire import wire
 
 
-def is_long(response: InferResponse, wish: Wish) -> bool:
+def is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
     """Whether the answer takes longer to write than the event loop should stand still."""
     for tensor in response.outputs:
         if tensor.array.size <= MANY:
             continue
         if tensor.datatype == "BYTES":
             return True
-        if tensor.name not in wish.rooms and not wish.binary.get(tensor.name, wish.by_default):
+        if tensor.name not in encoding.shared and not encoding.binary.get(
+            tensor.name, encoding.by_default
+        ):
             return True
     return False
 
 
-def infer_answer(response: InferResponse, wish: Wish) -> Answer:
+def infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
     """The answer; outputs that are wished for in shared memory are written there.
 
     Raises:
@@ -45,9 +47,9 @@ def infer_answer(response: InferResponse, wish: Wish) -> Answer:
             "shape": tensor.shape,
         }
         outputs.append(output)
-        if tensor.name in wish.rooms:
-            wish.rooms[tensor.name].write(tensor)
-        elif wish.binary.get(tensor.name, wish.by_default):
+        if tensor.name in encoding.shared:
+            encoding.shared[tensor.name].write(tensor)
+        elif encoding.binary.get(tensor.name, encoding.by_default):
             data = wire(tensor)
             output["parameters"] = {"binary_data_size": len(data)}
             if data:

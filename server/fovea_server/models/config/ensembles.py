@@ -14,7 +14,7 @@ from fovea_preprocess.errors import InvalidModel
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
+class _StepTensor:
     """A tensor between steps, as one of the models has it."""
 
     model: str
@@ -52,9 +52,9 @@ def check_ensemble(ensemble: Any, config_of: Callable[[str, int | None], Any]) -
         _join(ensemble.name, tensors, step.output_map, _of(model, model.output))
 
 
-def _of(config: Any, tensors: Sequence[Any]) -> dict[str, _Tensor]:
+def _of(config: Any, tensors: Sequence[Any]) -> dict[str, _StepTensor]:
     return {
-        tensor.name: _Tensor(
+        tensor.name: _StepTensor(
             config.name,
             tensor.data_type,
             tuple(tensor.reshape.shape)
@@ -93,7 +93,10 @@ def _check_outputs(ensemble: str, step: Any, model: Any) -> None:
 
 
 def _join(
-    ensemble: str, tensors: dict[str, _Tensor], names: Mapping[str, str], own: dict[str, _Tensor]
+    ensemble: str,
+    tensors: dict[str, _StepTensor],
+    names: Mapping[str, str],
+    own: dict[str, _StepTensor],
 ) -> None:
     for name, tensor in names.items():
         here, there = tensors.setdefault(tensor, own[name]), own[name]

@@ -51,7 +51,7 @@ async def _generated(service: Service, request: Request) -> bytes:
         asked = await asyncio.to_thread(reader.read, request.body)
     else:
         asked = reader.read(request.body)
-    response = await service.plane.infer(asked)
+    response = await service.plane.infer(model, asked)
     if any(tensor.array.size > MANY for tensor in response.outputs):
         return await asyncio.to_thread(_written, response)
     return _written(response)
@@ -62,7 +62,6 @@ class _Reader:
 
     Args:
         asked: is filled in.
-        inputs: of the model.
     """
 
     def __init__(self, asked: InferRequest, inputs: Sequence[ModelTensor]) -> None:

@@ -19,16 +19,15 @@ async def live(service: Service, request: Request) -> Answer:
 
 async def ready(service: Service, request: Request) -> Answer:
     """Whether the server is ready."""
-    registry = service.plane.registry
-    if registry.ready:
+    if service.plane.ready:
         return json_answer({"ready": True})
-    return _not_ready({"ready": False, "reason": registry.reason})
+    return _not_ready({"ready": False, "reason": service.plane.reason})
 
 
 async def model_ready(service: Service, request: Request) -> Answer:
     """Whether a model is ready; its newest version unless the path names one."""
     try:
-        model = service.plane.registry.get(name_of(request, "model"), version_of(request))
+        model = service.plane.get(name_of(request, "model"), version_of(request))
     except (NotFound, ModelNotReady) as error:
         reason = str(error)
     else:

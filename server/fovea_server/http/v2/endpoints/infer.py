@@ -11,7 +11,7 @@ from fovea_server.dataplane.service import Service
 from fovea_server.extensions.leading_number import leading_number
 from fovea_server.http.v2.compression import compress, decompressed
 from fovea_server.http.v2.endpoints.names import model_of
-from fovea_server.http.v2.infer_request import LONG, BodyReader, Wish
+from fovea_server.http.v2.infer_request import LONG, BodyReader, OutputEncoding
 from fovea_server.http.v2.infer_response import infer_answer, is_long
 from fovea_server.http.v2.messages import TEXT, Answer, Request, error_answer
 from fovea_server.http.v2.raw_input import raw_input
@@ -31,15 +31,15 @@ async def infer(service: Service, request: Request) -> Answer:
         return error_answer(error, TEXT)
     arguments = (service, model, request, body, header_size)
     if header_size > LONG:
-        asked, wish = await asyncio.to_thread(_asked, *arguments)
+        asked, encoding = await asyncio.to_thread(_asked, *arguments)
     else:
-        asked, wish = _asked(*arguments)
-    response = await service.plane.infer(asked)
+        asked, encoding = _asked(*arguments)
+    response = await service.plane.infer(model, asked)
     try:
-        if is_long(response, wish):
-            answer = await asyncio.to_thread(infer_answer, response, wish)
+        if is_long(response, encoding):
+            answer = await asyncio.to_thread(infer_answer, response, encoding)
         else:
-            answer = infer_answer(response, wish)
+            answer = infer_answer(response, encoding)
     except FoveaError as error:
         return error_answer(error, TEXT)
     accepted = request.headers.get(b"accept-encoding")
@@ -54,17 +54,17 @@ def _asked(
     request: Request,
     body: bytes | bytearray,
     header_size: int,
-) -> tuple[InferRequest, Wish]:
+) -> tuple[InferRequest, OutputEncoding]:
     version = request.names["version"]
     asked = InferRequest(model.name, None if version is None else model.version, [])
     if header_size:
         reader = BodyReader(asked, body, header_size, service.regions)
         reader.read()
-        return asked, reader.wish
+        return asked, reader.encoding
     image = raw_image(model, memoryview(body))
     asked.inputs.append(image or raw_input(model, body))
     # Who sends an image so reads the answer, too; Triton answers a tensor in binary.
-    return asked, Wish(by_default=image is None)
+    return asked, OutputEncoding(by_default=image is None)
 
 
 def _header_size(request: Request, body_size: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fovea_server.dataplane.config_json import config_json
-from fovea_server.dataplane.metadata import model_metadata, server_metadata
+from fovea_server.dataplane.metadata import server_metadata
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.statistics_json import statistics_json
 from fovea_server.http.v2.endpoints.names import model_of, name_of, version_of
@@ -17,8 +17,7 @@ async def server(service: Service, request: Request) -> Answer:
 
 async def model(service: Service, request: Request) -> Answer:
     """Versions, inputs and outputs of a model."""
-    found = model_of(service, request)
-    return json_answer(model_metadata(found, service.plane.registry.versions(found.name)))
+    return json_answer(service.plane.metadata(model_of(service, request)))
 
 
 async def config(service: Service, request: Request) -> Answer:
@@ -28,10 +27,10 @@ async def config(service: Service, request: Request) -> Answer:
 
 async def statistics(service: Service, request: Request) -> Answer:
     """Counters of a model."""
-    registry = service.plane.registry
-    return json_answer(statistics_json(registry, name_of(request, "model"), version_of(request)))
+    name, version = name_of(request, "model"), version_of(request)
+    return json_answer(statistics_json(service.plane, name, version))
 
 
 async def all_statistics(service: Service, request: Request) -> Answer:
     """Counters of every model."""
-    return json_answer(statistics_json(service.plane.registry, None, None))
+    return json_answer(statistics_json(service.plane, None, None))

@@ -42,4 +42,4 @@ def model_of(service: Service, request: Request) -> ServedModel:
         NotFound: it is not served.
         InvalidRequest: the version is none.
     """
-    return service.plane.registry.find(name_of(request, "model"), version_of(request))
+    return service.plane.find(name_of(request, "model"), version_of(request))

@@ -18,7 +18,7 @@ from fovea_server.http.v2.messages import Answer, Request, json_answer
 async def index(service: Service, request: Request) -> Answer:
     """Every model of the repository, or every one that is ready."""
     ready = as_bool(find(_body(request), "ready", False))
-    entries = service.plane.registry.index(ready)
+    entries = service.plane.index(ready)
     return json_answer(
         [
             {

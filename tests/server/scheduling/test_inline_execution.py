@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.server.scheduling.golden import Served, rows
 
 from fovea_engines.backends.registry import open_session
-from fovea_server.scheduling.fast_lane import FastLane
+from fovea_server.scheduling.inline_execution import InlineExecution
 from fovea_server.tensors.check import Checked
 
 Serve = Callable[..., Served]
@@ -23,19 +23,19 @@ SMALL = [Checked({"x": np.zeros((1, 16), np.int32)}, 1)]
 LARGE = [Checked({"x": np.zeros((1, 1 << 20), np.int32)}, 1)]
 
 
-def opened(*, steady: bool = True) -> FastLane:
-    lane = FastLane(steady=steady)
+def opened(*, steady: bool = True) -> InlineExecution:
+    lane = InlineExecution(steady=steady)
     in_threads(lane, *[QUICK] * 16)
     return lane
 
 
-def in_threads(lane: FastLane, *calls_ns: int) -> None:
+def in_threads(lane: InlineExecution, *calls_ns: int) -> None:
     for call_ns in calls_ns:
         lane.learn(call_ns)
 
 
 def test_opens_for_a_quick_model_though_threads_had_to_wait_for_the_lock() -> None:
-    lane = FastLane(steady=True)
+    lane = InlineExecution(steady=True)
     assert not lane.takes(SMALL)
 
     in_threads(lane, *[SLOW] * 15)
@@ -46,7 +46,7 @@ def test_opens_for_a_quick_model_though_threads_had_to_wait_for_the_lock() -> No
 
 
 def test_stays_closed_for_a_slow_model() -> None:
-    lane = FastLane(steady=True)
+    lane = InlineExecution(steady=True)
 
     in_threads(lane, *[SLOW] * 1000)
 
@@ -95,7 +95,7 @@ def test_a_step_of_the_processors_clock_is_no_long_computation() -> None:
 
 
 def test_a_model_that_is_quick_only_now_and_then_is_tried_ever_more_rarely() -> None:
-    lane = FastLane(steady=True)
+    lane = InlineExecution(steady=True)
     tries = 0
     for _ in range(20_000):
         if lane.takes(SMALL):

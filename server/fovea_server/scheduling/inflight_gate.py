@@ -1,4 +1,4 @@
-"""Who is inside a scheduler, and when nobody may come in any more."""
+"""Counts the requests in a scheduler, and refuses new ones once it closes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fovea_server.tensors.check import request_prefix
 from fovea_server.tensors.messages import InferRequest
 
 
-class Door:
-    """A context around each request, entered before its first `await`; closed once.
+class InflightGate:
+    """A context around each request, entered before its first `await`.
 
     Attributes:
-        inside: requests that have come in and not gone.
-        locked: closed, and who is inside is not waited for any more.
+        inside: number of requests in flight.
+        locked: closed, and the time for requests in flight is over.
     """
 
     def __init__(self) -> None:
@@ -23,21 +23,21 @@ class Door:
         self._closed = False
         self.locked = False
 
-    def open_for(self, request: InferRequest) -> Door:
-        """The context for a request that comes.
+    def open_for(self, request: InferRequest) -> InflightGate:
+        """Admit a request: use the result in a `with` statement.
 
         Raises:
-            ShuttingDown: it may not come in.
+            ShuttingDown: the gate is closed.
         """
         if self._closed:
             raise _stopped(request)
         return self
 
     def check(self, request: InferRequest) -> None:
-        """Whether one who is inside is waited for still.
+        """Check that the time for requests in flight is not over.
 
         Raises:
-            ShuttingDown: the time for that is over.
+            ShuttingDown: it is.
         """
         if self.locked:
             raise _stopped(request)
@@ -54,7 +54,7 @@ class Door:
         self.inside -= 1
 
     def close(self, timeout_s: float) -> None:
-        """Let nobody in, and wait until all have gone, for so long; not on the event loop."""
+        """Refuse new requests and wait for those in flight; blocks, up to the timeout."""
         self._closed = True
         until = time.monotonic() + timeout_s
         while self.inside and time.monotonic() < until:

@@ -44,7 +44,7 @@ _PARAMETERS = frozenset(
 )
 
 
-def warn_of_no_effect(message: Any) -> None:
+def warn_of_ignored_settings(message: Any) -> None:
     """Log what a model's configuration asks for in vain, in one line; nothing where that is none.
 
     Args:

@@ -1,4 +1,4 @@
-"""Executions so short that a change of threads would cost more than they do."""
+"""Runs very short executions on the event loop, where a thread would cost more than the call."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Iterable
 
 from fovea_server.tensors.check import Checked
 
-# Nanoseconds of a call. What goes to a thread and back costs about half of this, and nothing else
-# is answered meanwhile.
+# Longest call, in nanoseconds. Passing a call to a thread and back costs about half of this; a
+# call on the event loop blocks all other requests meanwhile.
 _QUICK_NS = 200_000
-# Bytes of a batch; larger ones are rarely quick.
+# Largest batch; larger ones are rarely quick.
 _MOST_BYTES = 64 << 10
 # Weight of the newest call on the event loop. Calls that another process interrupted for ten
-# milliseconds, one in a hundred of them, do not close the lane of a quick model; one call of fifty
-# milliseconds does.
+# milliseconds, one in a hundred of them, do not end inline execution of a quick model; one call of
+# fifty milliseconds does.
 _SMOOTHING = 1 / 256
-# Calls in threads that are looked at before the lane opens; doubled whenever it was not open for
-# so many calls as `_LONG`.
+# Calls in threads that are measured before calls run inline; doubled whenever fewer than `_LONG`
+# calls ran inline.
 _FEWEST, _MOST = 16, 1 << 16
 _LONG = 1000
-# Nanoseconds that the processor itself spent on a call, which interruptions do not add to. One such
-# call closes the lane: its time depends on what is in the inputs. Not for good, because some
-# systems count the processor's time in steps, and once in a hundred thousand calls charge a step.
+# CPU time of a call, in nanoseconds, which interruptions do not add to. One such call ends inline
+# execution: its time depends on the inputs' contents. Not for good, because some systems count CPU
+# time in steps, and once in a hundred thousand calls charge a step.
 HEAVY_NS = 10 * _QUICK_NS
 
 
-class FastLane:
-    """Learns whether a model may run on the event loop.
+class InlineExecution:
+    """Learns from measured times if a model may run on the event loop.
 
     In a thread a call may wait for the interpreter's lock, so there the quickest one counts; on the
     event loop the mean does. A model that is quick only now and then is tried ever more rarely.
 
     Args:
-        steady: as `Session.steady`; the lane of a model that is not never opens.
+        steady: as `Session.steady`; a model that is not steady never runs inline.
     """
 
     def __init__(self, *, steady: bool) -> None:
@@ -44,7 +44,7 @@ class FastLane:
         self._mean_ns = 0.0
 
     def takes(self, batch: Iterable[Checked]) -> bool:
-        """Whether these requests, together, may run on the event loop."""
+        """Return True if these requests, as one batch, may run on the event loop."""
         if not self._open:
             return False
         size = 0
@@ -54,12 +54,11 @@ class FastLane:
         return size <= _MOST_BYTES
 
     def learn(self, call_ns: int, *, cpu_ns: int | None = None) -> None:
-        """A call of the engine has ended.
+        """Record the time of a call of the engine.
 
         Args:
-            call_ns: how long it took, nanoseconds.
-            cpu_ns: what the processor spent on it, where it ran on the event loop; None where it
-                ran in a thread.
+            call_ns: wall time, nanoseconds.
+            cpu_ns: CPU time of a call on the event loop; None for a call in a thread.
         """
         self._calls += 1
         if cpu_ns is None:

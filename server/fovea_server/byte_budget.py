@@ -1,4 +1,4 @@
-"""Bytes that are held for clients at once: a bound on memory whatever they do."""
+"""Limits the bytes that are held for all clients at once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fovea_preprocess.errors import QueueFull
 from fovea_preprocess.size import size_text
 
 
-class Intake:
-    """Counts the bodies of all requests, and unsent answers; of the event loop alone.
+class ByteBudget:
+    """Counts the bodies of all requests and unsent answers; on the event loop only.
 
     Args:
         limit: in bytes.
@@ -21,12 +21,12 @@ class Intake:
         self._held = 0
 
     def take(self, size: int) -> None:
-        """Hold so many more.
+        """Count `size` more bytes as held.
 
         Raises:
-            QueueFull: that would be over the limit, and something else is held.
+            QueueFull: that would exceed the limit, and other bytes are held already.
         """
-        # What is alone may be larger, for it could never come in otherwise.
+        # A single body may exceed the limit: it could never be accepted otherwise.
         if self._held and self._held + size > self._limit:
             raise QueueFull(
                 f"{size_text(self._held)} of requests and answers are held already, of at most "
@@ -36,12 +36,12 @@ class Intake:
         self._held += size
 
     def give_back(self, size: int) -> None:
-        """So many are no longer held."""
+        """Count `size` bytes as no longer held."""
         self._held -= size
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Count one body while the block lasts: call what is yielded for each piece."""
+        """Count one body during a block: call the yielded function for each piece."""
         mine = 0
 
         def take(size: int) -> None:

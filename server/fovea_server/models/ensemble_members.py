@@ -15,7 +15,7 @@ class Part(Protocol):
         """Class names of an output, by index; None where it has none."""
 
 
-class Parts:
+class EnsembleMembers:
     """The models of the steps, as they are when an ensemble is loaded.
 
     Args:

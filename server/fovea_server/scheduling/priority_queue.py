@@ -1,4 +1,4 @@
-"""Who waits for the engine, and in what order.
+"""The queue of requests that wait for the engine.
 
 Source: `ModelQueuePolicy` and `priority_levels` of model_config.proto; `PriorityQueue` of Triton's
 core.
@@ -17,13 +17,13 @@ from fovea_server.scheduling.job import Job
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """How a queue treats who waits in it.
+    """The limits of a queue.
 
     Attributes:
-        max_size: most that wait; 0 for any number.
-        timeout_us: microseconds that each may wait; 0 for ever.
-        rejects: at the end of that time: refuse it, or else let it wait behind all others.
-        overridable: a request may ask for less time.
+        max_size: most requests in the queue; 0 for no limit.
+        timeout_us: microseconds that a request may wait; 0 for no limit.
+        rejects: a request is refused after that time; otherwise it moves behind all others.
+        overridable: a request may set a shorter time.
     """
 
     max_size: int = 0
@@ -33,7 +33,7 @@ class QueuePolicy:
 
     @classmethod
     def of(cls, message: Any) -> Self:
-        """From a `ModelQueuePolicy` message."""
+        """Read a `ModelQueuePolicy` message."""
         return cls(
             message.max_queue_size,
             message.default_timeout_microseconds,
@@ -42,7 +42,7 @@ class QueuePolicy:
         )
 
     def timeout_of(self, asked_us: int) -> int:
-        """Microseconds that a request may wait that asks for so many (0 for nothing asked)."""
+        """Compute the microseconds that a request may wait; `asked_us` is 0 if it sets none."""
         if self.overridable and 0 < asked_us < self.timeout_us:
             return asked_us
         return self.timeout_us
@@ -58,13 +58,13 @@ class _Level:
         return len(self.jobs) + len(self.delayed)
 
 
-class WaitingRoom:
-    """One queue a priority level; the highest priority first, and in it who came first.
+class PriorityQueue:
+    """Orders requests by priority level, and within a level by arrival.
 
     Args:
-        policy_of: a priority level's policy.
-        levels: how many priorities there are, 1 the highest; 0 where they do not count.
-        default_level: of requests that ask for none, or for one that there is not.
+        policy_of: gives the policy of a priority level.
+        levels: number of priorities, 1 the highest; 0 where there are none.
+        default_level: for requests without a valid priority.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class WaitingRoom:
             yield from level.delayed
 
     def add(self, job: Job) -> QueuePolicy | None:
-        """Let it wait.
+        """Add a request to the queue.
 
         Returns:
-            The policy for its wait; None if there is no room.
+            The policy for its wait; None if the queue is full.
         """
         level = self._level_of(job)
         policy = level.policy
@@ -102,7 +102,7 @@ class WaitingRoom:
         return policy
 
     def take(self, count: int) -> list[Job]:
-        """The first so many; they wait no longer."""
+        """Remove and return up to `count` requests from the front."""
         taken: list[Job] = []
         for level in self._levels.values():
             for jobs in (level.jobs, level.delayed):
@@ -112,7 +112,7 @@ class WaitingRoom:
         return taken
 
     def discard(self, job: Job) -> bool:
-        """Let it wait no longer; whether it did."""
+        """Remove a request; return False if it was not in the queue."""
         level = self._level_of(job)
         for jobs in (level.jobs, level.delayed):
             if job in jobs:
@@ -122,7 +122,7 @@ class WaitingRoom:
         return False
 
     def delay(self, job: Job) -> None:
-        """Let it wait behind all others of its priority."""
+        """Move a request behind all others of its priority."""
         level = self._level_of(job)
         level.jobs.remove(job)
         level.delayed.append(job)
