@@ -131,3 +131,49 @@ def test_each_route_asks_for_the_header_of_its_part(demo_repository, serve):
             open_to_all = httpx.get(server.url + path).status_code
             assert open_to_all == (200 if part == "health" else 403), path
             assert httpx.get(server.url + path, headers={"key": part}).status_code == 200
+
+
+def test_the_list_asks_for_the_header_of_the_repository_index_too(demo_repository, serve):
+    server = serve(
+        demo_repository, "--http-restricted-api=metadata:key=m",
+        "--http-restricted-api=model-repository:admin=r",
+    )  # fmt: skip
+    meta, both = {"key": "m"}, {"key": "m", "admin": "r"}
+    for headers, status in (({}, 403), (meta, 403), ({"admin": "r"}, 403), (both, 200)):
+        assert httpx.get(server.url + "/v1/models", headers=headers).status_code == status, headers
+    assert httpx.get(server.url + "/v1/models/digits", headers=meta).status_code == 200
+
+
+def test_no_answer_has_a_path_of_the_machine(mixed, serve, tmp_path):
+    """Neither of cards of older builds, nor of what exporters write, nor of failed models."""
+    repository = tmp_path / "private" / "repository"
+    shutil.copytree(mixed, repository)
+    path = repository / "digits" / "1" / "card.json"
+    card = json.loads(path.read_bytes())
+    card["agreement"]["images_from"] = "/srv/private/photos"
+    card["tensorrt"] = card["agreement"]
+    card["metadata"]["description"] = "digits trained on /home/private/data/digits.yaml"
+    plugin = {"path": "/opt/private/libplugins.so", "sha256": "0"}
+    card["builder"] = {
+        "profiles": [{"min": 1, "opt": 1, "max": 1}], "workspace": None, "level": 3,
+        "capabilities": [], "plugins": [plugin],
+    }  # fmt: skip
+    path.write_text(json.dumps(card))
+    server = serve(repository, wait=False)
+    with Client(server.url) as client:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not _started(client, server.url):
+            time.sleep(0.05)
+        shown = client.model("digits").card
+    assert shown["agreement"]["images_from"] == shown["tensorrt"]["images_from"] == "photos"
+    assert shown["builder"]["plugins"] == [{**plugin, "path": "libplugins.so"}]
+    assert shown["metadata"]["description"] == "digits trained on digits.yaml"
+    paths = ("v1/models", "v1/health/ready", "v2/models/digits/config", "v1/models/digits")
+    answers = [httpx.get(f"{server.url}/{path}") for path in paths]
+    answers += [httpx.get(f"{server.url}/v1/models/{name}") for name in ("broken", "damaged")]
+    answers += [httpx.post(f"{server.url}/v1/models/{name}/predict") for name in ("broken",)]
+    answers.append(httpx.post(f"{server.url}/v2/repository/index"))
+    for answer in answers:
+        assert "private" not in answer.text, answer.url
+    assert "broken/config.pbtxt" in answers[-1].text
+    assert "damaged/1/model.onnx" in answers[-1].text

@@ -2,8 +2,9 @@
 
 import random
 
+import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 
 def scale_weight(model: onnx.ModelProto, conv: int, factor: float = 1.5) -> str:
@@ -34,6 +35,23 @@ def plant_outlier(model: onnx.ModelProto, conv: int, factor: float = 1000.0) -> 
             values[:, 0] *= change
         weight.CopyFrom(numpy_helper.from_array(values, weight.name))
     return convs[conv + 1].name
+
+
+def swap_columns(model: onnx.ModelProto, one: int, other: int) -> None:
+    """Let two columns of the first output, such as the scores of two classes, change places."""
+    [output, *_] = model.graph.output
+    shape = [size.dim_value for size in output.type.tensor_type.shape.dim]
+    axis = shape.index(min(shape[1:]))
+    order = np.arange(shape[axis])
+    order[[one, other]] = other, one
+    for node in model.graph.node:
+        for i, name in enumerate(node.output):
+            if name == output.name:
+                node.output[i] = "before"
+    model.graph.initializer.append(numpy_helper.from_array(order, "order"))
+    model.graph.node.append(
+        helper.make_node("Gather", ["before", "order"], [output.name], axis=axis)
+    )
 
 
 def swap_activation(model: onnx.ModelProto, number: int, op: str, other: str) -> str:

@@ -173,7 +173,7 @@ def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float)
 
 
 def _folder(images: Path | None) -> str:
-    return SHIPPED if images is None else str(images)
+    return SHIPPED if images is None else images.resolve().name
 
 
 def _spec(card: EngineCard) -> PreprocessSpec:

@@ -17,8 +17,6 @@ MAX_SAMPLES = 16
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
 _PHOTOGRAPHS = Path(__file__).parent / "photographs"
 
-"""Stands for a folder in cards and reports, where a build was given none."""
-
 
 def image_files(folder: Path, most: int) -> list[Path]:
     """Image files of a folder, at most `most`, spread evenly over their sorted names.

@@ -31,7 +31,7 @@ class Agreement:
 
     Attributes:
         images: sample images compared.
-        images_from: their folder, or `SHIPPED`; None in cards of older builds.
+        images_from: name of their folder, or `SHIPPED`; None in cards of older builds.
         detections: detections of the source model that were compared, in FP32 those before
             suppression; 0 without a known head.
         missed: how many of the source's the engine does not find, after suppression.

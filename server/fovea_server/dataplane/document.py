@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fovea_engines.repository.public import public_card
 from fovea_preprocess.errors import ModelNotReady, NotFound
 from fovea_server.dataplane.metadata import model_metadata
 from fovea_server.dataplane.model_schemas import Model, ModelList, ModelSummary, ModelVersion
@@ -39,7 +40,7 @@ def model_document(registry: Registry, name: str, version: int | None) -> Model:
     tensors = model_metadata(model, ())
     card, missing = None, None
     if engine is not None and engine.card.created is not None:
-        card = engine.card
+        card = public_card(engine.card)
     elif engine is not None:
         missing = _NOT_BUILT
     else:

@@ -60,10 +60,7 @@ class Loader:
         Raises:
             NotFound, InvalidModel: they have none of that name, or one that cannot be used.
         """
-        try:
-            return Source.read(self._repositories.folder(name), name, self._settings)
-        except OSError as error:
-            raise InvalidModel(f"{error.filename} cannot be read: {error.strerror}") from error
+        return Source.read(self._repositories.folder(name), name, self._settings)
 
     def load(
         self, name: str, source: Source, *, wanted: bool = True, above: tuple[str, ...] = ()

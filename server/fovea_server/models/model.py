@@ -278,6 +278,8 @@ class ServedModel:
     def fail(self, reason: str) -> None:
         """It will not be ready, and says why."""
         self._free(0)
+        # Clients are told this, who need not know where the repository lies.
+        reason = reason.replace(f"{self._folder.parents[1]}/", "")
         self._state, self.reason = State.UNAVAILABLE, reason
         log.error("model %s version %d failed to load: %s", self.name, self.version, reason)
 

@@ -105,7 +105,7 @@ class Registry:
     def _seen(self) -> None:
         self._scanned = True
         if self.reason and not self._slots:
-            log.warning("%s", self.reason)
+            log.warning("%s: %s", self._repositories, self.reason)
 
     def __contains__(self, name: object) -> bool:
         return name in self._slots
@@ -191,7 +191,7 @@ class Registry:
             return "" if self.started else "models are being loaded"
         if not self._slots and self._mode is ModelControlMode.NONE:
             return (
-                f"there is no model in {self._repositories} (NAME/VERSION/model.*): "
+                "there is no model in the repository (NAME/VERSION/model.*): "
                 "make one with `fovea build`, then start again"
             )
         return "; ".join(self.unserved)

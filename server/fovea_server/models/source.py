@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import InvalidRequest, NotFound
+from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidRequest, NotFound
 from fovea_server.models.config.config import ModelConfig
 from fovea_server.settings import Settings
 
@@ -37,7 +37,7 @@ class Source:
 
     @classmethod
     def read(cls, folder: Path, name: str, settings: Settings, config: str | None = None) -> Self:
-        """Look at a model's folder.
+        """Look at a model's folder. Errors name files as they lie in the repository.
 
         Args:
             folder: of the model.
@@ -47,8 +47,20 @@ class Source:
 
         Raises:
             NotFound: the folder is not there.
-            InvalidModel: its configuration cannot be used.
+            InvalidModel: its configuration cannot be used, or the folder not be read.
         """
+        try:
+            return cls._read(folder, name, settings, config)
+        except OSError as error:
+            failed: type[FoveaError] = InvalidModel
+            said = f"{error.filename} cannot be read: {error.strerror}"
+        except (NotFound, InvalidModel) as error:
+            failed, said = type(error), str(error)
+        # Clients are told, who need not know where the repository lies.
+        raise failed(said.replace(f"{folder.parent}/", ""))
+
+    @classmethod
+    def _read(cls, folder: Path, name: str, settings: Settings, config: str | None) -> Self:
         if not folder.is_dir():
             raise NotFound(f"there is no folder {folder}: put the model there")
         return cls(

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.engines.sabotage import scale_weight
+from tests.engines.sabotage import scale_weight, swap_columns
 from tests.engines.tiny import constant, save, tiny_detector
 
 from fovea_engines.build.build import build
@@ -137,6 +137,21 @@ def test_a_real_engine_with_one_wrong_layer_disagrees(shared, tmp_path, name, pl
     onnx.save(model, tmp_path / "wrong" / "1" / "model.onnx")
     with (
         Engine.open(tmp_path / "wrong" / "1") as engine,
-        pytest.raises(Disagreement, match=r"on \w+\.jpg the (source model|engine) finds class"),
+        pytest.raises(Disagreement, match=r"on \w+\.jpg the (.* finds class|best .* column)"),
+    ):
+        check_agreement(engine, source)
+
+
+@pytest.mark.parametrize(("name", "first"), [("yolov5n", 5), ("yolov8n", 4), ("yolox_nano", 5)])
+def test_classes_that_no_image_shows_are_not_swapped_unseen(shared, tmp_path, name, first):
+    source = shared / "models" / f"{name}.onnx"
+    bus, train = first + 5, first + 6
+    model = onnx.load(source)
+    swap_columns(model, bus, train)
+    (tmp_path / "wrong" / "1").mkdir(parents=True)
+    onnx.save(model, tmp_path / "wrong" / "1" / "model.onnx")
+    with (
+        Engine.open(tmp_path / "wrong" / "1") as engine,
+        pytest.raises(Disagreement, match=rf"agree, but column ({bus}|{train}) of the raw output"),
     ):
         check_agreement(engine, source)

@@ -54,6 +54,13 @@ class Head(Protocol):
         """
         ...
 
+    def columns(self, outputs: Mapping[str, Array]) -> Array | None:
+        """The numbers of the first image, [columns, cells]: sides of boxes and classes by cell.
+
+        None where the rows are ranked, and not of cells: two of equal score may change places.
+        """
+        ...
+
 
 def corners(centred: NDArray[np.float32]) -> NDArray[np.float32]:
     """Boxes [n, 4] of cx cy w h as x1 y1 x2 y2."""

@@ -57,3 +57,7 @@ class YoloV10:
         few = few[(few[:, 5] >= 0) & (few[:, 5] < MOST_CLASSES)]
         class_ids = few[:, 5].round().astype(np.int32)
         return detections(few[:, :4], few[:, 4], class_ids, options, suppress=False)
+
+    def columns(self, outputs: Mapping[str, Array]) -> None:
+        """See `Head.columns`."""
+        return None

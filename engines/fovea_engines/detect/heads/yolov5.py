@@ -48,3 +48,7 @@ class YoloV5:
         few = rows[found].astype(np.float32, copy=False)
         scores = few[:, 4] * few[:, 5:].max(axis=1)
         return detections(corners(few[:, :4]), scores, few[:, 5:].argmax(axis=1), options)
+
+    def columns(self, outputs: Mapping[str, Array]) -> Array:
+        """See `Head.columns`."""
+        return outputs[self.output][0].T

@@ -55,6 +55,10 @@ class YoloV8:
         classes = few[4:]
         return detections(corners(few[:4].T), classes.max(axis=0), classes.argmax(axis=0), options)
 
+    def columns(self, outputs: Mapping[str, Array]) -> Array:
+        """See `Head.columns`."""
+        return outputs[self.output][0]
+
 
 def _best(classes: Array) -> NDArray[np.floating]:
     """The best class of each cell: float [cells] of [classes, cells]. The one pass over all."""

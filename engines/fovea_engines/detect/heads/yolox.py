@@ -68,6 +68,10 @@ class YoloX:
         boxes = corners(np.concatenate([centre, np.exp(few[:, 2:4]) * stride], axis=1))
         return detections(boxes, scores, few[:, 5:].argmax(axis=1), options)
 
+    def columns(self, outputs: Mapping[str, Array]) -> Array:
+        """See `Head.columns`."""
+        return outputs[self.output][0].T
+
     def grid(
         self, found: NDArray[np.integer], boxes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

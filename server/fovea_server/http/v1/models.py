@@ -15,9 +15,11 @@ Version = Annotated[int, Path(ge=1, description="version of the model", examples
 
 router = APIRouter(tags=["models"], prefix="/v1/models")
 _METADATA = [restricted("metadata")]
+# State of every model, and why one is not ready: that is the repository index.
+_INDEX = [*_METADATA, restricted("model-repository")]
 
 
-@router.get("", dependencies=_METADATA, **described("list_models", ModelList, 403))
+@router.get("", dependencies=_INDEX, **described("list_models", ModelList, 403))
 async def list_models(request: Request) -> ModelList:
     """List the models that are served, and those that could not be loaded and why."""
     return service_of(request).plane.models()

@@ -11,6 +11,7 @@ from typing import Any
 
 from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.engine import Engine
+from fovea_engines.repository.public import public_metadata
 from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel
@@ -52,7 +53,8 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> An
             _fill_in_tensors(message, engine)
         if engine.card.metadata and "metadata" not in message.parameters:
             # Ultralytics' client reads names, stride and task from here, as a Python literal.
-            message.parameters["metadata"].string_value = repr(engine.card.metadata)
+            metadata = repr(public_metadata(engine.card.metadata))
+            message.parameters["metadata"].string_value = metadata
         # Of an engine without a card it is not known.
         if engine.card.created is not None and "precision" not in message.parameters:
             message.parameters["precision"].string_value = engine.card.precision

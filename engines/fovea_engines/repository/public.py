@@ -1,0 +1,41 @@
+"""Cards without paths of the machine, for those who may ask a server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.figures import Agreement
+
+# Folders of an absolute path in a text. The slashes of https://host/page do not begin one.
+_FOLDERS = re.compile(r"""(?<![\w:/.~])(?:~?/|[A-Za-z]:\\)(?=\S)(?:[^\s/\\'",;:]+[/\\])*""")
+
+
+def public_card(card: EngineCard) -> EngineCard:
+    """The card with names of files and folders in place of their paths."""
+    builder = card.builder
+    if builder is not None:
+        plugins = tuple(replace(one, path=Path(one.path.name)) for one in builder.plugins)
+        builder = replace(builder, plugins=plugins)
+    return replace(
+        card,
+        agreement=_agreement(card.agreement),
+        tensorrt=_agreement(card.tensorrt),
+        builder=builder,
+        metadata=public_metadata(card.metadata),
+    )
+
+
+def public_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Metadata of a model; exporters write there what it was trained on, with its path."""
+    return {key: _FOLDERS.sub("", value) for key, value in metadata.items()}
+
+
+def _agreement(found: Agreement | None) -> Agreement | None:
+    """Older cards have the path of the images."""
+    if found is None or found.images_from is None:
+        return found
+    return replace(found, images_from=Path(found.images_from).name)
