@@ -47,7 +47,8 @@ class Admission:
             if self._inside + count > self.limit:
                 raise QueueFull(
                     f"{counted(self._inside, 'image')} accepted and not yet answered, and the "
-                    f"limit is {self.limit} (--max-queue); send again after the time in Retry-After",
+                    f"limit is {self.limit} (--max-queue); send again after the time in "
+                    "Retry-After",
                     retry_after_s=self._inside * self._interval_s,
                 )
             if self._inside == 0:
