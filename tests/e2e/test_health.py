@@ -108,7 +108,7 @@ def test_settings_that_cannot_be_asked():
     for flags, told in (
         (("--allow-http=false", "--allow-grpc=false"), "nothing to ask"),
         (("--port=0",), "give --http-port"),
-        (("--port=none",), "--http-port: "),
+        (("--port=none",), "--http-port is 'none'; it must be a valid integer"),
     ):
         done = health(*flags)
         assert told in done.stderr
@@ -171,6 +171,7 @@ def test_https_and_the_secret(serve_with, demo_repository, tmp_path):
     unencrypted = health(tls[0], secret)
     assert unencrypted.returncode == 1
     assert "it does not answer" in unencrypted.stderr
+    assert "if it speaks TLS, give --http-server-cert and" in unencrypted.stderr
 
 
 def test_without_http_it_asks_grpc(serve_with, demo_repository, tmp_path):

@@ -44,6 +44,10 @@ def fovea(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise InvalidOption("give one of these commands")
+    if context.invoked_subcommand != "serve":  # which has a log for it
+        from fovea_server.commands.variables import warn_of_unknown_variables
+
+        warn_of_unknown_variables()
 
 
 def main() -> None:

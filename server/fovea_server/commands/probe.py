@@ -108,6 +108,11 @@ def _unverified() -> ssl.SSLContext:
 
 def reason_of(error: Exception) -> str:
     """The reason of a failed connection, in its own words."""
+    if isinstance(error, http.client.BadStatusLine):
+        return (
+            f"{error}; if it speaks TLS, give --http-server-cert and --http-server-key, as to "
+            "`fovea serve`"
+        )
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

@@ -14,6 +14,7 @@ from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.half import to_half
+from fovea_engines.build.prepare import prepare
 from fovea_engines.build.report import FAILED_FOLDER
 from fovea_engines.build.search import BUDGET
 from fovea_engines.engine import Engine
@@ -175,6 +176,13 @@ def test_a_refused_build_leaves_what_was_served_and_a_report(plan, tmp_path):
     # What the refusal advises helps.
     assert build(replace(worse, keep_float=("auto",))).calibration.kept_float == tuple(bad)
     assert ModelRepository(plan.repository).versions("net") == (1, 2)
+
+
+def test_missing_images_are_told_before_the_work(plan):
+    recorder = Progress()
+    with pytest.raises(InvalidOption, match="INT8 needs --calibration DIR"):
+        prepare(replace(plan, calibration=None), recorder)
+    assert list(recorder.seconds) == ["load"]
 
 
 def test_a_classifier_must_keep_its_first_class(plan):

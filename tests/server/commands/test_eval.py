@@ -69,7 +69,16 @@ def test_a_table_of_totals_sizes_and_classes(fovea):
     assert "digits version 1, onnxruntime fp32: 2 images" in out
     for word in ("mAP50-95", "mAP50 ", "large objects", "class"):
         assert word in out
+    assert "weakest" not in out
     assert "accuracy" in err
+
+
+def test_a_table_that_leaves_classes_out_says_so_at_its_head(fovea, monkeypatch):
+    monkeypatch.setattr("fovea_server.commands.eval._CLASSES_SHOWN", 3)
+    code, out, err = fovea("digits", "--data", "scenes.json", "--images", "images")
+    assert code == 0, err
+    assert "weakest classes" in out
+    assert "better classes: --json has them all" in out
 
 
 def test_both_forms_of_labels_give_the_same_document(fovea):

@@ -1,6 +1,9 @@
 """Variables that are meant for the server and name no setting are reported at its start."""
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +37,22 @@ def test_a_misspelled_one_is_reported_with_what_was_meant(warnings, variable, me
     (told,) = warnings(**{variable: "secret"})
     assert told.startswith(f"{variable} is set but names no setting: did you mean {meant}? ")
     assert "secret" not in told
+
+
+@pytest.mark.parametrize(
+    "command", ["health --live --port 9", "inspect --json --repository absent"]
+)
+def test_every_command_reports_it_on_stderr(command, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "fovea_server.commands.cli", *command.split()],
+        env={**os.environ, "FOVEA_MODEL_REPOSITRY": "x"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    told = "FOVEA_MODEL_REPOSITRY is set but names no setting: did you mean FOVEA_MODEL_REPOSITORY?"
+    assert done.stderr.startswith(told), done.stderr
+    assert "FOVEA" not in done.stdout
 
 
 def test_one_that_resembles_nothing_is_reported_too(warnings):
