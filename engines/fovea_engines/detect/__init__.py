@@ -1,1 +1,1 @@
-"""Arrays to detections: heads, options, class names, NMS, drawing."""
+"""Turns arrays into detections: heads, options, class names, NMS, drawing."""

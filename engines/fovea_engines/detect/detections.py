@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detections:
-    """What was found in one image, best first.
+    """Detections of one image, best first.
 
     Attributes:
-        boxes: float32 [n, 4], corners x1 y1 x2 y2 in pixels. A head gives them in pixels of the
-            model's input; everything after `LetterboxMap` has them in pixels of the upright
-            original.
+        boxes: float32 [n, 4], corners x1 y1 x2 y2 in pixels: of the model's input as a head returns
+            them, of the upright original after `LetterboxMap`.
         scores: float32 [n], 0 to 1, descending.
         class_ids: int32 [n].
     """

@@ -1,4 +1,4 @@
-"""Detections drawn into an image, and the image as a file."""
+"""Draws detections into an image, and encodes it as a file."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ JPEG_QUALITY = 92
 def draw(
     pixels: NDArray[np.uint8], detections: Detections, labels: Sequence[str] | None
 ) -> NDArray[np.uint8]:
-    """A copy of an image with boxes, class names and scores.
+    """Return a copy of an image with boxes, class names and scores.
 
     Args:
-        pixels: uint8 RGB [h, w, 3]; not written to.
-        detections: boxes in pixels of this image; what lies outside is cut off.
+        pixels: uint8 RGB [h, w, 3]; not changed.
+        detections: boxes in pixels of this image; clipped to it.
         labels: class names by class id; ids beyond them, or None, are shown as numbers.
 
     Returns:
-        uint8 RGB [h, w, 3]. A class has one colour in all images; lines and letters grow with
-        the image.
+        uint8 RGB [h, w, 3]. A class has one colour in all images; lines and letters scale with the
+        image.
     """
     canvas = np.ascontiguousarray(pixels).copy()
     height, width = canvas.shape[:2]
     corners = np.clip(detections.boxes.round(), 0, [width - 1, height - 1] * 2).astype(np.int64)
     line = max(1, round((height + width) * 0.0016))
     class_ids = detections.class_ids.tolist()
-    # The best last, so that nothing covers it; tags over all boxes, so that no line strikes one.
+    # The best box is drawn last, so that nothing covers it; tags are drawn over all boxes.
     for (x1, y1, x2, y2), class_id in zip(corners[::-1].tolist(), class_ids[::-1], strict=True):
         cv2.rectangle(canvas, (x1, y1), (x2, y2), colour(class_id), line, cv2.LINE_AA)
     names = [labels[i] if labels and i < len(labels) else str(i) for i in class_ids]
@@ -57,7 +57,7 @@ def draw(
 
 
 def encode(pixels: NDArray[np.uint8], media_type: MediaType) -> bytes:
-    """An image, uint8 RGB [h, w, 3], as a JPEG (quality 92) or PNG file."""
+    """Encode an image, uint8 RGB [h, w, 3], as a JPEG (quality 92) or PNG file."""
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     if media_type == "image/png":
         _, data = cv2.imencode(".png", bgr)
@@ -67,7 +67,7 @@ def encode(pixels: NDArray[np.uint8], media_type: MediaType) -> bytes:
 
 
 def colour(class_id: int) -> Colour:
-    """RGB of a class. Golden-ratio steps around the hues keep neighbouring ids far apart."""
+    """Return the RGB colour of a class. Golden-ratio steps of hue keep neighbouring ids apart."""
     hue = (0.58 + class_id * 0.618033988749895) % 1.0
     # Every third class is darker: 80 classes share the circle.
     red, green, blue = colorsys.hsv_to_rgb(hue, 0.85, (1.0, 0.85, 0.7)[class_id % 3])
@@ -75,7 +75,7 @@ def colour(class_id: int) -> Colour:
 
 
 def ink(background: Colour) -> Colour:
-    """Black or white, whichever is read more easily on a colour (WCAG 2 contrast ratio)."""
+    """Return black or white, whichever contrasts more with a colour (WCAG 2 contrast ratio)."""
     linear = [
         v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
         for v in (channel / 255 for channel in background)

@@ -37,15 +37,15 @@ def detections(
             than `FARTHEST` or without area are dropped.
         scores: float [n]; those that are not finite are dropped, those over 1 become 1.
         class_ids: int [n].
-        options: what the request asked for.
+        options: options of the request.
         suppress: False for a head that has no duplicates to suppress.
 
     Returns:
-        At most `options.max_det` detections in arrays of their own, by score descending, and
-        equal scores in the order given.
+        At most `options.max_det` detections in new arrays, by score descending; equal scores keep
+        their order.
     """
     x1, y1, x2, y2 = boxes.T
-    # Each comparison is False for NaN, and together they leave no infinity.
+    # Each comparison is False for NaN, and together they exclude infinity.
     sound = (x1 < x2) & (y1 < y2) & (scores >= options.conf) & (scores < np.inf)
     sound &= (x1 > -FARTHEST) & (y1 > -FARTHEST) & (x2 < FARTHEST) & (y2 < FARTHEST)
     if options.classes is not None:
@@ -72,17 +72,17 @@ def greedy(
     iou: float,
     limit: int,
 ) -> NDArray[np.intp]:
-    """Indices of the boxes that survive greedy suppression.
+    """Return the indices of the boxes that survive greedy suppression.
 
-    A box is dropped when its IoU with a surviving better one exceeds `iou`. Blocks of boxes are
-    compared with all survivors so far, then settled among themselves: n x survivors comparisons
-    without a Python step a box, ending as soon as `limit` have survived.
+    A box is dropped when its IoU with a surviving better one exceeds `iou`. Each block of boxes is
+    compared with all survivors so far, then with itself: n x survivors comparisons without a Python
+    step per box. It ends as soon as `limit` boxes have survived.
 
     Args:
         boxes: float32 [n, 4], corners, best first.
         groups: int [n]: boxes of different groups never suppress each other; None is one group.
         iou: 0 to 1.
-        limit: most survivors.
+        limit: largest number of survivors.
 
     Returns:
         intp [k], ascending.
@@ -104,10 +104,10 @@ def greedy(
 
 
 def _survivors(over: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Solve "alive unless an alive better one is over me" for a strictly upper triangular [n, n].
+    """Return the survivors for a strictly upper triangular [n, n] of suppressing overlaps.
 
-    Each round settles at least one more box for good, so the fixed point is reached and is the
-    greedy answer; real images take 2 to 6 rounds.
+    A box survives unless a surviving better one overlaps it. Each round settles at least one more
+    box, so the fixed point is the greedy answer; real images take 2 to 6 rounds.
     """
     alive: NDArray[np.bool_] = np.ones(len(over), dtype=np.bool_)
     while True:
@@ -118,10 +118,10 @@ def _survivors(over: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _over(better: NDArray[np.float32], worse: NDArray[np.float32], iou: float) -> NDArray[np.bool_]:
-    """Whether boxes of one group overlap by more than `iou`: bool [better, worse].
+    """Return bool [better, worse]: boxes of one group that overlap by more than `iou`.
 
     Both are float32 [5, n] of x1 y1 x2 y2 group. Comparisons are several times cheaper than
-    arithmetic, and most pairs do not meet at all, so only those that do are worked out.
+    arithmetic, and most pairs do not overlap, so the IoU is computed only for those that do.
     """
     left, top, right, bottom, group = better[:, :, None]
     over = np.empty((better.shape[1], worse.shape[1]), dtype=np.bool_)

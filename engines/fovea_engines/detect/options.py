@@ -1,4 +1,4 @@
-"""What one request may ask of a detector."""
+"""Defines the options of one detection request."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class PredictOptions:
     Attributes:
         conf: least score of a detection, 0 to 1.
         iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
-        classes: ids or names of the classes to keep, at most 1000; None keeps all. A head takes
-            ids only: see `resolve_classes`.
-        max_det: most detections an image, 1 to 3000.
+        classes: ids or names of the classes to keep, at most 1000; None keeps all. A head takes ids
+            only: see `resolve_classes`.
+        max_det: most detections per image, 1 to 3000.
         agnostic: suppress across classes as well.
 
     Raises:
@@ -33,7 +33,7 @@ class PredictOptions:
     agnostic: bool = False
 
     def __post_init__(self) -> None:
-        # NaN fails both comparisons of a chained test, so it is refused as well.
+        # Chained comparisons also refuse NaN.
         if not 0.0 <= self.conf <= 1.0:
             raise InvalidOption(f"conf is {self.conf}; it must be from 0 to 1")
         if not 0.0 <= self.iou <= 1.0:

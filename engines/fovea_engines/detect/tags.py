@@ -1,4 +1,4 @@
-"""Where the tags of boxes go in an image, so that they cover neither each other nor faces."""
+"""Places the tags of boxes in an image so that they cover neither each other nor faces."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 
-# Smaller letters cannot be read.
+# Smaller letters are illegible.
 _SMALLEST_SCALE = 0.3
-# A head as large as this many tags is not hidden by one: a bus may have a person's on its roof.
+# A tag does not hide a head that is this many times as large: a bus may carry a person's tag.
 _LARGE_HEAD = 32
 
 Box = tuple[int, int, int, int]
@@ -24,15 +24,15 @@ Box = tuple[int, int, int, int]
 
 
 class Lettering(NamedTuple):
-    """One line of text in one size, and the tag around it.
+    """One line of text in one size, and its tag.
 
     Attributes:
-        text: what it says.
-        scale: of OpenCV's font.
+        text: the text.
+        scale: scale of OpenCV's font.
         weight: thickness of the strokes, pixels.
         width: of the tag, pixels.
         height: of the tag, pixels.
-        origin: left end of the base line, seen from the tag's top left corner.
+        origin: left end of the base line, relative to the tag's top left corner.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Lettering(NamedTuple):
     origin: tuple[int, int]
 
 
-# Measuring a text takes about as long as drawing it, and few texts are met again and again.
+# Measuring a text takes about as long as drawing it, and few texts occur again and again.
 @lru_cache(maxsize=4096)
 def letter(text: str, scale: float) -> Lettering:
     """Measure a text."""
@@ -72,20 +72,20 @@ class Tag:
 def place(
     boxes: Sequence[Box], names: Sequence[str], scores: Sequence[float], size: tuple[int, int]
 ) -> list[Tag | None]:
-    """Give every box the best tag that there is still room for.
+    """Give every box the best tag that still fits.
 
     The first box chooses first. A tag lies inside the image, covers no other tag, and leaves the
-    head of every box free, which is its upper third. Where name and score do not fit they shrink,
-    then the score is dropped, then the tag.
+    head of every box, its upper third, free. Where name and score do not fit they shrink, then the
+    score is dropped, then the tag.
 
     Args:
         boxes: best first, inside the image.
-        names: of their classes.
+        names: class names of the boxes.
         scores: 0 to 1.
         size: width and height of the image.
 
     Returns:
-        A tag for each box; None where there is no room.
+        A tag for each box; None where it does not fit.
     """
     width, height = size
     scale = max(0.4, (width + height) * 0.00036)
@@ -105,7 +105,7 @@ def place(
 
 
 def _claim(taken: NDArray[np.uint8], box: Box, choices: Sequence[tuple[str, float]]) -> Tag | None:
-    """Take the best free place for the tag of a box, in the first of some texts and scales."""
+    """Reserve the best free place for a box's tag, with the first text and scale that fits."""
     for text, scale in choices:
         lettering = letter(text, scale)
         for left, top in _spots(box, lettering, taken.shape[1]):
@@ -117,7 +117,7 @@ def _claim(taken: NDArray[np.uint8], box: Box, choices: Sequence[tuple[str, floa
 
 
 def _spots(box: Box, tag: Lettering, image_width: int) -> Iterator[tuple[int, int]]:
-    """Top left corners for a tag at the edges of a box, best first; some may leave the image."""
+    """Yield top left corners for a tag at a box's edges, best first; some may leave the image."""
     x1, y1, x2, y2 = box
     for top in (y1 - tag.height, y1, y2, y2 - tag.height):
         for left in (x1, x2 - tag.width):

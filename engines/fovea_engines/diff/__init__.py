@@ -1,1 +1,1 @@
-"""Two models, or two precisions of one, compared layer by layer."""
+"""Compares two models, or two precisions of one, layer by layer."""

@@ -1,4 +1,4 @@
-"""Why a layer whose inputs agree is not the same in two networks."""
+"""Finds the reasons why a layer with equal inputs differs between two networks."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from fovea_engines.diff.network import INPUT, Network, Operator
 from fovea_engines.diff.verdict import Comparison
 from fovea_engines.session import Array
 
-# A weight explains a divergence when it differs about as much, or more.
+# A weight explains a divergence if its own difference is at least about as large.
 _EXPLAINS_DB = 20.0
-# float16 rounds a weight to about 73 dB: that is no cause.
+# Rounding to float16 leaves a weight at about 73 dB; that is no cause.
 _HALF_DB = 60.0
 _HALF_MAX = float(np.finfo(np.float16).max)
-# By how much the difference shrinks where B's weight is a multiple of A's.
+# B's weight is a multiple of A's if scaling shrinks the difference by this much.
 _MULTIPLE_DB = 20.0
-# A range that ends before this share of the values' has lost some.
+# A range that ends below this share of the largest value clips values.
 _CLIPPED = 0.9
 _COMMUTE = {"Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Xor", "Equal"}
 _MOST_SHOWN = 8
-_PLAIN = (int, float, str, bytes, list)  # not a tensor, nor a subgraph
+_PLAIN = (int, float, str, bytes, list)  # neither a tensor nor a subgraph
 
 
 def find_causes(
     a: Network, b: Network, first: Comparison, names: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """What differs in how a layer is computed, in words; never empty.
+    """Describe the differences in the computation of a layer; never empty.
 
     Args:
         a: the first network.
         b: the second.
         first: the layer, whose inputs agree.
-        names: of paired layers, in the first network -> in the second.
+        names: paired layers: name in the first network -> name in the second.
     """
     one, other = a.operator(first.a), b.operator(first.b)
     found = [*_overflow(first), *differences(a, b, first)]
@@ -48,13 +48,7 @@ def find_causes(
 
 
 def differences(a: Network, b: Network, pair: Comparison) -> list[str]:
-    """What differs in operator, attributes and constants, in words; none where one is unseen.
-
-    Args:
-        a: the first network.
-        b: the second.
-        pair: the layer.
-    """
+    """Describe differences in operator, attributes and constants; none where one is unknown."""
     one, other = a.operator(pair.a), b.operator(pair.b)
     if one is None or other is None:
         return []
@@ -135,7 +129,7 @@ def _sources(a: Network, b: Network, first: Comparison, names: Mapping[str, str]
 
 
 def _clipping(first: Comparison) -> list[str]:
-    """A quantised copy whose range ends too early."""
+    """Describe a quantised copy whose range is too narrow."""
     if first.figures is None or first.b.tensor == first.b.name:
         return []
     (low, high), (low_b, high_b) = first.figures.range_a, first.figures.range_b

@@ -1,4 +1,4 @@
-"""A diff in words and as JSON."""
+"""Formats a diff as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_INDICES = 6
 
 
 def verdict(diff: Diff) -> str:
-    """One or two sentences: where the models part and why, or how well they agree."""
+    """Say in one or two sentences where and why the models diverge, or how well they agree."""
     said = _agreement(diff) if diff.first is None else _divergence(diff, diff.first)
     unjudged = sum(one.state == "not judged" for one in diff.layers)
     picks = next((one for one in diff.layers if one.state == "other picks"), None)
@@ -90,24 +90,24 @@ def _indices(positions: tuple[int, ...]) -> str:
 
 
 def title(layer: Layer) -> str:
-    """A layer as a reader of the model's graph finds it."""
-    # OpenVINO says no operator, and ONNX often no name of it.
+    """Format a layer's name so that a reader finds it in the model's graph."""
+    # OpenVINO gives no operator type, and ONNX often no operator name.
     made_by = " ".join(word for word in (layer.op, layer.node) if word)
     return f"{layer.name} ({made_by})" if made_by else layer.name
 
 
 def shape(layer: Layer) -> str:
-    """A shape as people write it."""
+    """Format a shape."""
     return "x".join(map(str, layer.shape)) or "scalar"
 
 
 def decibels(snr_db: float) -> str:
-    """An SNR as people read it."""
+    """Format an SNR."""
     return "equal" if snr_db == inf else f"{snr_db:.1f} dB"
 
 
 def to_json(diff: Diff) -> dict[str, Any]:
-    """Plain JSON types. An SNR without noise is null, with `equal` true."""
+    """Convert to plain JSON types. An SNR without noise is null, with `equal` true."""
     by = [one.by for one in diff.layers]
     first = None
     if diff.first is not None:
@@ -177,5 +177,5 @@ def _values(range_: tuple[float, float], values: tuple[float, ...]) -> dict[str,
 
 
 def _number(value: float) -> float | None:
-    """JSON has neither infinity nor NaN."""
+    """Return None for infinity and NaN, which JSON lacks."""
     return value if isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Two models run side by side and compared layer by layer."""
+"""Runs two models side by side and compares them layer by layer."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.card import Precision
 from fovea_preprocess.errors import InvalidOption
 
-# Of tensors that are kept from the runs of either model.
+# Limit of the tensors kept from the runs of each model.
 _CHUNK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """How far two models are from each other.
+    """Differences between two models.
 
     Attributes:
         a: file of the first.
         b: file of the second.
-        precision_a: the coarsest arithmetic in it.
-        precision_b: likewise.
-        images: what both were fed.
+        precision_a: coarsest arithmetic in the first.
+        precision_b: coarsest arithmetic in the second.
+        images: names of the inputs of both.
         threshold_db: SNR under which a tensor diverges.
         layers: every pair, in the first network's order.
         unmatched_a: layers of the first without a counterpart.
-        unmatched_b: likewise of the second.
+        unmatched_b: layers of the second without a counterpart.
         first: the first layer that diverges; None when none does.
-        causes: what differs in how it is computed; none where the error only grew under the
-            threshold there.
+        causes: differences in its computation; none where the error only grew gradually.
     """
 
     a: Path
@@ -56,12 +55,12 @@ class Diff:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing diverges and every output of the first model was judged."""
+        """Return True if nothing diverges and every output of the first model was judged."""
         return self.first is None and not self.undecided
 
     @property
     def undecided(self) -> tuple[Layer, ...]:
-        """Outputs of the first model that have no counterpart or were not judged."""
+        """Return outputs of the first model that have no counterpart or were not judged."""
         unjudged = (one.a for one in self.layers if one.state == "not judged")
         return tuple(x for x in (*self.unmatched_a, *unjudged) if x.is_output)
 
@@ -76,19 +75,20 @@ def diff(
     """Compare two models of the same network.
 
     Args:
-        path_a: the one that is right: an .onnx file, or the folder of an engine.
-        path_b: the one that is judged, likewise.
-        images: folder of images, of which at most 4 are taken; None takes
-            those that ship with Fovea.
-        threshold_db: SNR under which a tensor diverges, decibel; None goes by their precisions.
-        progress: is told each phase, and counts the tensors that are compared.
+        path_a: the reference: an .onnx file, or the folder of an engine.
+        path_b: the model to check, likewise.
+        images: folder of images, of which at most 4 are used; None takes those that ship with
+            Fovea.
+        threshold_db: SNR under which a tensor diverges, decibel; None derives it from their
+            precisions.
+        progress: reports each phase, and counts the compared tensors.
 
     Raises:
-        NotFound: a model is not there.
-        InvalidModel: one cannot be read.
-        UnsupportedModel: one cannot be run.
-        InvalidOption: the two take other inputs, no layer is alike, there is no image, or the
-            threshold is not a number over 0.
+        NotFound: a model is missing.
+        InvalidModel: a model cannot be read.
+        UnsupportedModel: a model cannot be run.
+        InvalidOption: the models take different inputs, no layers match, there is no image, or the
+            threshold is not a positive number.
     """
     if threshold_db is not None and not (isfinite(threshold_db) and threshold_db > 0):
         raise InvalidOption(
@@ -144,7 +144,7 @@ def diff(
 def _measure(
     a: Network, b: Network, pairs: Sequence[Pair], feeds: Feeds
 ) -> Iterator[tuple[Pair, Figures]]:
-    """Figures of pairs whose shapes are the same."""
+    """Yield the figures of pairs with equal shapes."""
     for chunk in _chunks(a.layers, pairs, _CHUNK_BYTES // len(feeds.names)):
         tensors_a = a.run([a.layers[pair.a].tensor for pair in chunk], feeds.a)
         tensors_b = b.run([b.layers[pair.b].tensor for pair in chunk], feeds.b)

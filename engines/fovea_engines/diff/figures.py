@@ -1,4 +1,4 @@
-"""How far one tensor is from another."""
+"""Measures the difference between two tensors."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Figures:
 
     Attributes:
         cosine: of the angle between them, -1 to 1; 1 where both are zero.
-        snr_db: 10 log10(sum a^2 / sum (a - b)^2), decibel; inf where they are equal, -inf where
-            the first is zero and the second is not.
+        snr_db: 10 log10(sum a^2 / sum (a - b)^2), decibel; inf where they are equal, -inf where the
+            first is zero and the second is not.
         max_error: largest |a - b|; booleans count as 0 and 1.
         range_a: least and largest value of the first.
-        range_b: likewise of the second.
-        broken: values that are finite in one and not in the other, or infinite or NaN in
-            another way; not in the figures above.
+        range_b: least and largest value of the second.
+        broken: number of values that are finite in only one, or differently infinite or NaN; not in
+            the figures above.
         largest_lost: largest |a| where it is finite and the second is not; 0 where there is none.
-        values: the first image's first five values of the first that are not zero, and the
-            second's at the same places.
-        small: slices that the large ones would hide; None where there are none, or the channels
-            were not looked at.
+        values: the first image's first five nonzero values of the first, and the second's at the
+            same positions.
+        small: slices that the large ones would hide; None without any, or if channels are not
+            examined.
     """
 
     cosine: float
@@ -47,10 +47,10 @@ class Figures:
 
 
 class Tally:
-    """Adds up the figures of a pair, image by image.
+    """Accumulates the figures of a pair, image by image.
 
     Args:
-        channels: look at the channels, too.
+        channels: examine the channels, too.
     """
 
     def __init__(self, *, channels: bool = False) -> None:
@@ -63,7 +63,7 @@ class Tally:
         self._values: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def add(self, a: Array, b: Array) -> None:
-        """Take one image's tensors, of one shape."""
+        """Add one image's tensors, which have the same shape."""
         if self._slices is not None:
             self._slices.add(a, b)
         one, other = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
@@ -85,7 +85,7 @@ class Tally:
         self._max_error = max(self._max_error, float(np.abs(one, out=one).max()))
 
     def figures(self) -> Figures:
-        """What was added."""
+        """Return the figures over all images."""
         a2, b2, ab, noise = map(float, self._sums)
         norm = math.sqrt(a2 * b2)
         return Figures(

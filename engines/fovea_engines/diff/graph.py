@@ -1,4 +1,4 @@
-"""The layers of an ONNX graph."""
+"""Finds the layers of an ONNX graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fovea_engines.diff.network import INPUT, Layer
 if TYPE_CHECKING:
     import onnx
 
-# What these give does not depend on the values they are given.
+# The results of these do not depend on the values of their inputs.
 _SHAPES_ONLY = {"Shape", "Size"}
 _COPIES = {"Identity", "Dropout", "QuantizeLinear", "DequantizeLinear"}
 _NORMALISATION = "BatchNormalization"
@@ -19,12 +19,12 @@ _FOLDED_INTO = {"Conv", "ConvTranspose", "Gemm"}
 
 
 class OnnxGraph:
-    """What computes what in the part of a graph that its outputs need.
+    """The part of a graph that its outputs depend on.
 
     Attributes:
-        nodes: each after those it reads from, in an order that follows from the outputs and from
-            the order of each node's inputs: the same for every listing of the same graph.
-        varying: tensors that depend on what is fed; the others are constants.
+        nodes: in topological order. The order follows from the outputs and the order of each node's
+            inputs, so it is the same for every listing of the same graph.
+        varying: tensors that depend on the inputs; the others are constants.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -43,12 +43,12 @@ class OnnxGraph:
     def layers(
         self, dtypes: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
     ) -> tuple[Layer, ...]:
-        """Every layer, in the order of `nodes`.
+        """Return every layer, in the order of `nodes`.
 
         Args:
-            dtypes: numpy's name of the element type of each varying tensor; a tensor that is
-                missing (a sequence is none) is no layer.
-            shapes: of each varying tensor.
+            dtypes: numpy's name of the element type of each varying tensor; a missing one, such as
+                a sequence, is no layer.
+            shapes: shape of each varying tensor.
         """
         original = self._originals(dtypes)
         copies: dict[str, list[str]] = {}
@@ -79,12 +79,12 @@ class OnnxGraph:
         return tuple(layers)
 
     def makers(self, layer: Layer) -> list[onnx.NodeProto]:
-        """The node of a layer and the normalisation that counts to it; of an input none."""
+        """Return a layer's node and the normalisation that belongs to it; none for an input."""
         nodes = [self._maker[name] for name in layer.names if name in self._maker]
         return [n for n in nodes if layer.name in n.output or n.op_type == _NORMALISATION]
 
     def _originals(self, dtypes: Mapping[str, str]) -> dict[str, str]:
-        """Each varying tensor -> the one that it is a copy of; itself where it is none."""
+        """Map each varying tensor to the tensor that it copies; to itself if it copies none."""
         original = {name: name for name in self.inputs if name in dtypes}
         for node in self.nodes:
             source = next(iter(reads(node)), "")
@@ -100,7 +100,7 @@ class OnnxGraph:
         if node.op_type == "Cast":
             return all("float" in dtypes[name] for name in (source, node.output[0]))
         if node.op_type == _NORMALISATION:
-            # Most exporters fold it into the weights: then the two are one layer.
+            # Most exporters fold it into the weights, so both count as one layer.
             before = self._maker.get(source)
             alone = self._readers[source] == 1
             return alone and before is not None and before.op_type in _FOLDED_INTO
@@ -108,7 +108,7 @@ class OnnxGraph:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Every tensor a node reads, those that only its subgraphs name included."""
+    """Yield every tensor a node reads, including those that only its subgraphs name."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -117,7 +117,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def needed(graph: onnx.GraphProto, tensors: Iterable[str]) -> list[onnx.NodeProto]:
-    """Nodes that some tensors depend on, depth first along each node's inputs."""
+    """Return the nodes that some tensors depend on, depth first along each node's inputs."""
     maker = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     to_do = [maker[name] for name in reversed(list(tensors)) if name in maker]
     done: dict[int, None] = {}

@@ -1,4 +1,4 @@
-"""The same images for two models."""
+"""Prepares the same images for two models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
-# A layer that is wrong is so on any image, and each costs two runs without optimisation.
+# A wrong layer is wrong on any image, and each image costs two runs without optimisation.
 _MAX_IMAGES = 4
 _DEFAULT_SIZE = (640, 640)
 _PIXEL_TYPES = ("float32", "float16", "uint8")
@@ -30,12 +30,12 @@ Feed = dict[str, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feeds:
-    """What both models are fed.
+    """Inputs for both models.
 
     Attributes:
-        names: of the images, or of the random numbers.
-        a: a feed for each, for the first model.
-        b: likewise for the second.
+        names: names of the images, or of the random numbers.
+        a: one feed per name, for the first model.
+        b: one feed per name, for the second.
     """
 
     names: tuple[str, ...]
@@ -44,19 +44,19 @@ class Feeds:
 
 
 def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
-    """Prepare images as the first model was trained to see them, for each in its own layout.
+    """Preprocess images as the first model was trained, for each model in its own layout.
 
-    An input that takes no images is fed random numbers, the same in every run.
+    An input that takes no images gets random numbers, the same in every run.
 
     Args:
-        a: its card, or else its head's family, says how images are prepared.
+        a: the model whose card, or else head family, decides the preprocessing.
         b: the other model.
-        images: folder of images, of which at most 4 are taken; None takes those that ship
-            with Fovea.
+        images: folder of images, of which at most 4 are used; None takes those that ship with
+            Fovea.
 
     Raises:
-        InvalidOption: the folder has no image, or the models do not take the same inputs.
-        UnsupportedModel: the shape of an input is not to be found.
+        InvalidOption: the folder has no image, or the models take different inputs.
+        UnsupportedModel: the shape of an input is unknown.
     """
     samples = list(sample_images(images, _MAX_IMAGES))
     pairs = _pair_inputs(a, b)
@@ -97,7 +97,7 @@ def _takes_images(spec: TensorSpec) -> bool:
 def _preprocess(
     a: DiffModel, b: DiffModel, one: TensorSpec, other: TensorSpec
 ) -> tuple[PreprocessSpec, int]:
-    """How an image becomes a float row of a size that both take, and how many rows they need."""
+    """Return preprocessing in a size that both models take, and the rows that they need."""
     size = image_size(a.metadata) or image_size(b.metadata) or _DEFAULT_SIZE
     batch, height, width = (
         _common(lengths, default)
@@ -119,7 +119,7 @@ def _batch_and_size(spec: TensorSpec) -> tuple[int, int, int]:
 
 
 def _common(lengths: tuple[int, int], default: int) -> int:
-    """The length of one dimension that both models take; -1 is any."""
+    """Return the length of one dimension that both models take; -1 is any."""
     fixed = set(lengths) - {-1}
     if len(fixed) > 1:
         raise InvalidOption(

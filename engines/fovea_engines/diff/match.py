@@ -1,4 +1,4 @@
-"""Which layer of one network is which of another."""
+"""Matches the layers of two networks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from fovea_engines.diff.network import Layer
 
-# Exporters that number tensors give one number to unlike ones. Names are believed when this much
-# of what shares one shares the operator as well.
+# Exporters that number tensors give one number to different ones. Names are trusted if this share
+# of the tensors with equal names has equal operators.
 _TRUSTED = 0.9
 
 
@@ -31,11 +31,10 @@ class Pair:
 
 
 def match(a: Sequence[Layer], b: Sequence[Layer]) -> list[Pair]:
-    """Pair the layers of two networks; each is in one pair at most.
+    """Pair the layers of two networks; each is in at most one pair.
 
-    By name, where names can be trusted. The rest by the longest common subsequence of operators
-    and shapes; then what stands in the same place with the same shape, though the operator is
-    another.
+    Layers are paired by name where names can be trusted. The rest are paired by the longest common
+    subsequence of operators and shapes; then by place and shape, with different operators.
 
     Returns:
         Pairs in the first network's order.
@@ -74,7 +73,7 @@ def _alike(one: Layer, other: Layer) -> bool:
 def _replaced(
     a: Sequence[Layer], b: Sequence[Layer], paired: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """What stands behind the same paired layers and before the same, in both networks."""
+    """Yield layers between the same paired layers in both networks."""
     above_a, above_b = paired_sources(a, paired), paired_sources(b, set(paired.values()))
     below_a, below_b = _readers(a), _readers(b)
     free = sorted(set(range(len(b))) - set(paired.values()))
@@ -93,7 +92,7 @@ def _replaced(
 
 
 def paired_sources(layers: Sequence[Layer], paired: Container[int]) -> list[set[int]]:
-    """Of each layer, the nearest paired ones that it is computed from."""
+    """Return, for each layer, the nearest paired layers that it is computed from."""
     sources: list[set[int]] = []
     for layer in layers:
         nearest: set[int] = set()
@@ -112,7 +111,7 @@ def _readers(layers: Sequence[Layer]) -> list[set[int]]:
 
 
 def _common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """Positions of the longest sequence of keys that both have in the same order."""
+    """Yield the positions of the longest sequence of keys that both have in the same order."""
     begin, end_a, end_b = 0, len(a), len(b)
     while begin < min(end_a, end_b) and a[begin] == b[begin]:
         yield begin, begin
@@ -123,7 +122,7 @@ def _common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterato
     number = {key: n for n, key in enumerate({*a, *b})}
     rest_a = np.array([number[key] for key in a[begin:end_a]], np.int64)
     rest_b = np.array([number[key] for key in b[begin:end_b]], np.int64)
-    # longest[i, j]: of the first i and the first j.
+    # longest[i, j]: length for the first i keys and the first j.
     longest = np.zeros((len(rest_a) + 1, len(rest_b) + 1), np.int32)
     for i, key in enumerate(rest_a):
         best = np.maximum(longest[i, 1:], longest[i, :-1] + (rest_b == key))

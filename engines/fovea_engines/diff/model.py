@@ -1,4 +1,4 @@
-"""A model that is compared: an ONNX file, or the engine in a version folder."""
+"""Reads a model to compare: an ONNX file, or the engine in a version folder."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fovea_preprocess.spec import PreprocessSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DiffModel:
-    """What is known of a model before it runs.
+    """A model before it runs.
 
     Attributes:
-        path: the file that is run.
-        inputs: what has to be fed.
+        path: the file to run.
+        inputs: the model's inputs.
         metadata: the exporter's own key-value pairs.
         family: head family; None where it is not recognised.
-        preprocess: what an engine's card says; None of a file.
-        open: gives the network, for the inputs of one feed.
+        preprocess: preprocessing of an engine's card; None for a file.
+        open: opens the network, for the inputs of one feed.
     """
 
     path: Path
@@ -47,10 +47,9 @@ def find_model(path: Path) -> DiffModel:
         path: an .onnx file, a version's folder, or a model's folder, of which the latest counts.
 
     Raises:
-        NotFound: nothing is there.
+        NotFound: the path does not exist.
         InvalidModel: the file is not ONNX, or the engine is damaged.
-        UnsupportedModel: an input is not a tensor, or the engine is of a runtime that shows no
-            layers.
+        UnsupportedModel: an input is not a tensor, or the engine's runtime shows no layers.
     """
     return _from_folder(path.resolve()) if path.is_dir() else _from_file(path)
 
@@ -71,7 +70,7 @@ def _from_file(path: Path) -> DiffModel:
 def _from_folder(folder: Path) -> DiffModel:
     if not any((folder / file).is_file() for file in (CARD_FILE, *_NETWORKS)):
         folder = ModelRepository(folder.parent).folder(folder.name)
-    # Opening checks that the file is the one that was built, and sets its runtime up.
+    # Opening verifies the file and sets its runtime up.
     with Engine.open(folder) as engine:
         card = engine.card
     path = folder / next(iter(card.files))

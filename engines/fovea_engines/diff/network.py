@@ -1,4 +1,4 @@
-"""A network as the tensors it computes, whoever runs it."""
+"""Defines a network as the tensors it computes, independent of its runtime."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ INPUT = "Input"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One tensor that depends on what is fed.
+    """One tensor that depends on the inputs.
 
-    What only copies it, rounded or not (casts, quantisation, Identity), is no layer of its own.
+    Copies of it, rounded or not (casts, quantisation, Identity), belong to the same layer.
 
     Attributes:
-        name: as the file has it.
-        names: of it and of its copies.
-        tensor: the copy that is compared: the last, so that quantisation counts; or the one that
-            is a model output.
+        name: name in the file.
+        names: names of the tensor and of its copies.
+        tensor: the copy to compare: a model output, or else the last, so that quantisation counts.
         op: operator type; `INPUT` for a model input.
         node: name of the operator, often empty.
-        port: which of the operator's outputs it is.
-        dtype: numpy's name of the element type as it is computed.
-        shape: as it is for the inputs that are compared.
+        port: index among the operator's outputs.
+        dtype: numpy's name of the computed element type.
+        shape: shape for the compared inputs.
         inputs: positions of the layers it is computed from.
-        is_output: whether it is an output of the model.
+        is_output: True for an output of the model.
     """
 
     name: str
@@ -47,23 +46,23 @@ class Layer:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is measured; integers and booleans are equal or not."""
+        """Return True for floats, which are measured; integers and booleans must be equal."""
         return "float" in self.dtype
 
     @property
     def nbytes(self) -> int:
-        """About what its values take."""
+        """Estimate the size of the values in bytes."""
         return 4 * prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """How a layer is computed.
+    """The computation of a layer.
 
     Attributes:
         attributes: with the operator's defaults filled in.
         given: names of the attributes that the file itself has.
-        constants: name and value of what it reads besides layers: weights, in its order.
+        constants: name and value of its constant inputs (weights), in order.
     """
 
     attributes: dict[str, Any]
@@ -75,8 +74,7 @@ class Network(Protocol):
     """A model opened for its inner tensors.
 
     Attributes:
-        layers: each after those it is computed from, in an order that follows from the graph
-            alone, however its file lists it.
+        layers: in topological order, which depends only on the graph and not on its listing.
         precision: the coarsest arithmetic in it.
     """
 
@@ -86,7 +84,7 @@ class Network(Protocol):
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Each of some tensors, one after the other: its values for every feed.
+        """Yield, for each tensor, its values for every feed.
 
         Raises:
             UnsupportedModel: the runtime cannot run the model.
@@ -94,5 +92,5 @@ class Network(Protocol):
         ...
 
     def operator(self, layer: Layer) -> Operator | None:
-        """How a layer is computed; None where that cannot be known."""
+        """Return the computation of a layer; None where it is unknown."""
         ...

@@ -1,4 +1,4 @@
-"""An ONNX model run by plain ONNX Runtime, exactly as its file says."""
+"""Runs an ONNX model on plain ONNX Runtime, exactly as written."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HALVES = {"float16", "bfloat16"}
 
 
 class OnnxNetwork:
-    """A `Network` of an ONNX file. No optimisation is applied: every tensor is as it says.
+    """A `Network` of an ONNX file, run without optimisation.
 
     Args:
-        model: as loaded; kept.
-        feed: one feed of the inputs that will be compared, for the shapes of the layers.
+        model: the loaded model; kept.
+        feed: one feed of the inputs to compare, for the shapes of the layers.
 
     Raises:
         UnsupportedModel: ONNX Runtime cannot run it.
@@ -42,14 +42,14 @@ class OnnxNetwork:
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """See `Network.run`. Keeps the values of all tensors: one run gives them together."""
+        """Yield the values of each tensor for every feed. Holds all of them: one run computes them."""
         session = self._open(tensors)
         with _refusals():
             rows = [session.run(None, dict(feed)) for feed in feeds]
         yield from map(list, zip(*rows, strict=True))
 
     def operator(self, layer: Layer) -> Operator | None:
-        """See `Network.operator`."""
+        """Return the operator of a layer."""
         from onnx.helper import get_attribute_value
 
         nodes = self._graph.makers(layer)
@@ -68,7 +68,7 @@ class OnnxNetwork:
         from onnx import defs
         from onnx.helper import get_attribute_value
 
-        # "ai.onnx" is another way to write the default domain.
+        # "ai.onnx" is an alias of the default domain.
         default = {"ai.onnx": ""}
         imported = self._model.opset_import
         versions = {default.get(entry.domain, entry.domain): entry.version for entry in imported}
@@ -84,7 +84,7 @@ class OnnxNetwork:
         }
 
     def _dtypes(self) -> dict[str, str]:
-        """Numpy's name of the element type of each varying tensor."""
+        """Return numpy's name of the element type of each varying tensor."""
         found = {}
         for value in self._open(list(self._graph.varying)).get_outputs():
             if value.type.startswith("tensor(") and value.type != "tensor(string)":
@@ -93,7 +93,7 @@ class OnnxNetwork:
         return found
 
     def _shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
-        """Shape of each tensor. The graph itself says them, so that none has to be kept."""
+        """Return the shape of each tensor. The graph computes them, so that no values are kept."""
         from onnx.helper import make_node
 
         says = [f"shape of {name}" for name in names]
@@ -108,13 +108,13 @@ class OnnxNetwork:
         return "fp32" if _HALVES.isdisjoint(dtypes) else "fp16"
 
     def _open(self, tensors: Sequence[str], more: Sequence[onnx.NodeProto] = ()) -> Any:
-        """A session of the part of the model that gives some tensors, with more nodes behind it."""
+        """Open a session that computes some tensors, followed by more nodes."""
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.enable_cpu_mem_arena = False  # it would keep the largest run's room
+        options.enable_cpu_mem_arena = False  # the arena would keep the memory of the largest run
         with _refusals():
             return ort.InferenceSession(
                 self._part(tensors, more), options, providers=["CPUExecutionProvider"]

@@ -1,4 +1,4 @@
-"""An OpenVINO engine, asked for its inner tensors one at a time."""
+"""Reads the inner tensors of an OpenVINO engine one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
-# What QuantizeLinear and DequantizeLinear become: the first, and a chain of the others behind it.
+# QuantizeLinear and DequantizeLinear become this operator and a chain of others behind it.
 _QUANTISER = "FakeQuantize"
 _DEQUANTISERS = {"Convert", "Subtract", "Multiply"}
 _LAST_DEQUANTISER = "Multiply"
@@ -21,15 +21,16 @@ _Port = tuple[str, int]
 
 
 class OpenVinoNetwork:
-    """A `Network` of OpenVINO IR, whose tensors bear the names of the ONNX file behind it.
+    """A `Network` of OpenVINO IR, whose tensors have the names of the source ONNX file.
 
-    A tensor that is looked at cannot be fused away, and with many of them OpenVINO computes
-    another program than the one that serves: it was seen to be right with all and wrong with none.
-    So each is compiled on its own, with only what lies before it.
+    A tensor that is read cannot be fused away, and with many of them OpenVINO computes another
+    program than the one that serves: one was seen to be right with all and wrong with none. So each
+    tensor is compiled separately, with only the operators before it.
 
     Args:
-        path: model.xml, beside model.bin; opened before by its backend, which sets OpenVINO up.
-        feed: one feed of the inputs that will be compared.
+        path: model.xml, beside model.bin; its backend must have opened it before, to set OpenVINO
+            up.
+        feed: one feed of the inputs to compare.
 
     Raises:
         UnsupportedModel: OpenVINO cannot run it.
@@ -50,14 +51,14 @@ class OpenVinoNetwork:
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """See `Network.run`."""
+        """Yield the values of each tensor for every feed."""
         for tensor in tensors:
             with _refusals():
                 values = self._values(tensor, feeds)
             yield values
 
     def operator(self, layer: Layer) -> Operator | None:
-        """None: what OpenVINO makes of an operator cannot be seen."""
+        """Return None: OpenVINO does not show how it computes an operator."""
         return None
 
     def _values(self, tensor: str, feeds: Sequence[Mapping[str, Array]]) -> list[Array]:
@@ -65,7 +66,7 @@ class OpenVinoNetwork:
 
         model = self._model.clone()
         part = ov.Model(model.add_outputs([tensor]), model.get_parameters())
-        # As the backend compiles what it serves.
+        # The same settings as in serving.
         compiled = self._core.compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         return [compiled([feed[name] for name in self._inputs])[0] for feed in feeds]
 
@@ -76,14 +77,16 @@ class OpenVinoNetwork:
 
 
 class _Walk:
-    """One pass over the operators of a model, in topological order."""
+    """Walks over the operators of a model once, in topological order."""
 
     def __init__(self, model: Any) -> None:
         self._outputs = {name for port in model.outputs for name in port.get_names()}
-        self._ports: list[list[Any]] = []  # of each layer: its own and its copies'
+        self._ports: list[list[Any]] = []  # of each layer: its own port and those of its copies
         self._inputs: list[tuple[int, ...]] = []
         self._layer: dict[_Port, int] = {}
-        self._nearest: dict[_Port, set[int]] = {}  # layers from which a varying port is computed
+        self._nearest: dict[
+            _Port, set[int]
+        ] = {}  # nearest layers from which a varying port is computed
         self._quantised: set[_Port] = set()
         for op in model.get_ordered_ops():
             if op.get_type_name() not in ("Constant", "Result", "ShapeOf"):

@@ -1,4 +1,4 @@
-"""How far the small channels of a tensor are from another's, which its large ones would hide."""
+"""Measures small channels of a tensor, whose error large channels would hide."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from fovea_engines.diff.decibel import decibel
 from fovea_engines.session import Array
 
-# By how much the power of scores is under that of boxes in pixels, at the least.
+# The power of scores is at least this much below that of boxes in pixels.
 _GAP_DB = 40.0
-# Fewer values may be small by chance: a class of a classifier has one.
+# Fewer values may be small by chance: a classifier has one value per class.
 _FEWEST_VALUES = 16
 _MAP_DIMENSIONS = 4
 
@@ -22,9 +22,9 @@ class SmallSlices:
     """Slices of a tensor that are far smaller than its others.
 
     Attributes:
-        axis: that they are slices along.
-        positions: of each on that axis.
-        snr_db: of them alone, decibel.
+        axis: the axis of the slices.
+        positions: positions on that axis.
+        snr_db: SNR of these slices alone, decibel.
     """
 
     axis: int
@@ -33,7 +33,7 @@ class SmallSlices:
 
 
 class SliceTally:
-    """Adds up the power of each channel, image by image."""
+    """Accumulates the power of each channel, image by image."""
 
     def __init__(self) -> None:
         # (axis, its length) -> power of the first, power of the noise.
@@ -41,7 +41,7 @@ class SliceTally:
         self._values: dict[tuple[int, int], int] = {}  # in each slice
 
     def add(self, a: Array, b: Array) -> None:
-        """Take one image's tensors, of one shape."""
+        """Add one image's tensors, which have the same shape."""
         one, other = a.astype(np.float64), b.astype(np.float64)
         finite = np.isfinite(one) & np.isfinite(other)
         one, other = np.where(finite, one, 0), np.where(finite, other, 0)
@@ -54,10 +54,10 @@ class SliceTally:
             self._values[key] = self._values.get(key, 0) + a.size // max(1, a.shape[axis])
 
     def small(self) -> SmallSlices | None:
-        """The slices under the widest gap in power; None where no gap is wide.
+        """Return the slices under the widest gap in power; None where no gap is wide.
 
-        Those without any signal are left out. The others under the gap are measured together, so
-        that one which is all but zero, as a class that is in no image, counts for little.
+        Slices without any signal are left out. The others under the gap are measured together, so
+        that an almost empty one, such as a class that is in no image, counts for little.
         """
         found = [
             small
@@ -69,7 +69,7 @@ class SliceTally:
 
 
 def _channel_axes(dimensions: int) -> set[int]:
-    """Axes that may be the channels: of a map the first, of rows the first or the last."""
+    """Return the axes that may be channels: the first of a map, the first or the last of rows."""
     if dimensions < 2:
         return set()
     return {1} if dimensions == _MAP_DIMENSIONS else {1, dimensions - 1}

@@ -1,4 +1,4 @@
-"""Where two networks part."""
+"""Decides where two networks diverge."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from fovea_engines.repository.card import Precision
 
 State = Literal["agrees", "diverges", "other picks", "not judged"]
 
-# A tensor under this diverges. A weight scaled by 1.5 gives about 6 dB. Lows of sound models
-# against their FP32 file: FP16 18 (u2netp) to 65 dB (yolov5n), INT8 15 dB (yolov5n).
+# A tensor under this diverges. A weight scaled by 1.5 gives about 6 dB. The lowest SNR of correct
+# models against their FP32 file: FP16 18 (u2netp) to 65 dB (yolov5n), INT8 15 dB (yolov5n).
 _SNR_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 15.0, "int8": 10.0}
-# Two that round at the same places differ less: INT8 on two runtimes 24 dB (yolov5n), and 13 dB
+# Models that round at the same places differ less: INT8 on two runtimes 24 dB (yolov5n), and 13 dB
 # where one of them computes it wrongly.
 _BOTH_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 20.0, "int8": 18.0}
 
-# An SNR that falls by less than this within one layer was falling already.
+# A smaller fall of the SNR within one layer continues an earlier error.
 _JUMP_DB = 10.0
-# A pair that was only guessed and whose readers agree this much better was no pair.
+# A pair by order whose readers agree this much better was paired wrongly.
 _HEALED_DB = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One pair of layers and how it was judged.
+    """One pair of layers and the result of its comparison.
 
     Attributes:
-        a: of the first network.
-        b: of the second.
-        by: how they were paired: "name" or "order".
+        a: layer of the first network.
+        b: layer of the second.
+        by: method of pairing: "name" or "order".
         figures: None where the shapes differ.
         inputs_snr_db: lowest SNR of the layers that it is computed from, decibel; inf for none.
-        state: "agrees"; "diverges"; "other picks": integers or booleans that are computed alike
-            and differ although their inputs agree and are not equal, as when rounding swaps two
-            close scores; "not judged": it differs behind such picks, or was paired by order and
-            all that read it agree.
+        state: "agrees"; "diverges"; "other picks": integers or booleans with the same computation
+            that differ although their inputs agree and are not equal, as when rounding swaps two
+            close scores; "not judged": it differs after such picks, or was paired by order and all
+            its readers agree.
     """
 
     a: Layer
@@ -53,14 +53,14 @@ class Comparison:
 
     @property
     def snr_db(self) -> float:
-        """Decibel, of the small slices where that is lower; -inf where the shapes differ."""
+        """Return the SNR in decibel, of the small slices if lower; -inf where the shapes differ."""
         if self.figures is None:
             return -inf
         return self.figures.snr_db if self.hidden is None else self.hidden.snr_db
 
     @property
     def hidden(self) -> SmallSlices | None:
-        """The small slices, where they are further apart than the whole tensor."""
+        """Return the small slices if they differ more than the whole tensor."""
         small = None if self.figures is None else self.figures.small
         if self.figures is None or small is None or small.snr_db >= self.figures.snr_db:
             return None
@@ -68,19 +68,19 @@ class Comparison:
 
     @property
     def is_jump(self) -> bool:
-        """Whether the error is this layer's own, and not one that grew before it."""
+        """Return True if the error arises in this layer, and did not grow before it."""
         if self.figures is None or self.figures.broken:
             return True
         return self.inputs_snr_db - self.snr_db >= _JUMP_DB
 
     @property
     def noise_added(self) -> float:
-        """Power of the noise that its inputs do not have yet, over that of the signal."""
+        """Return the power of the noise that this layer adds, over that of the signal."""
         return float(10 ** (-self.snr_db / 10) - 10 ** (-self.inputs_snr_db / 10))
 
 
 def default_threshold(a: Precision, b: Precision) -> float:
-    """The SNR under which a tensor diverges, decibel, for models of these precisions."""
+    """Return the SNR in decibel under which tensors of models in these precisions diverge."""
     return _BOTH_DB[a] if a == b else min(_SNR_DB[a], _SNR_DB[b])
 
 
@@ -94,15 +94,15 @@ def judge(
     """Judge every pair, in the first network's order.
 
     Args:
-        layers: of the first network.
-        others: of the second.
+        layers: layers of the first network.
+        others: layers of the second.
         measured: figures of each pair, None where the shapes differ; in the first's order.
         threshold: SNR under which a tensor diverges, decibel.
-        computed_otherwise: whether operator, attributes or constants of a pair differ.
+        computed_otherwise: returns True if operator, attributes or constants of a pair differ.
     """
     sources = paired_sources(layers, {pair.a for pair in measured})
     judged: dict[int, Comparison] = {}
-    behind: set[int] = set()  # picks that differ, or computed from such
+    behind: set[int] = set()  # picks that differ, and layers computed from them
     for pair, figures in measured.items():
         above = [judged[position] for position in sorted(sources[pair.a])]
         one = Comparison(
@@ -131,7 +131,7 @@ def _differs(one: Comparison, threshold: float) -> bool:
 
 
 def _rounding_picks(one: Comparison, above: Sequence[Comparison]) -> bool:
-    """Whether the rounding of its inputs may be all that is behind a difference."""
+    """Return True if the rounding of the inputs may explain a difference."""
     if one.a.is_float or any(source.state == "diverges" for source in above):
         return False
     return not above or one.inputs_snr_db < inf
@@ -143,7 +143,7 @@ def _doubted(
     judged: Mapping[int, Comparison],
     sources: Sequence[set[int]],
 ) -> Comparison:
-    """The same, unless it was only guessed to be a pair and what follows belies it."""
+    """Return the pair, as "not judged" if it was paired by order and its readers agree."""
     if one.state != "diverges" or one.by == "name" or one.a.is_output:
         return one
     readers = [other for reader, other in judged.items() if position in sources[reader]]

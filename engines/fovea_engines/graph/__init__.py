@@ -1,1 +1,1 @@
-"""Passes over the ONNX graph."""
+"""Transforms ONNX graphs."""

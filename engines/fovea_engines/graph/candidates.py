@@ -1,4 +1,4 @@
-"""The best boxes of a detector's raw output, read inside the graph."""
+"""Writes nodes that select the best boxes of a detector's raw output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Candidates:
     """Names of float32 tensors, best box first.
 
     Attributes:
-        count: how many there are.
+        count: number of boxes.
         boxes: [batch, 4, count], corners x1 y1 x2 y2 in pixels of the input.
         scores: [batch, 1, count].
         classes: [batch, 1, count], the best class of each.
@@ -33,19 +33,19 @@ class Candidates:
 def write_candidates(
     write: Writer, head: Head, raw: str, spec: TensorSpec, most: int
 ) -> Candidates:
-    """Write what a head does up to suppression.
+    """Write the decoding of a head, before suppression.
 
-    Scores that are not finite count as 0. Boxes that are not finite lie over no other, and whoever
-    reads the result drops them.
+    Scores that are not finite count as 0. Boxes that are not finite overlap no other; readers of
+    the result drop them.
 
     Args:
-        write: of the graph.
+        write: adds nodes to the graph.
         head: of family yolov5, yolov8 or yolox.
         raw: name of the tensor that the head reads.
         spec: its type and shape.
-        most: boxes that are kept.
+        most: number of boxes to keep.
     """
-    # Columns are centre, size, objectness where there is one, and classes.
+    # Columns are centre, size, objectness if present, and classes.
     across, along = (1, 2) if isinstance(head, YoloV8) else (2, 1)
     columns, cells = spec.shape[across], spec.shape[along]
     widths = [2, 2, columns - 4] if isinstance(head, YoloV8) else [2, 2, 1, columns - 5]
@@ -79,14 +79,14 @@ def write_candidates(
 
 
 def write_gather(write: Writer, table: str, places: str, columns: int, along: int) -> str:
-    """The rows (along 1) or columns (along 2) of a table that lie at [batch, 1, n].
+    """Write a gather of the rows (along 1) or columns (along 2) of a table at [batch, 1, n].
 
     Args:
-        write: of the graph.
+        write: adds nodes to the graph.
         table: [batch, rows, columns].
-        places: whole numbers.
+        places: integer indices.
         columns: length of the other dimension.
-        along: dimension that the places count.
+        along: the indexed dimension.
     """
     if along == 1:
         places = write("Reshape", places, np.array([0, -1, 1]))
@@ -97,7 +97,7 @@ def write_gather(write: Writer, table: str, places: str, columns: int, along: in
 def _write_decoded(
     write: Writer, head: YoloX, centre: str, size: str, places: str, cells: int
 ) -> tuple[str, str]:
-    """Centre and size in pixels; see `YoloX`."""
+    """Return centre and size in pixels; see `YoloX`."""
     origin, stride = head.grid(np.arange(cells), cells)
     x, y, scale = (write("Gather", column, places) for column in (*origin.T, *stride.T))
     centre = write("Add", write("Mul", centre, scale), write("Concat", x, y, axis=1))

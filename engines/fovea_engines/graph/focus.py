@@ -1,4 +1,4 @@
-"""YOLOX's and early YOLOv5's Focus layer as the one convolution that it is."""
+"""Fuses the Focus layer of YOLOX and early YOLOv5 into one convolution."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fovea_engines.graph.wiring import Wiring, attribute, rebuild
 if TYPE_CHECKING:
     import onnx
 
-_TO_THE_END = 2**31 - 1  # exporters write this or more
+_TO_THE_END = 2**31 - 1  # exporters write this value or a larger one
 
 
 def fuse_focus(model: onnx.ModelProto) -> None:
     """Turn four strided slices, their concatenation and a convolution into a convolution.
 
     Every second pixel of every second row, four times over, convolved with [out, 4c, k, k] at
-    stride 1, is the image convolved with [out, c, 2k, 2k] at stride 2. No CPU runtime slices
-    fast: on yolox_nano in INT8 it takes an eighth of the time.
+    stride 1, is the image convolved with [out, c, 2k, 2k] at stride 2. CPU runtimes slice slowly:
+    on yolox_nano in INT8 the slices take an eighth of the time.
 
     Args:
         model: changed in place where it has the pattern.
@@ -46,7 +46,7 @@ def fuse_focus(model: onnx.ModelProto) -> None:
 
 
 def _offsets(wiring: Wiring, concat: onnx.NodeProto) -> list[tuple[int, int]] | None:
-    """(row, column) that each slice begins at; None when this is no Focus layer."""
+    """Return (row, column) of each slice's start; None when this is no Focus layer."""
     if concat.op_type != "Concat" or len(concat.input) != 4 or attribute(concat, "axis", 0) != 1:
         return None
     nodes = [wiring.producer.get(name) for name in concat.input]
@@ -87,7 +87,7 @@ def _is_plain(wiring: Wiring, node: onnx.NodeProto) -> bool:
 
 
 def _spread(weight: NDArray[Any], offsets: list[tuple[int, int]]) -> NDArray[Any]:
-    """[out, 4c, k, k] over the slices as [out, c, 2k, 2k] over the image."""
+    """Convert weights [out, 4c, k, k] for the slices to [out, c, 2k, 2k] for the image."""
     out, channels, height, width = weight.shape
     each = channels // 4
     spread = np.zeros((out, each, 2 * height, 2 * width), weight.dtype)
@@ -97,7 +97,7 @@ def _spread(weight: NDArray[Any], offsets: list[tuple[int, int]]) -> NDArray[Any
 
 
 def _double(conv: onnx.NodeProto) -> None:
-    """Stride 2, and kernel and padding twice as large."""
+    """Set stride 2, and double kernel and padding."""
     from onnx.helper import make_attribute
 
     kernel = [2 * n for n in attribute(conv, "kernel_shape", [])]

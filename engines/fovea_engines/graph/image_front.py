@@ -1,4 +1,4 @@
-"""What is left of preprocessing once an image has its size, inside the graph."""
+"""Adds the preprocessing after resizing to a graph."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
-    """Let a model take images as they are decoded: uint8 [batch, height, width, 3], RGB.
+    """Make a model take decoded images: uint8 [batch, height, width, 3], RGB.
 
-    What is left before it is resizing and padding, on the host or on the GPU.
+    Resizing and padding remain outside the graph, on the host or on the GPU.
 
     Args:
-        model: of one image input, with its precision written into it; changed in place. The input
-            keeps its name.
-        spec: what the input takes so far.
+        model: of one image input, in its final precision; changed in place. The input keeps its
+            name.
+        spec: preprocessing of the present input.
 
     Returns:
-        What it takes now: the same geometry and padding, and values as they are.
+        Preprocessing of the new input: the same geometry and padding, with unchanged values.
     """
     from onnx import TensorProto
 
@@ -47,10 +47,10 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
 
 
 def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
-    """The tensor that the model took, made of uint8 [batch, height, width, 3]."""
+    """Write the conversion of uint8 [batch, height, width, 3] to the model's previous input."""
     row, channels = name, 3
     if spec.dtype != "uint8":
-        # TensorRT does nothing else with uint8. Float16 holds 0 to 255, but not what comes of them.
+        # TensorRT can only cast uint8. Float16 holds 0 to 255, but not the normalised values.
         row = write.cast(row, "float32")
     if spec.layout == "NCHW":
         row, channels = write("Transpose", row, perm=[0, 3, 1, 2]), 1
@@ -64,9 +64,9 @@ def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
 
 
 def _write_values(write: Writer, row: str, spec: PreprocessSpec) -> str:
-    """(v * scale - mean) / std as (v - mean / scale) / (std / scale).
+    """Write (v * scale - mean) / std as (v - mean / scale) / (std / scale).
 
-    255 is a float32, and 1 / 255 is not: most values are those of the host to the last bit.
+    255 is exact in float32, and 1 / 255 is not: most values equal the host's to the last bit.
     """
     shape = (3, 1, 1) if spec.layout == "NCHW" else (3,)
     mean = (np.array(spec.mean) / spec.scale).astype(np.float32).reshape(shape)

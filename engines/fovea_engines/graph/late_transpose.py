@@ -1,4 +1,4 @@
-"""YOLOX's last Transpose, moved to where it costs nothing."""
+"""Moves YOLOX's last Transpose to where it costs nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def move_late_transpose(model: onnx.ModelProto) -> None:
     """Make rows [n, h*w, c] of each grid [n, c, h, w] before the grids are joined, not after.
 
-    YOLOX flattens its grids to [n, c, h*w], joins them and transposes it all: a twentieth of the
-    time of yolox_nano in INT8. OpenVINO keeps channels last, where each grid is rows already.
+    YOLOX flattens its grids to [n, c, h*w], joins them and transposes the result, which takes a
+    twentieth of the time of yolox_nano in INT8. OpenVINO keeps channels last, so each grid already
+    consists of rows.
 
     Args:
         model: changed in place where it has the pattern.
@@ -44,7 +45,7 @@ def move_late_transpose(model: onnx.ModelProto) -> None:
 
 
 def _flattens_grid(wiring: Wiring, node: onnx.NodeProto) -> bool:
-    """Whether a node makes [n, c, h*w] of joined channels [n, c, h, w]."""
+    """Return True if a node makes [n, c, h*w] of joined channels [n, c, h, w]."""
     from onnx.numpy_helper import to_array
 
     grid = wiring.producer.get(node.input[0])
@@ -56,7 +57,7 @@ def _flattens_grid(wiring: Wiring, node: onnx.NodeProto) -> bool:
     ):
         return False
     shape = to_array(wiring.constants[node.input[1]]).tolist()
-    # The batch is copied (0), or 1; h*w is whatever is left.
+    # The batch is copied (0), or 1; h*w is the inferred dimension.
     return len(shape) == 3 and shape[0] in (0, 1) and shape[2] == -1
 
 

@@ -1,4 +1,4 @@
-"""An ONNX file, read whole and checked before anything is built from it."""
+"""Loads an ONNX file completely and checks it before a build."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SourceModel:
 
     Attributes:
         path: the file.
-        proto: the model with its external data read in.
+        proto: the model including its external data.
         sha256: of the file and, in the graph's order, of its external data.
     """
 
@@ -33,8 +33,8 @@ def load(path: Path) -> SourceModel:
 
     Raises:
         NotFound: there is no such file.
-        InvalidModel: it is empty, cut off, not ONNX, not valid ONNX, or its external data is
-            missing or too short.
+        InvalidModel: the file is empty, truncated, not valid ONNX, or its external data is missing
+            or too short.
     """
     import onnx
     from google.protobuf.message import DecodeError

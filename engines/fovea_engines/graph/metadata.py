@@ -1,7 +1,7 @@
-"""An ONNX file's `metadata_props`, read without the onnx package and without its weights.
+"""Reads an ONNX file's `metadata_props` without the onnx package and without its weights.
 
-A server that opens a plain Triton repository needs them at start-up, where importing onnx costs
-more than loading the model. Wire format: protobuf.dev/programming-guides/encoding; field numbers:
+A server that opens a plain Triton repository needs them at start-up, where importing onnx takes
+longer than loading the model. Wire format: protobuf.dev/programming-guides/encoding; field numbers:
 onnx.proto, messages ModelProto and StringStringEntryProto.
 """
 
@@ -20,7 +20,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The `metadata_props` of the ONNX file at `path`.
+    """Read the `metadata_props` of an ONNX file.
 
     Raises:
         InvalidModel: the file is not a protobuf message.

@@ -1,4 +1,4 @@
-"""From a detector's raw output to its detections, inside the graph."""
+"""Adds decoding and NMS to a detector's graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ would cost nothing, and four times the work."""
 
 _MOST_CANDIDATES = 3840
 _FAMILIES = (YoloV5.family, YoloV8.family, YoloX.family)
-_FIRST_OPSET = 18  # in which ReduceMax takes its axes as it does to this day
+_FIRST_OPSET = 18  # since which ReduceMax takes its axes as an input
 _USUAL = PredictOptions()
 
 
@@ -43,26 +43,26 @@ def add_nms_tail(
     max_candidates: int = MAX_CANDIDATES,
     max_det: int = _USUAL.max_det,
 ) -> Recognition:
-    """Let a detector suppress duplicates itself, and give [batch, max_det, 6], best first.
+    """Make a detector suppress duplicates itself and return [batch, max_det, 6], best first.
 
-    Columns are x1 y1 x2 y2 in pixels of the input, score and class; what is suppressed is a row of
-    zeros at the end. The head of family yolov10 reads it. All is float32, whatever the model is.
+    Columns are x1 y1 x2 y2 in pixels of the input, score and class; rows of zeros fill the end. The
+    head of family yolov10 reads it. All is float32, whatever the model is.
 
     Args:
-        model: with its precision written into it; changed in place. The output keeps its name, and
-            is the only one; the metadata says `end2end`.
-        recognition: of the model so far.
+        model: in its final precision; changed in place. The output keeps its name and becomes the
+            only one; the metadata says `end2end`.
+        recognition: result for the unchanged model.
         iou: a box is dropped when it overlaps a better one of its class by more, 0 to 1.
-        max_candidates: most boxes that enter suppression, best first; it takes time and memory by
-            the square of it. 1 to 3840, the most that TensorRT sorts.
+        max_candidates: most boxes that enter suppression, best first; time and memory grow with the
+            square. 1 to 3840, the most that TensorRT sorts.
         max_det: rows, 1 to 1000; fewer where fewer boxes enter.
 
     Returns:
-        Of the model as it is then. Where the model had no duplicates to suppress, the one given,
-        and the model is left alone.
+        Recognition of the changed model. A model without duplicates stays unchanged, and so does
+        its recognition.
 
     Raises:
-        UnsupportedModel: the model is no detector, or of too old an opset.
+        UnsupportedModel: the model is no detector, or its opset is too old.
         InvalidOption: a value is out of its range.
     """
     _check(iou, max_candidates, max_det)
@@ -95,7 +95,7 @@ def add_nms_tail(
 
 
 def _write_rows(write: Writer, found: Candidates, alive: str, count: int) -> None:
-    """The best survivors, [batch, count, 6]."""
+    """Write the best survivors, [batch, count, 6]."""
     columns = write("Concat", found.boxes, found.scores, found.classes, axis=1)
     columns = write("Mul", columns, alive)
     _, places = write.top(write("Mul", found.scores, alive), count)
@@ -103,7 +103,7 @@ def _write_rows(write: Writer, found: Candidates, alive: str, count: int) -> Non
 
 
 def _declare(model: onnx.ModelProto, name: str, rows: int) -> None:
-    """Say what the model gives: of each image [rows, 6]."""
+    """Declare the output [rows, 6] per image."""
     from onnx import TensorProto
 
     [value] = (v for v in model.graph.output if v.name == name)
@@ -120,7 +120,7 @@ def _declare(model: onnx.ModelProto, name: str, rows: int) -> None:
 
 
 def _check(iou: float, max_candidates: int, max_det: int) -> None:
-    # NaN fails both comparisons of a chained test, so it is refused as well.
+    # Chained comparisons also refuse NaN.
     if not 0 <= iou <= 1:
         raise InvalidOption(f"iou is {iou}; it must be from 0 to 1")
     if not 1 <= max_candidates <= _MOST_CANDIDATES:

@@ -1,4 +1,4 @@
-"""One form for all exports: a fixed size, a named batch, no shape arithmetic, a recent opset."""
+"""Normalises exports: a fixed size, a named batch, no shape arithmetic, a recent opset."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fovea_preprocess.errors import UnsupportedModel
 if TYPE_CHECKING:
     import onnx
 
-OPSET = 19  # the first in which everything later passes write into the graph can be said
-_IR_VERSION = 9  # the one that came with it
+OPSET = 19  # the first opset with everything that later passes write
+_IR_VERSION = 9  # the IR version of that opset
 _DEFAULT_SIZE = (640, 640)
 _CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 
@@ -26,13 +26,13 @@ def normalise(
     size: tuple[int, int] | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> onnx.ModelProto:
-    """Bring a model of images into the form that is compiled.
+    """Bring an image model into the form that is compiled.
 
     Args:
-        model: as loaded; changed in place, use only what is returned.
-        size: (height, width) of the input, pixels. None: the model's, or its metadata's `imgsz`,
-            or 640x640.
-        note: is told what could not be done and does no harm.
+        model: the loaded model; changed in place, use only the returned one.
+        size: (height, width) of the input, pixels. None: the model's, or its metadata's `imgsz`, or
+            640x640.
+        note: receives remarks about harmless failures.
 
     Returns:
         A model with one image input of fixed height and width. A dynamic batch stays dynamic.
@@ -40,11 +40,11 @@ def normalise(
     Raises:
         UnsupportedModel: several inputs, an input that is no batch of colour images, or control
             flow; the message says which part.
-        InvalidOption: `size` is not one that the model can take.
+        InvalidOption: the model cannot take `size`.
     """
     metadata = metadata_of(model)
     _pin_size(model, size)
-    del model.graph.value_info[:]  # holds shapes of the size before
+    del model.graph.value_info[:]  # holds shapes of the previous size
     model = _slim(model)
     _refuse_control_flow(model)
     model = _convert_opset(model, note)
@@ -82,7 +82,7 @@ def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
 
     try:
         slimmed: onnx.ModelProto = onnxslim.slim(model)
-    except Exception as error:  # it raises whatever its passes stumble over
+    except Exception as error:  # onnxslim raises any error of its passes
         raise UnsupportedModel(
             f"onnxslim cannot simplify the graph ({type(error).__name__}: {error}); "
             "export the model with a fixed size"
@@ -114,7 +114,7 @@ def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.
 
 
 def _name_nodes(model: onnx.ModelProto) -> None:
-    """Give every node a name of its own: later passes and people speak of nodes by name."""
+    """Give every node a unique name: later passes and messages refer to nodes by name."""
     taken: set[str] = set()
     for number, node in enumerate(model.graph.node):
         if not node.name or node.name in taken:
@@ -123,7 +123,7 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 
 
 def _infer_outputs(model: onnx.ModelProto) -> None:
-    """Replace what the exporter said of the outputs by what follows from the fixed size."""
+    """Infer the outputs' shapes from the fixed size, in place of the exporter's."""
     import onnx
 
     bare = onnx.ModelProto()

@@ -1,4 +1,4 @@
-"""What float16 computes, where there is no float16."""
+"""Simulates float16 in float32."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 
 def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A float32 graph that rounds to float16 wherever a GPU does, and overflows where it does.
+    """Return a float32 graph that rounds to float16, and overflows, wherever a GPU does.
 
-    CPU runtimes take a float16 graph for a hint: ONNX Runtime and OpenVINO compute it in float32
-    from end to end, where 100 * 1000 is no infinity. Here every result passes through float16.
-    Integers are multiplied as such, so what a DequantizeLinear gives is not rounded.
+    CPU runtimes take a float16 graph only as a hint: ONNX Runtime and OpenVINO compute it in
+    float32 from end to end, where 100 * 1000 does not overflow. In the returned graph every result
+    passes through float16. Integers are multiplied as such, so the output of a DequantizeLinear is
+    not rounded.
 
     Args:
-        model: what `to_half` made.
+        model: result of `to_half`.
     """
     import onnx
     from onnx.numpy_helper import from_array, to_array

@@ -1,8 +1,8 @@
-"""Non-maximum suppression out of plain operators, of a fixed shape.
+"""Writes non-maximum suppression with plain operators of fixed shapes.
 
-Cluster NMS (arXiv 2005.03572): "alive unless an alive better one is over me", from all alive on. A
-round settles at least one more box of each chain of boxes that lie over each other, so after as
-many rounds as the longest chain has links it is the greedy answer.
+Cluster NMS (arXiv 2005.03572): all boxes start alive; in each round a box is alive unless a better
+one that is alive overlaps it. A round settles at least one more box of each chain of overlapping
+boxes, so as many rounds as the longest chain has links give the greedy answer.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ are too few, an even number leaves duplicates, and an odd one would lose boxes."
 
 
 def write_survivors(write: Writer, found: Candidates, iou: float) -> str:
-    """Which candidates survive: float32 [batch, 1, count], 1 or 0.
+    """Return the survivors: float32 [batch, 1, count], 1 or 0.
 
     Args:
-        write: of the graph.
+        write: adds nodes to the graph.
         found: best first.
         iou: a box is dropped when it overlaps a surviving better one of its class by more.
     """
     over = _write_over(write, found, iou)
     alive = _write_none(write, over)
     for _ in range(ROUNDS - 1):
-        # Not MatMul: TensorRT multiplies no float32 matrices on Turing (compute capability 7.5).
+        # Mul and not MatMul, because TensorRT multiplies no float32 matrices on Turing (compute
+        # capability 7.5).
         better = write("Mul", over, write("Transpose", alive, perm=[0, 2, 1]))
         alive = _write_none(write, better)
     return alive
 
 
 def _write_none(write: Writer, over: str) -> str:
-    """Whether nothing is over a box: [batch, 1, n] of [batch, n, n]."""
+    """Mark boxes that nothing overlaps: [batch, 1, n] of [batch, n, n]."""
     any_over = write("ReduceMax", over, np.array([1]), keepdims=1)
     return write("Sub", np.array(1, np.float32), any_over)
 
 
 def _write_over(write: Writer, found: Candidates, iou: float) -> str:
-    """Whether a box, by row, is better than another, by column, and over it: [batch, n, n].
+    """Mark pairs in which the box of the row is better than that of the column and overlaps it.
 
-    In float32, and step by step as `fovea_engines.detect.nms` has it.
+    The result is [batch, n, n], computed in float32 by the same steps as
+    `fovea_engines.detect.nms`.
     """
     boxes, classes = (
         write("Transpose", tensor, perm=[0, 2, 1]) for tensor in (found.boxes, found.classes)
@@ -61,7 +63,7 @@ def _write_over(write: Writer, found: Candidates, iou: float) -> str:
 
 
 def _write_shared(write: Writer, a: list[str], b: list[str], axis: int) -> str:
-    """Length that boxes have in common."""
+    """Return the length that boxes have in common."""
     last = write("Min", a[axis + 2], b[axis + 2])
     return write("Relu", write("Sub", last, write("Max", a[axis], b[axis])))
 

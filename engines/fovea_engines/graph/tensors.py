@@ -1,4 +1,4 @@
-"""Inputs and outputs of an ONNX graph as `TensorSpec`s."""
+"""Describes inputs and outputs of an ONNX graph as `TensorSpec`s."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 
 def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """What has to be fed: inputs that are not initializers, which older exporters list as well.
+    """Return the inputs without initializers, which older exporters list as well.
 
     Raises:
-        UnsupportedModel: one is not a tensor.
+        UnsupportedModel: an input is not a tensor.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
     return _specs(value for value in model.graph.input if value.name not in weights)
 
 
 def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """What comes back, in the graph's order.
+    """Return the outputs in the graph's order.
 
     Raises:
-        UnsupportedModel: one is not a tensor.
+        UnsupportedModel: an output is not a tensor.
     """
     return _specs(model.graph.output)
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
-    """The exporter's own key-value pairs."""
+    """Return the exporter's own key-value pairs."""
     return {entry.key: entry.value for entry in model.metadata_props}
 
 
@@ -47,6 +47,6 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
         kind = value.type.WhichOneof("value")
         raise UnsupportedModel(f"{value.name!r} is a {kind}; only tensors are served")
     tensor = value.type.tensor_type
-    # A dimension that is neither a value nor a name is dynamic as well; a value of 0 is no size.
+    # A dimension without value and name is dynamic as well; 0 is no size.
     shape = tuple(dim.dim_value or -1 for dim in tensor.shape.dim)
     return TensorSpec(value.name, tensor_dtype_to_np_dtype(tensor.elem_type).name, shape)

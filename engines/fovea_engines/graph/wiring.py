@@ -1,4 +1,4 @@
-"""Who makes and who takes each tensor of an ONNX graph, and what the convolutions are for."""
+"""Indexes an ONNX graph: producers and consumers of tensors, and roles of convolutions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import onnx
 
-# They only move values, so what comes straight from a Softmax still does after them.
+# They only move values, so the output of a Softmax remains one after them.
 _SHAPE_OPS = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
 
 _PRODUCTS = {"ConvTranspose", "Gemm", "MatMul"}
 
 
 class Wiring:
-    """An index over a graph in topological order; stale once the graph is changed.
+    """An index over a graph in topological order; invalid after changes of the graph.
 
     Attributes:
         nodes: in the graph's order.
         constants: initializers by name.
         producer: tensor -> the node that makes it.
-        consumers: tensor -> the nodes that take it.
+        consumers: tensor -> the nodes that read it.
         outputs: names of the graph's outputs.
     """
 
@@ -39,10 +39,10 @@ class Wiring:
                     self.consumers[name].append(node)
 
     def layers(self) -> list[onnx.NodeProto]:
-        """Convolutions with learned weights.
+        """Return the convolutions with learned weights.
 
-        Not among them is the fixed one that YOLOv8 and later take the mean of a distribution with
-        (arXiv 2006.04388): its input is a softmax, and it belongs to the decoding of boxes.
+        The fixed one with which YOLOv8 and later take the mean of a distribution (arXiv 2006.04388)
+        is not among them: its input is a softmax, and it belongs to the decoding of boxes.
         """
         return [
             node
@@ -51,7 +51,7 @@ class Wiring:
         ]
 
     def head_layers(self) -> set[str]:
-        """Names of the layers from which an output is reached without another layer between."""
+        """Return the names of the layers that reach an output without another layer between."""
         layers = {node.name for node in self.layers()}
         found: set[str] = set()
         reached = set(self.outputs)
@@ -65,7 +65,7 @@ class Wiring:
         return found
 
     def decoding(self) -> set[str]:
-        """Names of the nodes after which no layer comes: they turn features into results."""
+        """Return the names of the nodes that no layer follows: they turn features into results."""
         layers = {node.name for node in self.layers()} | set(self._products())
         before: set[str] = set()  # tensors that reach a layer
         after: set[str] = set()
@@ -77,7 +77,7 @@ class Wiring:
         return after
 
     def _products(self) -> Iterator[str]:
-        """Names of the other nodes that multiply with learned weights."""
+        """Yield the names of the other nodes that multiply with learned weights."""
         for node in self.nodes:
             learned = not self.constants.keys().isdisjoint(node.input)
             if (
@@ -95,19 +95,19 @@ class Wiring:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    """Value of a node's attribute."""
+    """Return the value of a node's attribute."""
     from onnx.helper import get_attribute_value
 
     return next((get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
 def is_depthwise(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:
-    """Whether each channel of a convolution is computed from one channel alone."""
+    """Return True if each channel of a convolution is computed from one channel alone."""
     return int(attribute(node, "group", 1)) > 1 and weight.dims[1] == 1
 
 
 def rebuild(model: onnx.ModelProto, nodes: Iterator[onnx.NodeProto]) -> None:
-    """Replace the nodes of a model, and drop the initializers that none of them takes."""
+    """Replace the nodes of a model, and drop unused initializers."""
     import onnx
 
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]

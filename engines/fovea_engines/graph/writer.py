@@ -1,4 +1,4 @@
-"""Nodes that are added to an ONNX graph, written as calls."""
+"""Adds nodes to an ONNX graph by calls."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Operand = str | NDArray[Any]
 class Writer:
     """Makes nodes whose tensors are all called STEM/OPERATOR_NUMBER.
 
-    Called with an operator and what it takes, tensors by name or constants as arrays, it gives the
-    name of what the node makes.
+    A call takes an operator and its operands, tensors by name or constants as arrays, and returns
+    the name of the output.
 
     Args:
-        stem: a tensor of the graph, whose name no other writer begins with.
+        stem: a tensor of the graph; no other writer may use the same stem.
 
     Attributes:
         nodes: in the order of the calls.
-        constants: what they take beside tensors.
+        constants: the constant operands.
     """
 
     def __init__(self, stem: str) -> None:
@@ -34,26 +34,26 @@ class Writer:
         self.constants: list[onnx.TensorProto] = []
 
     def __call__(self, operator: str, *operands: Operand, **attributes: Any) -> str:
-        """A node of one output; to see is only the first where the operator has more."""
+        """Add a node and return the name of its first output."""
         return self._add(operator, operands, 1, attributes)[0]
 
     def split(self, tensor: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """Parts of the given sizes."""
+        """Split a tensor into parts of the given sizes."""
         return self._add("Split", (tensor, np.array(sizes)), len(sizes), {"axis": axis})
 
     def top(self, tensor: str, count: int) -> tuple[str, str]:
-        """The largest values of the last axis, best first and of equals the first, and where."""
+        """Return the largest values of the last axis, best first, and their indices; ties by index."""
         values, indices = self._add("TopK", (tensor, np.array([count])), 2, {"axis": -1})
         return values, indices
 
     def cast(self, tensor: str, dtype: str) -> str:
-        """In another element type, by numpy's name."""
+        """Cast to another element type, by numpy's name."""
         from onnx.helper import np_dtype_to_tensor_dtype
 
         return self("Cast", tensor, to=np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def name(self, tensor: str) -> None:
-        """Give what was made last this name."""
+        """Rename the last output."""
         self.nodes[-1].output[0] = tensor
 
     def _add(

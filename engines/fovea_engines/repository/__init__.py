@@ -1,1 +1,1 @@
-"""Engines on disk, in Triton's layout: cards, config.pbtxt, labels, version folders."""
+"""Stores engines on disk in Triton's layout: cards, config.pbtxt, labels, version folders."""

@@ -1,4 +1,4 @@
-"""Digests of files and values."""
+"""Computes digests of files and values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fovea_preprocess.errors import NotFound
 
 
 def file_sha256(path: Path) -> str:
-    """Sha256 of a file's bytes, as hex.
+    """Return the sha256 of a file's bytes, as hex.
 
     Raises:
         NotFound: there is no such file.
@@ -24,6 +24,6 @@ def file_sha256(path: Path) -> str:
 
 
 def json_sha256(value: Any) -> str:
-    """Sha256 of a value's canonical JSON form, as hex."""
+    """Return the sha256 of a value's canonical JSON form, as hex."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

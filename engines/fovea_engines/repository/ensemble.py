@@ -1,4 +1,4 @@
-"""A model that is made of others, as its config.pbtxt has it."""
+"""Reads the ensemble of a config.pbtxt."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class EnsembleStep:
 
     Attributes:
         model: its name.
-        version: of it; None for the one that its version policy prefers.
-        inputs: of the model -> tensor of the ensemble.
-        outputs: of the model -> tensor of the ensemble.
+        version: None for the one that the model's version policy prefers.
+        inputs: the model's tensor -> the ensemble's tensor.
+        outputs: the model's tensor -> the ensemble's tensor.
     """
 
     model: str
@@ -28,23 +28,23 @@ class EnsembleStep:
 
     @classmethod
     def of(cls, message: Any) -> Self:
-        """From a step of the `ModelEnsembling` message."""
+        """Convert a step of the `ModelEnsembling` message."""
         version = message.model_version if message.model_version > 0 else None
-        # Sorted, because protobuf hands maps out in any order.
+        # Sorted, because the order of protobuf maps is undefined.
         inputs, outputs = sorted(message.input_map.items()), sorted(message.output_map.items())
         return cls(message.model_name, version, dict(inputs), dict(outputs))
 
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """What an ensemble takes, gives and runs.
+    """The inputs, outputs and models of an ensemble.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         max_batch: most rows of a request; 0 where the first dimension is no batch.
         inputs: tensors that clients send, with the batch dimension.
-        outputs: tensors that they get, with the batch dimension.
-        steps: the models, as they are written.
+        outputs: tensors that clients receive, with the batch dimension.
+        steps: the models, in the order of the file.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Ensemble:
 
     @classmethod
     def of(cls, message: Any, name: str) -> Self:
-        """From the `ModelConfig` message of a model of that name."""
+        """Convert the `ModelConfig` message of the named model."""
         rows = message.max_batch_size
 
         def specs(tensors: Iterable[Any]) -> tuple[TensorSpec, ...]:
@@ -65,5 +65,5 @@ class Ensemble:
         return cls(name, rows, specs(message.input), specs(message.output), steps)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Convert to plain JSON types."""
         return asdict(self)

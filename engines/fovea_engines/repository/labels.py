@@ -1,4 +1,4 @@
-"""Class names as a text file, one a line, as Triton's `label_filename` has them."""
+"""Reads and writes class names, one per line, as in Triton's `label_filename`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ LABELS_FILE = "labels.txt"
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Class names by id; blank lines at the end do not count.
+    """Read class names by id, without blank lines at the end.
 
     Raises:
         NotFound: there is no such file.
-        InvalidOption: it is not text, or has no line.
+        InvalidOption: the file is not text, or has no line.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -28,5 +28,5 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def labels_text(labels: tuple[str, ...]) -> str:
-    """The inverse of `read_labels`."""
+    """Format class names for `read_labels`."""
     return "".join(f"{' '.join(label.split())}\n" for label in labels)

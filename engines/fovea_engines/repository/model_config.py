@@ -1,4 +1,4 @@
-"""config.pbtxt: what Triton's tools, and people, read of a model."""
+"""Reads and writes config.pbtxt, Triton's description of a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TYPES = {
 
 
 def config_text(card: EngineCard) -> str:
-    """The text form of Triton's `ModelConfig` for an engine; the same for the same card."""
+    """Return the text form of Triton's `ModelConfig`; the same for the same card."""
     from google.protobuf import text_format
 
     pb = model_config_messages()
@@ -44,14 +44,14 @@ def config_text(card: EngineCard) -> str:
         if card.labels is not None:
             output.label_filename = LABELS_FILE
         config.output.append(output)
-    # Ultralytics' Triton client reads names, stride and task from here, as a Python literal.
+    # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
     config.parameters["metadata"].string_value = repr(card.metadata)
     text: str = text_format.MessageToString(config)
     return text
 
 
 def read_config(path: Path) -> Any:
-    """The `ModelConfig` message of a config.pbtxt; an empty one where there is no such file.
+    """Read the `ModelConfig` message of a config.pbtxt; an empty one if the file is missing.
 
     Raises:
         InvalidModel: the file is not a model configuration.
@@ -61,7 +61,7 @@ def read_config(path: Path) -> Any:
     config = model_config_messages().ModelConfig()
     if path.is_file():
         try:
-            # Editors of Windows put a byte order mark first.
+            # Windows editors write a byte order mark first.
             text_format.Parse(path.read_text(encoding="utf-8-sig"), config)
         except text_format.ParseError as error:
             reason = str(error).partition(" : ")[2].rstrip(".") or error
@@ -75,7 +75,7 @@ def read_config(path: Path) -> Any:
 
 
 def read_max_batch(path: Path) -> int:
-    """`max_batch_size` of a config.pbtxt; 1 where there is none or it says 0.
+    """Read `max_batch_size` of a config.pbtxt; 1 where it is missing or 0.
 
     Raises:
         InvalidModel: the file is not a model configuration.
@@ -84,7 +84,7 @@ def read_max_batch(path: Path) -> int:
 
 
 def tensor_spec(tensor: Any, max_batch: int) -> TensorSpec:
-    """What a `ModelInput` or `ModelOutput` message describes, with the batch dimension.
+    """Convert a `ModelInput` or `ModelOutput` message, adding the batch dimension.
 
     Args:
         tensor: the message.

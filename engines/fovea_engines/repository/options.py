@@ -1,4 +1,4 @@
-"""What a TensorRT build is asked for."""
+"""Defines the options of a TensorRT build."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ELF, _TYPE_AT, _SHARED = b"\x7fELF", 16, 3
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The batches that one profile takes.
+    """The batches of one optimization profile.
 
     Attributes:
         min: fewest rows, at least 1.
-        opt: rows that it is fastest with.
+        opt: rows that it is tuned for.
         max: most rows.
 
     Raises:
@@ -45,10 +45,10 @@ class Profile:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A profile as it is typed: "1,4,8".
+        """Parse a profile such as "1,4,8".
 
         Raises:
-            InvalidOption: it is none.
+            InvalidOption: the text is no profile.
         """
         if not re.fullmatch(r"\s*\d{1,6}\s*(,\s*\d{1,6}\s*){2}", text):
             raise InvalidOption(f"profile is {text!r}; write three batches MIN,OPT,MAX, e.g. 1,4,8")
@@ -57,10 +57,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A library of plugins, as the card of an engine that needs it names it.
+    """A library of plugins, as an engine's card names it.
 
     Attributes:
-        path: where it lay at build: absolute, links followed.
+        path: its location at build: absolute, with links resolved.
         sha256: of its bytes.
     """
 
@@ -69,11 +69,11 @@ class Plugin:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The library at `path`, which is not loaded yet.
+        """Describe the library at `path` without loading it.
 
         Raises:
             NotFound: there is no such file.
-            InvalidOption: it is not a shared library for Linux.
+            InvalidOption: the file is not a shared library for Linux.
         """
         try:
             with path.open("rb") as file:
@@ -94,15 +94,15 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class BuilderOptions:
-    """How a plan is built.
+    """Options of a TensorRT build.
 
     Attributes:
-        profiles: the batches it is made for, at least one profile.
-        workspace: most bytes of GPU memory that a layer may use besides its tensors; None leaves
-            it to TensorRT, which takes all.
-        level: how long kernels are looked for, 0 to 5: more is slower to build and runs faster.
+        profiles: the batches to build for, at least one profile.
+        workspace: most bytes of GPU memory that a layer may use besides its tensors; None is
+            TensorRT's default, all of it.
+        level: optimization level, 0 to 5: higher builds more slowly and runs faster.
         capabilities: compute capabilities to build for ahead of time, e.g. ("80", "89"); empty
-            builds for the GPU that is here.
+            builds for this machine's GPU.
         plugins: libraries of plugins that the model needs.
 
     Raises:
@@ -125,11 +125,11 @@ class BuilderOptions:
 
     @property
     def max_batch(self) -> int:
-        """Most rows that a profile takes."""
+        """Return the most rows of any profile."""
         return max(profile.max for profile in self.profiles)
 
 
 def target(options: BuilderOptions) -> str:
-    """The GPUs that a plan is built for here, in words."""
+    """Describe the GPUs that a plan is built for."""
     named = [f"SM{capability}" for capability in options.capabilities]
     return ", ".join(named) or str(gpu_here() or "the GPU here")

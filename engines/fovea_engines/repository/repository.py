@@ -1,4 +1,4 @@
-"""A model repository on disk, in Triton's layout: NAME/VERSION/, with config.pbtxt beside."""
+"""Manages a model repository on disk in Triton's layout: NAME/VERSION/, with config.pbtxt."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DEFAULT_REPOSITORY = Path("repository")
 """What commands use where nobody says which."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
-# Triton's rule: only whole numbers that do not start with a zero are versions.
+# Triton's rule: only whole numbers without leading zeros are versions.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def check_name(name: str) -> str:
-    """Give `name` back if it can name a model.
+    """Return `name` if it can name a model.
 
     Raises:
         InvalidOption: it is empty, too long, hidden, or could lead out of the repository.
@@ -40,15 +40,15 @@ def check_name(name: str) -> str:
 
 
 def version_folder(path: Path, version: int | None = None) -> Path:
-    """Folder of a version of a model, by default of the latest.
+    """Return the folder of a model's version, by default of the latest.
 
     Args:
         path: the model's folder, or that of a version.
-        version: of the model.
+        version: number of the version.
 
     Raises:
         NotFound: there is no such version.
-        InvalidOption: it is a file.
+        InvalidOption: `path` is a file.
     """
     if not path.is_dir():
         raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")
@@ -63,13 +63,13 @@ def version_folder(path: Path, version: int | None = None) -> Path:
 class ModelRepository:
     """Models and their versions under one folder.
 
-    What a reader sees is always whole: versions appear, and change places, by one rename.
+    Readers only see complete versions: a version appears, or is replaced, by one rename.
     """
 
     root: Path
 
     def folders(self) -> tuple[str, ...]:
-        """Names of what may hold a model, sorted.
+        """Return the names of the folders that may hold a model, sorted.
 
         Raises:
             NotFound: the repository is not a folder.
@@ -80,7 +80,7 @@ class ModelRepository:
         return tuple(sorted(path.name for path in found))
 
     def models(self) -> tuple[str, ...]:
-        """Names with at least one version, sorted.
+        """Return the names of the models with at least one version, sorted.
 
         Raises:
             NotFound: the repository is not a folder.
@@ -88,7 +88,7 @@ class ModelRepository:
         return tuple(name for name in self.folders() if self.versions(name))
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Versions of a model, ascending; empty when the model is not there."""
+        """Return the versions of a model, ascending; empty when the model does not exist."""
         folder = self.root / check_name(name)
         if not folder.is_dir():
             return ()
@@ -96,10 +96,10 @@ class ModelRepository:
         return tuple(sorted(int(p.name) for p in found))
 
     def latest(self, name: str) -> int:
-        """The highest version of a model.
+        """Return the highest version of a model.
 
         Raises:
-            NotFound: the model is not there.
+            NotFound: the model does not exist.
         """
         versions = self.versions(name)
         if not versions:
@@ -107,10 +107,10 @@ class ModelRepository:
         return versions[-1]
 
     def folder(self, name: str, version: int | None = None) -> Path:
-        """Folder of a version, by default the latest.
+        """Return the folder of a version, by default the latest.
 
         Raises:
-            NotFound: the model or the version is not there; the message lists its versions.
+            NotFound: the model or the version does not exist; the message lists its versions.
         """
         latest = self.latest(name)
         if version is not None and version not in self.versions(name):
@@ -121,7 +121,7 @@ class ModelRepository:
         return self.root / name / str(version or latest)
 
     def path_of(self, model: str) -> Path:
-        """Folder of the model of that name; where there is none, the path that it is by itself.
+        """Return the folder of the named model; without one, `model` as a path.
 
         Raises:
             NotFound: it is neither.
@@ -136,11 +136,11 @@ class ModelRepository:
         return Path(model)
 
     def next_version(self, name: str) -> int:
-        """The version that a build of `name` would get."""
+        """Return the version that the next build of `name` gets."""
         return max(self.versions(name), default=0) + 1
 
     def find(self, name: str, content_key: str) -> int | None:
-        """The newest version of `name` that was built from the same things."""
+        """Return the newest version of `name` with this content key; None without one."""
         for version in reversed(self.versions(name)):
             try:
                 card = EngineCard.read(self.folder(name, version) / CARD_FILE)
@@ -152,13 +152,13 @@ class ModelRepository:
 
     @contextmanager
     def publish(self, name: str) -> Iterator[Path]:
-        """Make a new version: fill the folder that is given, and it appears whole or not at all.
+        """Publish a new version atomically: the caller fills the folder that is yielded.
 
         Yields:
-            An empty hidden folder in the repository. When the block ends well, it becomes
-            ``NAME/<next version>``, unless a version with its card's content key has appeared
-            meanwhile: then, and when the block raises, it is removed. What a killed build left
-            behind is removed by the next one.
+            An empty hidden folder in the repository. When the block ends without an error, it
+            becomes ``NAME/<next version>``, unless a version with its card's content key has
+            appeared meanwhile: then, and when the block raises, it is removed. The next build
+            removes leftovers of a killed one.
         """
         check_name(name)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -175,15 +175,15 @@ class ModelRepository:
 
     @contextmanager
     def replace(self, name: str, version: int) -> Iterator[Path]:
-        """Make a version anew: fill the folder that is given, and it appears whole or not at all.
+        """Replace a version atomically: the caller fills the folder that is yielded.
 
         Yields:
-            An empty hidden folder, as `publish` does. When the block ends well, it takes the place
-            of ``NAME/VERSION``, in one step.
+            An empty hidden folder, as `publish` does. When the block ends without an error, it
+            replaces ``NAME/VERSION``, in one step.
 
         Raises:
-            NotFound: the version is not there.
-            OSError: the repository cannot be written, or is on a file system that cannot do this.
+            NotFound: the version does not exist.
+            OSError: the repository cannot be written, or its file system cannot exchange folders.
         """
         folder = self.folder(name, version)
         with self._staging(name) as staging:
@@ -196,19 +196,19 @@ class ModelRepository:
 
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Let others who want to hold this model wait: other threads and processes."""
+        """Hold the model's lock, across threads and processes."""
         with _locked(self.root / check_name(name)):
             yield
 
     def write_beside(self, name: str, file: str, text: str) -> None:
-        """Write a file of the model that is no version's own, whole or not at all."""
+        """Write a file of the model outside its versions atomically."""
         model = self.root / check_name(name)
-        # Always the same name: the next build overwrites what a killed one has left.
+        # The name is constant, so the next build overwrites the leftover of a killed one.
         new = model / f".{file}.new"
         with _locked(self.root):
             try:
                 write_file(new, text.encode())
-                new.chmod(0o644)  # whatever the umask: a server of another user reads it
+                new.chmod(0o644)  # regardless of the umask, because another user's server reads it
                 _sync(new)
                 new.replace(model / file)
             finally:
@@ -216,11 +216,11 @@ class ModelRepository:
         _sync(model)
 
     def remove_folder(self, name: str, folder: str) -> None:
-        """Remove a folder of a model that is no version; nothing when it is not there."""
+        """Remove a folder of a model that is no version; nothing when it does not exist."""
         shutil.rmtree(self.root / check_name(name) / folder, ignore_errors=True)
 
     def empty_folder(self, name: str, folder: str) -> Path:
-        """An empty folder of a model that is no version; what was in it is removed."""
+        """Create an empty folder of a model that is no version, replacing an existing one."""
         self.remove_folder(name, folder)
         path = self.root / name / folder
         path.mkdir(parents=True)
@@ -246,7 +246,7 @@ class ModelRepository:
             os.close(owner)
 
     def _remove_abandoned(self) -> None:
-        # A living build holds a lock on its folder; the kernel takes a dead one's lock away.
+        # A running build locks its folder; the kernel releases the lock of a dead one.
         for staging in self.root.glob(".*.staging-*"):
             try:
                 os.close(_lock(staging))
@@ -256,7 +256,7 @@ class ModelRepository:
 
 
 def _finish(staging: Path) -> None:
-    staging.chmod(0o755)  # mkdtemp's 0700 would keep a server of another user out
+    staging.chmod(0o755)  # mkdtemp's 0700 would keep another user's server out
     for path in [*staging.rglob("*"), staging]:
         _sync(path)
 

@@ -1,4 +1,4 @@
-"""Two folders change places, in one step that nothing can interrupt."""
+"""Exchanges two folders in one atomic step."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import ctypes
 import os
 from pathlib import Path
 
-# Of Linux' fcntl.h and fs.h.
+# From Linux' fcntl.h and fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def swap(one: Path, other: Path) -> None:
-    """Let each of two folders of a file system have the other's path.
+    """Exchange the paths of two folders of a file system.
 
     Raises:
-        OSError: a path is not there or cannot be written, or this file system cannot do it (NFS).
+        OSError: a path is missing or cannot be written, or this file system does not support it
+            (NFS).
     """
     libc = ctypes.CDLL(None, use_errno=True)
     paths = os.fsencode(one), os.fsencode(other)

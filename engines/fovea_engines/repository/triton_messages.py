@@ -1,4 +1,4 @@
-"""Triton's own protobuf messages, as tritonclient ships them."""
+"""Loads Triton's own protobuf messages from tritonclient."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from types import ModuleType
 
 @cache
 def model_config_messages() -> ModuleType:
-    """The module with `ModelConfig`, the schema of config.pbtxt.
+    """Return the module with `ModelConfig`, the schema of config.pbtxt.
 
-    Loaded by its path: importing it by name runs `tritonclient.grpc`, which brings all of grpc
-    along (0.27 s and 37 MB) for a schema that needs none of it.
+    It is loaded by its path: importing it by name runs `tritonclient.grpc`, which imports all of
+    grpc (0.27 s and 37 MB), and the schema needs none of it.
     """
     package = importlib.util.find_spec("tritonclient")
     assert package is not None, "tritonclient is a dependency"

@@ -1,4 +1,4 @@
-"""Writing files, so that a failure says which file it was and what a full disk lacks."""
+"""Writes files with errors that name the file and the space that a full disk lacks."""
 
 from __future__ import annotations
 
@@ -11,29 +11,25 @@ from pathlib import Path
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file.
-
-    Raises:
-        OSError: as of `writing`.
-    """
+    """Write a file; raises as `writing`."""
     with writing(path, len(content)):
         path.write_bytes(content)
 
 
 @contextmanager
 def writing(path: Path, size: int) -> Iterator[None]:
-    """Let a failure of the block, which writes `size` bytes to a file, say what was wanted.
+    """Explain an error of the block, which writes `size` bytes to a file.
 
     Raises:
-        OSError: of the same number, with the file's name; its text has the sizes where there is
-            not enough room.
+        OSError: of the same number, with the file's name; its text has the sizes where there is not
+            enough space.
     """
     try:
         yield
     except OSError as error:
         number, reason = error.errno or errno.EIO, error.strerror or str(error)
         if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            # What the file has got already was free before.
+            # The space that the file already takes was free before.
             written = path.stat().st_size if path.exists() else 0
             free = shutil.disk_usage(path.parent).free + written
             reason = {

@@ -1,4 +1,4 @@
-"""From raw outputs to detections: one file a family."""
+"""Decodes raw outputs into detections, with one file per family."""
 
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.metadata import labels_from_metadata

@@ -1,4 +1,4 @@
-"""The seam between a model's raw outputs and detections."""
+"""Defines the interface of a head."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fovea_engines.session import Array
 
 
 class Head(Protocol):
-    """Reads one family's outputs. Immutable once made: threads share it.
+    """Decodes one family's outputs. Immutable, so threads share it.
 
     Attributes:
         family: name in `FAMILIES`.
-        task: what is decoded: "detect".
+        task: the decoded task: "detect".
     """
 
     family: ClassVar[str]
@@ -27,27 +27,27 @@ class Head(Protocol):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """How far a model's signature is this family's, or why it is not."""
+        """Return how well a model's signature fits this family, or the reason why it does not."""
         ...
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """A head for the output of that name and an input of (height, width) pixels.
+        """Return a head for the named output and an input of (height, width) pixels.
 
         Raises:
-            UnsupportedModel: the family needs the size, and it is not known.
+            UnsupportedModel: the family needs the size, and it is unknown.
         """
         ...
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """One image's detections, suppressed, best first.
+        """Return one image's detections, suppressed, best first.
 
         Args:
-            outputs: the session's answer, float32 or float16 (float64 is read too); only read,
-                and not kept alive by the result. Values that are not finite are dropped.
-            row: which image of the batch.
-            options: what the request asked for. A box has one class, its best one, and is
-                dropped when `options.classes` does not hold that one.
+            outputs: the session's answer, float16, float32 or float64; not changed, and not
+                referenced by the result. Values that are not finite are dropped.
+            row: index of the image in the batch.
+            options: options of the request. A box has only its best class, and is dropped when
+                `options.classes` lacks that class.
 
         Returns:
             Boxes in pixels of the model's input, not clipped to it.
@@ -63,6 +63,6 @@ class Head(Protocol):
 
 
 def corners(centred: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Boxes [n, 4] of cx cy w h as x1 y1 x2 y2."""
+    """Convert boxes [n, 4] from cx cy w h to x1 y1 x2 y2."""
     centre, half = centred[:, :2], centred[:, 2:] / 2
     return np.concatenate([centre - half, centre + half], axis=1)

@@ -1,4 +1,4 @@
-"""What exporters write into a model's metadata, read without trusting it."""
+"""Parses untrusted metadata that exporters write into a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def literal(text: str) -> Any:
-    """A Python or JSON literal; None for anything else. Nothing is evaluated."""
+    """Parse a Python or JSON literal without evaluating it; return None for anything else."""
     for read in (ast.literal_eval, json.loads):
         try:
             return read(text)
@@ -21,14 +21,14 @@ def literal(text: str) -> Any:
 def labels_from_metadata(
     metadata: Mapping[str, str], num_classes: int | None
 ) -> tuple[str, ...] | None:
-    """Class names by class id, from `names`: a dict of id to name or a list, Python or JSON.
+    """Read class names by class id from `names`: a list or a dict of id to name, Python or JSON.
 
     Args:
         metadata: the model's own key-value pairs.
-        num_classes: how many there have to be; None accepts any number.
+        num_classes: required number of names; None accepts any.
 
     Returns:
-        The names, or None where there are none, they are malformed or of another number.
+        The names; None where they are missing, malformed or of another number.
     """
     names = literal(metadata.get("names", ""))
     if isinstance(names, dict):
@@ -44,7 +44,7 @@ def labels_from_metadata(
 
 
 def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
-    """(height, width) in pixels from `imgsz`: one number, or a list of both; None if neither."""
+    """Read (height, width) in pixels from `imgsz`, one number or a list of both; None if neither."""
     size = literal(metadata.get("imgsz", ""))
     sides = [size, size] if isinstance(size, int) else size
     match sides:
@@ -54,7 +54,7 @@ def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def largest_stride(metadata: Mapping[str, str]) -> int:
-    """Pixels that both sides of the input have to be a multiple of; 32 where unstated."""
+    """Return the number of pixels that must divide both input sides; 32 where unstated."""
     stride = literal(metadata.get("stride", ""))
     strides = stride if isinstance(stride, list | tuple) else [stride]
     sound = [value for value in strides if isinstance(value, int | float) and 1 <= value <= 512]

@@ -1,4 +1,4 @@
-"""What each family was trained to see, as a `PreprocessSpec`."""
+"""Defines the preprocessing that each family was trained with, as a `PreprocessSpec`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Std = Annotated[float, Field(ge=0.001, le=255)]
 
 
 class _Trained(BaseModel):
-    """What a file may say: `PreprocessSpec` less what the model's input decides."""
+    """Fields that a file may set: those of `PreprocessSpec` that the model's input does not decide."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -59,19 +59,19 @@ def default_preprocess(
     size: tuple[int, int] | None = None,
     trained: Mapping[str, Any] | None = None,
 ) -> PreprocessSpec:
-    """The preprocessing of a family, in the layout, type and size of the model's input.
+    """Return the preprocessing of a family, in the layout, type and size of the model's input.
 
     Args:
         family: name in `FAMILIES`; None is treated as the usual YOLO input, RGB 0 to 1.
-        inputs: the model's inputs, of which the first takes the image.
-        metadata: the model's own key-value pairs; `imgsz` stands in for a dynamic size.
-        size: (height, width) in pixels; rules over `imgsz` where the input is dynamic.
-        trained: fields of `PreprocessSpec` that rule over the family's, one by one.
+        inputs: the model's inputs; the first takes the image.
+        metadata: the model's own key-value pairs; `imgsz` replaces a dynamic size.
+        size: (height, width) in pixels; replaces `imgsz` where the input is dynamic.
+        trained: fields of `PreprocessSpec` that override the family's.
 
     Raises:
-        InvalidOption: `size` contradicts a fixed input, or the model's stride does not divide it;
-            or `trained` changes the values of a uint8 input.
-        UnsupportedModel: the input takes no colour images, or its size is not to be found.
+        InvalidOption: `size` contradicts a fixed input, or is no multiple of the model's stride; or
+            `trained` changes the values of a uint8 input.
+        UnsupportedModel: the input takes no colour images, or its size is unknown.
     """
     image = inputs[0]
     if len(image.shape) != 4 or 3 not in image.shape[1::2]:
@@ -95,14 +95,14 @@ def default_preprocess(
 
 
 def read_preprocess(name: str) -> Mapping[str, Any]:
-    """Fields of `PreprocessSpec` by the name of a preset, or from a JSON file.
+    """Read fields of `PreprocessSpec` from the named preset or from a JSON file.
 
     Returns:
-        Of a preset all fields, so that nothing of the family's is left; of a file those in it.
+        All fields for a preset, so that it replaces the family's; for a file only its fields.
 
     Raises:
-        InvalidOption: it is neither, or a field is wrong; the message says what it must be.
-        NotFound: there is no such file, or it cannot be read.
+        InvalidOption: the name is neither, or a field is wrong; the message says what it must be.
+        NotFound: the file is missing or unreadable.
     """
     if name in PRESETS:
         return _Trained(**PRESETS[name]).model_dump()
@@ -124,7 +124,7 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
 
 
 def _complaint(field: int | str = "") -> str:
-    """What is wrong with a field of a file, or with the whole where none is named."""
+    """Return the error message for a field of a file, or for the file as a whole."""
     known = _Trained.model_fields
     if not field:
         return 'it must be one JSON object of fields, such as {"channels": "BGR", "scale": 1}'
@@ -151,7 +151,7 @@ def _check_as_they_are(name: str, trained: Mapping[str, Any]) -> None:
 def _resolve(
     sides: Sequence[int], size: tuple[int, int] | None, metadata: Mapping[str, str]
 ) -> tuple[int, int]:
-    """(height, width): the input's where fixed, else what is asked for."""
+    """Return (height, width): the input's where fixed, else the requested one."""
     wanted = size or image_size(metadata)
     if wanted is None:
         if -1 in sides:

@@ -1,4 +1,4 @@
-"""Which family a model belongs to, and why: shapes first, then names and metadata."""
+"""Recognises a model's family: by shapes first, then by names and metadata."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fovea_preprocess.errors import UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class Recognition:
-    """What `fovea inspect` says of a model's head.
+    """Result of recognising a model's head.
 
     Attributes:
         family: name in `FAMILIES`; None serves tensors only.
-        reason: the evidence, or what speaks against every family.
-        task: "detect" with a family; else what the metadata says, or "tensors".
+        reason: evidence for the family, or against every family.
+        task: "detect" with a family; else the metadata's task, or "tensors".
         num_classes: None when unknown.
     """
 
@@ -36,14 +36,14 @@ def recognise(
     metadata: Mapping[str, str],
     family: str | None = None,
 ) -> Recognition:
-    """Judge a model by its tensors and metadata.
+    """Recognise a model by its tensors and metadata.
 
     Args:
         inputs: the model's inputs.
         outputs: the model's outputs.
-        metadata: the model's own key-value pairs, as its exporter wrote them.
-        family: what the user says it is; it settles what shapes leave open, and is not
-            believed against them.
+        metadata: the model's own key-value pairs.
+        family: the family that the user names; it decides between families that fit the shapes, and
+            never contradicts the shapes.
 
     Raises:
         UnsupportedModel: `family` is unknown or contradicts the model.
@@ -90,19 +90,16 @@ def open_head(
     outputs: Sequence[TensorSpec],
     size: tuple[int, int] | None = None,
 ) -> Head | None:
-    """The head that decodes a recognised model.
+    """Return the head that decodes a recognised model; None without a family.
 
     Args:
-        recognition: of this model.
+        recognition: the result for this model.
         inputs: the session's inputs.
-        outputs: the session's outputs; a runtime may name them unlike the model's file.
-        size: (height, width) of what is fed, pixels; needed where the input is dynamic.
-
-    Returns:
-        None when there is no family: such a model serves tensors.
+        outputs: the session's outputs; a runtime may rename those of the model's file.
+        size: (height, width) of the input, pixels; needed where the input is dynamic.
 
     Raises:
-        UnsupportedModel: the family needs the size, and it is not known.
+        UnsupportedModel: the family needs the size, and it is unknown.
     """
     if recognition.family is None:
         return None
@@ -125,7 +122,7 @@ def _open_question(families: Sequence[str]) -> str:
 
 
 def _spatial(image: TensorSpec) -> tuple[int, int] | None:
-    """(height, width) of an image input; None when either is dynamic."""
+    """Return (height, width) of an image input; None when either is dynamic."""
     shape = image.shape
     height, width = shape[2:] if shape[1] == 3 else shape[1:3]
     return None if -1 in (height, width) else (height, width)
@@ -134,7 +131,7 @@ def _spatial(image: TensorSpec) -> tuple[int, int] | None:
 def _signature(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
 ) -> Signature | str:
-    """The facts that families judge by, or why this cannot be a detector that is decoded."""
+    """Return the facts that identify a family, or the reason why no family fits."""
     task = "pose" if "kpt_shape" in metadata else metadata.get("task", "detect")
     if task != "detect":
         return f"task {task!r} is not decoded yet"
@@ -145,7 +142,7 @@ def _signature(
     boxes = _rank_3(outputs)
     if len(boxes) != 1:
         return f"no single output of three dimensions, which a detector has, in {shown}"
-    # YOLOv5 can also give its raw levels, of five dimensions: they do no harm.
+    # YOLOv5 can also output its raw levels, with five dimensions; they are ignored.
     if any(len(tensor.shape) not in (3, 5) for tensor in outputs):
         return f"a second output (mask prototypes have four dimensions), in {shown}"
     if not boxes[0].dtype.startswith("float"):

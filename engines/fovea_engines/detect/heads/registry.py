@@ -1,4 +1,4 @@
-"""The families that are decoded. A new head is a file and a line here."""
+"""Lists the families that are decoded. A new head needs a file and a line in this list."""
 
 from __future__ import annotations
 

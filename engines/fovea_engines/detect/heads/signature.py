@@ -1,4 +1,4 @@
-"""What a model's tensors and metadata tell of its head."""
+"""Collects facts of a model's tensors and metadata that identify its head."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A family whose layout a model's output has.
+    """A family whose output layout fits a model.
 
     Attributes:
-        num_classes: as the shape tells, or else the class names; None where neither does.
+        num_classes: from the shape, or else from the class names; None where neither has it.
         why: the evidence, for people.
-        sure: the number of boxes is that of the family's grid; False when it is not known.
-        twin: another kind of model that would look the same; None when nothing else would.
+        sure: the number of boxes is that of the family's grid; False when it is unknown.
+        twin: another kind of model with the same layout; None without one.
     """
 
     num_classes: int | None
@@ -30,14 +30,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The facts that tell one family from another.
+    """Facts that distinguish families.
 
     Attributes:
         size: (height, width) of the input in pixels; None when dynamic and not in the metadata.
         output: the detection output, [batch, m, n].
         num_labels: number of class names in the metadata; None without names.
         end_to_end: the metadata says that suppression is part of the model; None if silent.
-        exporter_metadata: the model carries `names` or `stride`, as YOLOv5's and later do.
+        exporter_metadata: the model has `names` or `stride`, as YOLOv5's and later do.
     """
 
     size: tuple[int, int] | None
@@ -47,12 +47,12 @@ class Signature:
     exporter_metadata: bool
 
     def fit_grid(self, boxes: int, columns: int, *, per_cell: int, others: int) -> Fit | str:
-        """How far an output of `boxes` rows can be a grid with scores by class, or why it is not.
+        """Return how well an output fits a grid of class scores, or the reason why it does not.
 
         Args:
             boxes: rows of the output; -1 when dynamic.
-            columns: values a row.
-            per_cell: boxes a grid cell.
+            columns: values per row.
+            per_cell: boxes per grid cell.
             others: columns that are not classes.
         """
         if self.end_to_end:
@@ -66,7 +66,7 @@ class Signature:
         return Fit(count, f"{why}; {counted(count, 'class')}", sure=sure)
 
     def _classes(self, columns: int, others: int) -> int | str:
-        """Number of classes in `columns` of which `others` are not classes, or what is wrong."""
+        """Return the number of classes, or the reason why `columns` does not fit."""
         if columns == -1:
             return "the dimension that holds the classes is dynamic"
         count = columns - others
@@ -77,13 +77,13 @@ class Signature:
         return count
 
     def _grid(self, boxes: int, per_cell: int) -> tuple[bool, str] | None:
-        """Whether it is sure that `boxes` are a grid, and the evidence; None when they are not."""
+        """Return True if the grid size is known, and the evidence; None if `boxes` fit no grid."""
         if boxes == -1:
             return False, "a dynamic number of boxes"
         for strides in STRIDES:
             levels = f"{_anchors(per_cell)} a cell at strides {', '.join(map(str, strides))}"
             if self.size is None:
-                # Per block of largest-stride pixels each level has (largest / stride)^2 cells.
+                # Each level has (largest / stride)^2 cells per block of the largest stride.
                 block = per_cell * sum((strides[-1] // stride) ** 2 for stride in strides)
                 if boxes > 0 and boxes % block == 0:
                     return False, f"{boxes} boxes can be {levels} of a dynamic size"
@@ -97,11 +97,11 @@ def _anchors(per_cell: int) -> str:
 
 
 def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:
-    """Grid cells of all levels for an input of (height, width) pixels."""
+    """Return the number of grid cells of all levels for an input of (height, width) pixels."""
     height, width = size
     return sum(-(-height // stride) * -(-width // stride) for stride in strides)
 
 
 def describe(tensor: TensorSpec) -> str:
-    """Name and shape for people, dynamic dimensions as "?": "output0 [?,84,8400]"."""
+    """Format name and shape, with dynamic dimensions as "?": "output0 [?,84,8400]"."""
     return f"{tensor.name} [{','.join('?' if d == -1 else str(d) for d in tensor.shape)}]"

@@ -1,4 +1,4 @@
-"""End-to-end head of YOLOv10 and v26, and of exports with suppression inside: [batch, k, 6]."""
+"""Decodes the end-to-end head of YOLOv10 and v26, and exports that include NMS: [batch, k, 6]."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MOST_CLASSES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class YoloV10:
-    """Columns are x1 y1 x2 y2 in pixels of the input, score, class id.
+    """Decodes columns x1 y1 x2 y2 in pixels of the input, score, class id.
 
-    The graph has done the suppression: `iou` and `agnostic` have nothing to act on.
+    The graph has already suppressed duplicates, so `iou` and `agnostic` have no effect.
     """
 
     family: ClassVar[str] = "yolov10"
@@ -35,7 +35,7 @@ class YoloV10:
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """See `Head.fit`."""
+        """Check for an output [batch, k, 6]."""
         _, boxes, columns = signature.output.shape
         if columns != 6:
             return f"{columns} columns are not x1 y1 x2 y2 score class"
@@ -47,11 +47,11 @@ class YoloV10:
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """See `Head.open`."""
+        """Return a head for the named output."""
         return cls(output)
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """See `Head.decode`."""
+        """Return one image's detections."""
         rows = outputs[self.output][row]
         few = rows[rows[:, 4] >= options.conf].astype(np.float32, copy=False)
         few = few[(few[:, 5] >= 0) & (few[:, 5] < MOST_CLASSES)]
@@ -60,4 +60,4 @@ class YoloV10:
 
     def columns(self, outputs: Mapping[str, Array]) -> None:
         """See `Head.columns`."""
-        return None
+        return

@@ -1,4 +1,4 @@
-"""Anchor-based head of YOLOv5 and v7, decoded in the graph: [batch, 3 x cells, 5 + classes]."""
+"""Decodes the anchor-based head of YOLOv5 and v7: [batch, 3 x cells, 5 + classes]."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fovea_engines.session import Array
 
 @dataclass(frozen=True, slots=True)
 class YoloV5:
-    """Columns are cx cy w h in pixels of the input, objectness, a probability per class.
+    """Decodes columns cx cy w h in pixels of the input, objectness, a probability per class.
 
     The score is objectness times the best class.
     """
@@ -30,20 +30,20 @@ class YoloV5:
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """See `Head.fit`."""
+        """Check for an output [batch, 3 x cells, 5 + classes]."""
         _, boxes, columns = signature.output.shape
         return signature.fit_grid(boxes, columns, per_cell=3, others=5)
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """See `Head.open`."""
+        """Return a head for the named output."""
         return cls(output)
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """See `Head.decode`."""
+        """Return one image's detections."""
         rows = outputs[self.output][row]
-        # No class exceeds 1, so objectness bounds the score: one column decides for most rows.
+        # No class exceeds 1, so objectness is an upper bound of the score and rejects most rows.
         found = np.flatnonzero(rows[:, 4] >= options.conf)
         few = rows[found].astype(np.float32, copy=False)
         scores = few[:, 4] * few[:, 5:].max(axis=1)

@@ -1,4 +1,4 @@
-"""Anchor-free head of YOLOv8, v9, v11 and v12: [batch, 4 + classes, cells]."""
+"""Decodes the anchor-free head of YOLOv8, v9, v11 and v12: [batch, 4 + classes, cells]."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TWINS = {
 
 @dataclass(frozen=True, slots=True)
 class YoloV8:
-    """Rows are cx cy w h in pixels of the input, then a probability per class."""
+    """Decodes rows cx cy w h in pixels of the input, then a probability per class."""
 
     family: ClassVar[str] = "yolov8"
     task: ClassVar[str] = "detect"
@@ -34,7 +34,7 @@ class YoloV8:
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """See `Head.fit`."""
+        """Check for an output [batch, 4 + classes, cells]."""
         _, rows, boxes = signature.output.shape
         fit = signature.fit_grid(boxes, rows, per_cell=1, others=4)
         if isinstance(fit, Fit) and signature.num_labels is None:
@@ -43,12 +43,12 @@ class YoloV8:
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """See `Head.open`."""
+        """Return a head for the named output."""
         return cls(output)
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """See `Head.decode`."""
+        """Return one image's detections."""
         plane = outputs[self.output][row]
         found = np.flatnonzero(_best(plane[4:]) >= options.conf)
         few = plane.take(found, axis=1).astype(np.float32, copy=False)
@@ -61,10 +61,10 @@ class YoloV8:
 
 
 def _best(classes: Array) -> NDArray[np.floating]:
-    """The best class of each cell: float [cells] of [classes, cells]. The one pass over all."""
+    """Return each cell's best class probability: float [cells] of [classes, cells]."""
     if classes.dtype == np.float16:
-        # Halves that are not negative order as their bits do, and numpy compares integers 80
-        # times as fast (measured: .06 ms for [80, 8400] instead of 5).
+        # Non-negative float16 values sort like their bits, and numpy compares integers 80 times as
+        # fast (measured: .06 ms for [80, 8400] instead of 5).
         best: NDArray[np.floating] = classes.view(np.int16).max(axis=0).view(np.float16)
     else:
         best = classes.max(axis=0)

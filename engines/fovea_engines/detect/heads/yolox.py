@@ -1,4 +1,4 @@
-"""Raw grid head of YOLOX: [batch, cells, 5 + classes]."""
+"""Decodes the raw grid head of YOLOX: [batch, cells, 5 + classes]."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fovea_preprocess.errors import UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class YoloX:
-    """Columns are offset x y in cells, log w h in strides, objectness and classes.
+    """Decodes columns offset x y in cells, log w h in strides, objectness and classes.
 
-    Decoded as in the YOLOX paper (arXiv 2107.08430): (offset + cell) x stride, exp(log) x stride.
-    Objectness and classes are probabilities already; the score is their product.
+    Follows the YOLOX paper (arXiv 2107.08430): (offset + cell) x stride, exp(log) x stride.
+    Objectness and classes are already probabilities; the score is their product.
     """
 
     family: ClassVar[str] = "yolox"
@@ -34,7 +34,7 @@ class YoloX:
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """See `Head.fit`."""
+        """Check for an output [batch, cells, 5 + classes]."""
         _, boxes, columns = signature.output.shape
         fit = signature.fit_grid(boxes, columns, per_cell=1, others=5)
         if isinstance(fit, str):
@@ -47,7 +47,7 @@ class YoloX:
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """See `Head.open`."""
+        """Return a head for the named output and the size of its input."""
         if size is None:
             raise UnsupportedModel(
                 "a YOLOX grid is decoded with the input's size, which is dynamic: "
@@ -57,9 +57,9 @@ class YoloX:
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """See `Head.decode`."""
+        """Return one image's detections."""
         rows = outputs[self.output][row]
-        # No class exceeds 1, so objectness bounds the score: one column decides for most rows.
+        # No class exceeds 1, so objectness is an upper bound of the score and rejects most rows.
         found = np.flatnonzero(rows[:, 4] >= options.conf)
         few = rows[found].astype(np.float32, copy=False)
         scores = few[:, 4] * few[:, 5:].max(axis=1)
@@ -75,11 +75,11 @@ class YoloX:
     def grid(
         self, found: NDArray[np.integer], boxes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Top-left corner [n, 2] and stride [n, 1], in pixels, of the cells numbered `found`.
+        """Return the top-left corner [n, 2] and stride [n, 1], in pixels, of numbered cells.
 
         Args:
             found: int [n].
-            boxes: how many cells there are.
+            boxes: number of cells.
         """
         strides = next(s for s in STRIDES if cells(self.size, s) == boxes)
         widths = np.array([-(-self.size[1] // stride) for stride in strides])
