@@ -1,4 +1,4 @@
-"""The processor and the GPU of this machine."""
+"""Identifies the processor and the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-# CUdevice_attribute of cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+# From CUdevice_attribute of cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _MAJOR, _MINOR = 75, 76
 _LONGEST_NAME = 256
 
@@ -17,7 +17,7 @@ class Gpu:
     """A model of GPU.
 
     Attributes:
-        name: as the driver says it, e.g. "NVIDIA L4".
+        name: from the driver, e.g. "NVIDIA L4".
         capability: its compute capability, e.g. "89".
     """
 
@@ -29,7 +29,7 @@ class Gpu:
 
 
 def gpu_here() -> Gpu | None:
-    """The first GPU, which is the one that is used; None where there is none, or no driver."""
+    """Return the first GPU, the only one that is used; None without a GPU or a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -47,7 +47,7 @@ def gpu_here() -> Gpu | None:
 
 
 def processor_name() -> str:
-    """The processor's model name, e.g. "Intel(R) Xeon(R) Processor @ 2.60GHz"."""
+    """Return the processor's model name, e.g. "Intel(R) Xeon(R) Processor @ 2.60GHz"."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -42,7 +42,7 @@ class Matching:
 
     @property
     def quality(self) -> float:
-        """Return the panoptic quality: 1 for full agreement, 0 for none (arXiv 1801.00868, eq. 1)."""
+        """Return the panoptic quality, 0 to 1 for full agreement (arXiv 1801.00868, eq. 1)."""
         return 1 - self.lost / self.total if self.total else 1.0
 
 
