@@ -1,4 +1,4 @@
-"""The synchronous sender."""
+"""Sends requests synchronously."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Answer = TypeVar("Answer")
 
 
 class Client:
-    """Sends images to a Fovea server; keeps its connections, so make one and share it.
+    """Sends images to a Fovea server; keeps its connections, so create one and share it.
 
     May be used from several threads at once, and as a context manager.
 
     Args:
         url: address of the server, e.g. "http://127.0.0.1:8000".
         timeout: seconds to wait for the connection, and for each read and write.
-        retries: how often to try again when the server asks to come back later (Retry-After),
-            or when no connection could be made or kept.
+        retries: number of further attempts when the server sends Retry-After, or when no connection
+            could be made or kept.
 
     Raises:
         ValueError: `url` is not an http or https address.
@@ -52,8 +52,8 @@ class Client:
             **options: version, conf, iou, classes, max_det, agnostic, timeout_ms.
 
         Raises:
-            ServerError: the server refused or failed; `QueueFull` when it has too much to do.
-            ConnectionFailed: no answer came.
+            ServerError: the server refused or failed; `QueueFull` when it is overloaded.
+            ConnectionFailed: the server did not answer.
             UnexpectedAnswer: the answer is not Fovea's.
             OSError: the file cannot be read.
         """
@@ -64,7 +64,7 @@ class Client:
     ) -> Prediction:
         """Find the objects in several images with one request.
 
-        Answers come in order; a bad image among good ones fails only itself, as an
+        Answers are in the order of the images; a bad image only fails itself and gives an
         `ImageError` in its place. Arguments and errors are those of `predict`.
         """
         request = _requests.predict(model, [image_bytes(image) for image in images], **options)
@@ -77,7 +77,7 @@ class Client:
         format: ImageFormat = "image/jpeg",
         **options: Unpack[PredictOptions],
     ) -> bytes:
-        """The image with its detections drawn in, encoded as `format`.
+        """Return the image with its detections drawn in, encoded as `format`.
 
         The other arguments and the errors are those of `predict`.
         """
@@ -85,34 +85,34 @@ class Client:
         return self._ask(request, _responses.image)
 
     def models(self) -> tuple[ModelSummary, ...]:
-        """The models that the server serves, and those that it could not load; by name.
+        """List the served models, and those that the server could not load, by name.
 
         Raises:
             ServerError: the server refused.
-            ConnectionFailed: no answer came.
+            ConnectionFailed: the server did not answer.
             UnexpectedAnswer: the answer is not Fovea's.
         """
         return self._ask(_requests.models(), _responses.models)
 
     def model(self, name: str, version: int | str | None = None) -> Model:
-        """All that is known of a model: its inputs, outputs, labels and engine card.
+        """Return the inputs, outputs, labels and engine card of a model.
 
         Args:
-            name: of the model.
-            version: of it; by default the one that answers.
+            name: name of the model.
+            version: by default the one that answers requests.
 
         Raises:
             ServerError: there is no such model (status 404), or the server refused.
-            ConnectionFailed: no answer came.
+            ConnectionFailed: the server did not answer.
             UnexpectedAnswer: the answer is not Fovea's.
         """
         return self._ask(_requests.model(name, version), _responses.model)
 
     def ready(self, model: str | None = None) -> bool:
-        """Whether the server, or the named model, takes requests; no for a model it has not got.
+        """Return True if the server, or the named model, is ready; False for an unknown model.
 
         Raises:
-            ConnectionFailed: no answer came.
+            ConnectionFailed: the server did not answer.
             ServerError: the answer is neither yes nor no.
         """
         return self._ask(_requests.ready(model), _responses.ready)

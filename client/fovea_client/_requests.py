@@ -1,4 +1,4 @@
-"""Builds requests as plain values; whoever sends them is no concern of this file."""
+"""Builds requests as plain values, without sending them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ImageFormat = Literal["image/jpeg", "image/png"]
 
 
 class PredictOptions(TypedDict, total=False):
-    """What one request may ask for; what is left out, the server decides.
+    """Options of one request; the server chooses a default for missing ones.
 
     Attributes:
         version: version of the model; by default the newest.
         conf: least score of a detection, 0 to 1.
         iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
         classes: names or ids of the classes to keep, or text with commas such as "person,5".
-        max_det: most detections an image, from 1 up.
+        max_det: most detections per image, from 1 up.
         agnostic: suppress across classes as well.
-        timeout_ms: how long the server may take before it gives the request up, milliseconds.
+        timeout_ms: time after which the server gives the request up, milliseconds.
     """
 
     version: int | str | None
@@ -43,7 +43,7 @@ class Request:
         method: "GET" or "POST".
         path: absolute path with its query, percent-encoded.
         headers: names in lower case.
-        body: as it goes over the wire.
+        body: as sent.
     """
 
     method: str
@@ -65,10 +65,10 @@ def predict(
     agnostic: bool | None = None,
     timeout_ms: float | None = None,
 ) -> Request:
-    """Ask for the detections in encoded images, or for one image with them drawn in.
+    """Request the detections in encoded images, or one image with them drawn in.
 
-    One image goes as the raw body, several as multipart in their order. The options are those
-    of `PredictOptions`.
+    One image is the raw body, several are multipart in their order. The options are those of
+    `PredictOptions`.
 
     Raises:
         ValueError: there are no images.
@@ -101,7 +101,7 @@ def _path(model: str, version: int | str | None) -> str:
 
 
 def _classes(classes: Iterable[int | str]) -> str:
-    """The option as text; a name with a comma goes in double quotes."""
+    """Format the option as text; a name with a comma is put in double quotes."""
     if isinstance(classes, str):
         return classes
     line = io.StringIO()
@@ -110,24 +110,24 @@ def _classes(classes: Iterable[int | str]) -> str:
 
 
 def models() -> Request:
-    """Ask for the list of models."""
+    """Request the list of models."""
     return Request("GET", "/v1/models")
 
 
 def model(name: str, version: int | str | None = None) -> Request:
-    """Ask for all that is known of a model."""
+    """Request the description of a model."""
     return Request("GET", _path(name, version))
 
 
 def ready(model: str | None = None) -> Request:
-    """Ask whether the server, or one of its models, takes requests."""
+    """Request the readiness of the server, or of one of its models."""
     if model is None:
         return Request("GET", "/v2/health/ready")
     return Request("GET", f"/v2/models/{quote(model, safe='')}/ready")
 
 
 def _multipart(images: Sequence[bytes]) -> tuple[str, bytes]:
-    # 128 random bits: no image contains its own boundary, so the bodies need no search.
+    # With 128 random bits, no image contains its own boundary, so the bodies need no search.
     boundary = secrets.token_hex(16)
     pieces: list[bytes] = []
     for index, image in enumerate(images):

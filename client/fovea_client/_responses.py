@@ -1,4 +1,4 @@
-"""Reads answers, given as plain values, into typed results or errors."""
+"""Converts answers, given as plain values, into typed results or errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fovea_client.results import (
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One HTTP answer, whole.
+    """One complete HTTP answer.
 
     Attributes:
         status: HTTP status.
@@ -103,7 +103,7 @@ def ready(response: Response) -> bool:
 
 
 def raise_for_status(response: Response) -> None:
-    """Raise what an answer other than 2xx means.
+    """Raise the error of an answer other than 2xx.
 
     Raises:
         QueueFull: status 429.
@@ -115,7 +115,7 @@ def raise_for_status(response: Response) -> None:
         error = json.loads(response.body)["error"]
         code, message = str(error["code"]), str(error["message"])
     except (KeyError, TypeError, ValueError):
-        # A proxy in between answers in its own words; its first line is usually the telling one.
+        # A proxy answers in its own words; their first line is usually the most useful one.
         text = response.body[:200].decode("utf-8", "replace").strip()
         code, message = f"http_{response.status}", text or "the answer has no content"
     kind = QueueFull if response.status == 429 else ServerError
@@ -124,7 +124,7 @@ def raise_for_status(response: Response) -> None:
 
 @contextmanager
 def _reading(response: Response, kind: str) -> Iterator[dict[str, Any]]:
-    """The JSON of an answer; what does not fit while it is read is told as an unexpected answer."""
+    """Yield the JSON of an answer; errors while it is read become `UnexpectedAnswer`."""
     raise_for_status(response)
     try:
         yield json.loads(response.body)
@@ -136,7 +136,7 @@ def _reading(response: Response, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _summary(kind: type[ModelSummary], value: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a model; those that later servers add are passed over."""
+    """Return the fields of a model, without those that later servers add."""
     given = {field.name: value[field.name] for field in fields(kind)}
     names = [field.name for field in fields(ModelVersion)]
     versions = (ModelVersion(**{name: v[name] for name in names}) for v in given["versions"])
@@ -171,7 +171,7 @@ def _tensor(value: dict[str, Any]) -> Tensor:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    # The header may also hold a date, which only proxies send: treated as no invitation.
+    # The header may also hold a date, but only proxies send one; it is ignored.
     try:
         seconds = float(retry_after or "")
     except ValueError:

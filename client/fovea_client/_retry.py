@@ -1,4 +1,4 @@
-"""When a failed request is worth sending again."""
+"""Decides if and when a failed request is sent again."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ FIRST_WAIT_S = 0.1
 
 
 def wait_s(error: FoveaClientError, attempt: int, longest_s: float) -> float | None:
-    """Seconds to wait before the next attempt; None when there should be none.
+    """Return the seconds to wait before the next attempt; None when there should be none.
 
-    What the server asks for in Retry-After is honoured to the full; a connection that failed is
-    tried again after 0.1, 0.2, 0.4 ... s. Up to a quarter more, at random, keeps clients that
-    were turned away together from coming back together.
+    The server's Retry-After is always respected; after a failed connection the waits are 0.1, 0.2,
+    0.4 ... s. Up to a quarter more, at random, keeps clients that were refused together from
+    returning together.
 
     Args:
-        error: what the last attempt ended with.
-        attempt: how many attempts came before that one.
-        longest_s: a wait longer than this is not worth it.
+        error: result of the last attempt.
+        attempt: number of attempts before that one.
+        longest_s: longest wait; None is returned for a longer one.
     """
     match error:
         case ServerError(retry_after_s=float(asked)):

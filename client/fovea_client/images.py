@@ -1,4 +1,4 @@
-"""Turns what a caller calls an image into the bytes that are sent."""
+"""Converts images into the bytes to send."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _INFO_HEADER = struct.Struct("<IiiHHIIiiII")
 
 
 def image_bytes(image: ImageSource) -> bytes:
-    """The bytes of an image file.
+    """Return the bytes of an image file.
 
     Args:
-        image: encoded bytes, a path, a file open for binary reading, or pixels as uint8
-            [height, width, 3] in RGB order, which travel uncompressed.
+        image: encoded bytes, a path, a file open for binary reading, or pixels as uint8 [height,
+            width, 3] in RGB order, which are sent uncompressed.
 
     Raises:
         OSError: the file cannot be read.
-        TypeError: not one of these kinds.
-        ValueError: an array of another shape or dtype.
+        TypeError: the image is none of these.
+        ValueError: an array has another shape or dtype.
     """
     if isinstance(image, bytes):
         return image
@@ -45,7 +45,7 @@ def image_bytes(image: ImageSource) -> bytes:
 
 
 def encode_bmp(pixels: NDArray[np.uint8]) -> bytes:
-    """Write pixels as an uncompressed 24-bit BMP: lossless, and needs no image library.
+    """Encode pixels as an uncompressed 24-bit BMP: lossless, and needs no image library.
 
     The format: BITMAPFILEHEADER, BITMAPINFOHEADER, then rows from the bottom up, BGR, each padded
     to a multiple of 4 bytes (Microsoft, "Bitmap Storage").

@@ -1,4 +1,4 @@
-"""What a server tells of its models, as typed values."""
+"""Defines the server's descriptions of its models as typed values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ModelVersion:
     Attributes:
         version: its number.
         state: "LOADING", "READY", "UNLOADING" or "UNAVAILABLE".
-        ready: it takes requests.
-        reason: why it does not, or why its last reload failed; None otherwise.
+        ready: True if it takes requests.
+        reason: the error of an unready version or of its last reload; None otherwise.
     """
 
     version: str
@@ -26,16 +26,16 @@ class ModelVersion:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """One model of the list. What is not known of a model that is not ready is None.
+    """One model of the list. Fields that are unknown while a model is not ready are None.
 
     Attributes:
-        name: of the model.
-        version: that this is about: the newest that can answer, or the newest.
-        ready: that version takes requests.
-        reason: why it does not; None where it does.
+        name: name of the model.
+        version: the described version: the newest ready one, or else the newest.
+        ready: True if that version takes requests.
+        reason: the error of an unready version; None otherwise.
         versions: all of them, ascending.
         task: "detect", or "tensors" where the outputs are not decoded.
-        accepts_images: `Client.predict` works with it.
+        accepts_images: True if `Client.predict` works with it.
         backend: e.g. "openvino"; also None for an ensemble.
         precision: "fp32", "fp16" or "int8"; also None for an ensemble.
         label_count: 0 where the model has no labels.
@@ -59,8 +59,8 @@ class TensorMetadata:
 
     Attributes:
         name: as in the model.
-        datatype: as the v2 protocol names it, e.g. "FP32".
-        shape: with -1 where any size goes.
+        datatype: as in the v2 protocol, e.g. "FP32".
+        shape: with -1 for a dimension of any size.
     """
 
     name: str
@@ -70,16 +70,16 @@ class TensorMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Model(ModelSummary):
-    """All that is known of one version of a model.
+    """Description of one version of a model.
 
     Attributes:
         max_batch_size: 0 where the model has no batch dimension.
         inputs: in the model's order.
         outputs: in the model's order.
-        preprocess: how an image becomes the input; None where the model takes no images.
+        preprocess: preprocessing of an image to the input; None where the model takes no images.
         labels: class names by id; None where the model has none.
-        card: what `fovea build` wrote of the engine, as in card.json; None where there is none.
-        card_reason: why there is no card; None where there is one.
+        card: the engine's card.json from `fovea build`; None where there is none.
+        card_reason: the reason for a missing card; None where there is one.
     """
 
     max_batch_size: int

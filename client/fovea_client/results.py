@@ -1,4 +1,4 @@
-"""What a server answers, as typed values."""
+"""Defines the server's answers as typed values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """One object that was found.
+    """One detected object.
 
     Attributes:
-        box: where it is.
+        box: its position.
         score: 0 to 1.
         class_id: index of its class, from 0.
         class_name: name of its class.
@@ -50,11 +50,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """What was found in one image.
+    """Detections of one image.
 
     Attributes:
         width: of the upright image, pixels.
-        height: likewise.
+        height: of the upright image, pixels.
         orientation: EXIF orientation that was applied, 1 to 8.
         detections: best first; empty when nothing was found, or for a model with `tensors`.
         tensors: raw outputs, for a model whose head is not recognised.
@@ -69,7 +69,7 @@ class ImageResult:
 
 @dataclass(frozen=True, slots=True)
 class ImageError:
-    """Why one image among several has no result.
+    """Error of one image among several.
 
     Attributes:
         code: stable word for programs, e.g. "invalid_image".
@@ -82,7 +82,7 @@ class ImageError:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where the server spent the time of one request, milliseconds."""
+    """Durations of the steps of one request in the server, milliseconds."""
 
     decode: float
     letterbox: float
@@ -101,7 +101,7 @@ class Prediction:
         version: its version.
         task: e.g. "detect".
         images: one entry per image, in the order they were sent.
-        timing_ms: where the time went.
+        timing_ms: durations of the steps in the server.
     """
 
     model: str
@@ -112,10 +112,10 @@ class Prediction:
 
     @property
     def image(self) -> ImageResult:
-        """The result of a request that carried one image.
+        """Return the result of a request with one image.
 
         Raises:
-            ValueError: the request carried several; go through `images` instead.
+            ValueError: the request had several images; use `images` instead.
         """
         match self.images:
             case (ImageResult() as only,):
@@ -124,5 +124,5 @@ class Prediction:
 
     @property
     def detections(self) -> tuple[Detection, ...]:
-        """The detections of a request that carried one image; raises as `image` does."""
+        """Return the detections of a request with one image; raises as `image` does."""
         return self.image.detections

@@ -1,1 +1,1 @@
-"""ONNX to engines, engines to arrays, arrays to detections."""
+"""Converts ONNX to engines, and runs engines: images to arrays, arrays to detections."""

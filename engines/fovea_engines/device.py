@@ -1,4 +1,4 @@
-"""The processor and the GPU of this machine."""
+"""Identifies the processor and the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Gpu:
     """A model of GPU.
 
     Attributes:
-        name: as the driver says it, e.g. "NVIDIA L4".
+        name: from the driver, e.g. "NVIDIA L4".
         capability: its compute capability, e.g. "89".
     """
 
@@ -34,7 +34,7 @@ class Gpu:
 
 
 def gpu_here() -> Gpu | None:
-    """The first GPU, which is the one that is used; None where there is none, or no driver."""
+    """Return the first GPU, the only one that is used; None without a GPU or a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,4 +1,4 @@
-"""An engine of a repository, opened: pixels in, detections out."""
+"""Opens an engine of a repository: pixels in, detections out."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Engine(Closing):
     """A session with all that turns its arrays into detections. A context manager.
 
     Attributes:
-        card: what it was built from; derived on the fly where the version folder has none.
-        session: the runtime's part; `infer` takes and gives arrays.
-        images: the session, where its device letterboxes; None elsewhere.
+        card: the engine's card; derived when opening where the version folder has none.
+        session: the runtime's part; `infer` takes and returns arrays.
+        images: the session, if its device letterboxes; None otherwise.
         preprocessor: None when the model takes no images.
         head: None when the engine serves tensors only.
         labels: class names by id; None where unknown.
@@ -58,15 +58,15 @@ class Engine(Closing):
         """Open a version folder (repository/name/version).
 
         Args:
-            folder: with card.json, or a plain Triton one with an engine file alone.
-            choice: how a plain one is opened; a card has all of it.
+            folder: with card.json, or a plain Triton folder with only an engine file.
+            choice: options for a plain folder; a card contains them.
             threads: most threads for one call; None is every core.
 
         Raises:
-            NotFound: no engine is there.
+            NotFound: the folder has no engine.
             InvalidModel: the card or the engine is damaged.
-            BackendUnavailable: its runtime is not installed here; or it is of another TensorRT, or
-                for another GPU.
+            BackendUnavailable: its runtime is not installed; or it was built for another TensorRT
+                or another GPU.
         """
         if not (folder / CARD_FILE).exists():
             return cls(*open_plain(folder, choice, threads=threads))
@@ -86,11 +86,11 @@ class Engine(Closing):
 
     @property
     def rows(self) -> int:
-        """Most images that one call may carry."""
+        """Return the most images of one call."""
         return max(1, self.session.max_batch)
 
     def resolve(self, options: PredictOptions) -> PredictOptions:
-        """The options with class ids in place of the names of this model's classes.
+        """Return the options with class ids in place of class names.
 
         Raises:
             InvalidOption: a name is not one of its labels, or an id is no class of it.
@@ -98,7 +98,7 @@ class Engine(Closing):
         return resolve_classes(options, self.labels, self.card.name, self.num_classes)
 
     def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
-        """Find what is in one image.
+        """Find the objects in one image.
 
         Args:
             pixels: uint8 [height, width, 3], RGB, upright.
@@ -118,7 +118,7 @@ class Engine(Closing):
         return Detections(back.boxes_to_source(found.boxes), found.scores, found.class_ids)
 
     def outputs_of(self, pixels: NDArray[np.uint8]) -> dict[str, Array]:
-        """The raw outputs for one image, [1, ...].
+        """Return the raw outputs for one image, [1, ...].
 
         Args:
             pixels: uint8 [height, width, 3], RGB, upright.
@@ -141,14 +141,14 @@ class Engine(Closing):
         return self.session.infer({self.card.inputs[0].name: batch}), back
 
     def close(self) -> None:
-        """Give the session's memory back. Calling it again does nothing."""
+        """Release the session's memory. Calling it again does nothing."""
         self.session.close()
 
 
 def _open(card: EngineCard, path: Path, threads: int | None) -> Session:
     if card.backend not in TENSORRT_BACKENDS:
         return open_session(card.backend, path, max_batch=card.max_batch, threads=threads)
-    # Here, because it brings the builder, and engines of other backends need none.
+    # Imported where it is used: it imports the builder, which other backends do not need.
     from fovea_engines.backends.tensorrt.engine_file import open_engine
 
     plugins = () if card.builder is None else card.builder.plugins

@@ -1,4 +1,4 @@
-"""Phases of long work, as they are recorded and as they are shown."""
+"""Records and shows the phases of long work."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SILENCE_S = 5.0
 
 
 class Progress:
-    """Times phases, in silence.
+    """Times phases without output.
 
     Attributes:
         seconds: by phase, in the order they ended.
-        cancelled: what works shall stop; a build of TensorRT does at its next step.
+        cancelled: True when the work should stop; a TensorRT build stops at its next step.
     """
 
     cancelled = False
@@ -31,9 +31,9 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a block, adding to what a phase of that name took before.
+        """Time a block, adding to earlier phases of the same name.
 
-        One that raises is not recorded.
+        A block that raises is not recorded.
         """
         began = perf_counter()
         yield
@@ -41,14 +41,14 @@ class Progress:
         self.seconds[name] = round(before + perf_counter() - began, 3)
 
     def each(self, things: Iterable[T], total: int) -> Iterator[T]:
-        """Pass things on, and show how many of the phase's `total` are done."""
+        """Yield the things, and show how many of the phase's `total` are done."""
         yield from things
 
     def now(self, text: str) -> None:
-        """Say what of the phase is under way; from any thread."""
+        """Report the current step of the phase; from any thread."""
 
     def note(self, text: str) -> None:
-        """Say something that is not a phase."""
+        """Report something that is not a phase."""
 
 
 class ConsoleProgress(Progress):
@@ -70,7 +70,7 @@ class ConsoleProgress(Progress):
         self.note(f"{name:<12} {self.seconds[name]:6.1f} s")
 
     def each(self, things: Iterable[T], total: int) -> Iterator[T]:
-        """Pass things on, counting beside the clock."""
+        """Yield the things, counting beside the clock."""
         for done, thing in enumerate(things, 1):
             yield thing
             self.now(f"{done}/{total}")

@@ -1,4 +1,4 @@
-"""The one seam between an engine file and the runtime that executes it."""
+"""Defines the interface between an engine file and the runtime that executes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 @cache
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
-        # Makes the name known to numpy.
+        # The import registers the name with numpy.
         import ml_dtypes  # noqa: F401
     return np.dtype(name)
 
@@ -34,7 +34,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back. Calling it again does nothing."""
+        """Release everything. Calling it again does nothing."""
 
     def __exit__(
         self,
@@ -61,23 +61,23 @@ class TensorSpec:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The element type as numpy knows it."""
+        """Return the element type as a numpy dtype."""
         return _numpy_dtype(self.dtype)
 
 
 class Session(Protocol):
-    """An engine that is loaded and owns its memory; a context manager.
+    """A loaded engine that owns its memory; a context manager.
 
     `infer` may be called from several threads at once.
 
     Attributes:
         inputs: in the model's order.
         outputs: in the model's order.
-        max_batch: most rows one call may carry.
-        concurrency: how many calls side by side keep the device busy; the server runs as many
+        max_batch: most rows of one call.
+        concurrency: number of parallel calls that keep the device busy; the server runs as many
             owner threads.
-        steady: whether a call returns as soon as this thread has computed, after a time that
-            depends on the shapes of its inputs and not on what is in them.
+        steady: True if a call returns as soon as this thread has computed, after a time that
+            depends on the shapes of its inputs and not on their values.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -91,19 +91,19 @@ class Session(Protocol):
 
         Args:
             feeds: an array per input, C-contiguous, [rows, ...]; not written to, not kept.
-            alone: nothing else waits, so this call may use every core. Under load a core a call
-                is faster (measured: docs of `benchmarks/backends.py`), so the caller says which.
+            alone: no other call waits, so this one may use every core. Under load one core per call
+                is faster (measured: docs of `benchmarks/backends.py`), so the caller decides.
 
         Returns:
             An array per output, [rows, ...], owned by the caller.
 
         Raises:
-            InferenceFailed: the runtime refused the input or broke.
+            InferenceFailed: the runtime refused the input or failed.
         """
         ...
 
     def close(self) -> None:
-        """Give everything back. Calling it again does nothing."""
+        """Release everything. Calling it again does nothing."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -118,17 +118,17 @@ class Session(Protocol):
 
 @runtime_checkable
 class ImageSession(Session, Protocol):
-    """A session whose device letterboxes images by itself; `infer` takes rows as ever."""
+    """A session whose device also letterboxes images; `infer` still takes rows."""
 
     def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
-        """Make an image ready; any number of threads may.
+        """Prepare an image; safe from any number of threads.
 
         Args:
-            pixels: uint8 [h, w, 3], RGB, upright; kept, and not copied unless they are more than
-                the device has room for.
+            pixels: uint8 [h, w, 3], RGB, upright; kept, and copied only if they are too large for
+                the device's buffer.
 
         Returns:
-            What `infer_images` takes, and the map from `pixels` to the model's input.
+            The image for `infer_images`, and the map from `pixels` to the model's input.
         """
         ...
 
@@ -136,12 +136,12 @@ class ImageSession(Session, Protocol):
         """Run one batch of images.
 
         Args:
-            images: of `place`, at most `max_batch`.
+            images: results of `place`, at most `max_batch`.
 
         Returns:
             As `infer`.
 
         Raises:
-            InferenceFailed: the device refused them or broke.
+            InferenceFailed: the device refused the images or failed.
         """
         ...

@@ -1,4 +1,4 @@
-"""A plain Triton version folder: an engine without a card, which is derived on the fly."""
+"""Opens a plain Triton version folder, deriving the missing card."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from fovea_preprocess.spec import PreprocessSpec
 ENGINE_FILES = ("model.onnx", "model.xml", "model.plan", "model.engine")
 """The first that is there is opened. Plans may have the header that Ultralytics writes."""
 
-# The first one is taken where nobody says which.
+# The first backend is the default.
 _CPU_BACKENDS = {".onnx": ("onnxruntime", "openvino"), ".xml": ("openvino",)}
 
 
 @dataclass(frozen=True, slots=True)
 class PlainChoice:
-    """What a configuration says of how an engine without a card is opened.
+    """Options for an engine without a card.
 
     Attributes:
-        file: the engine file; "" for the first known one that is there.
-        backend: runs it; "" for the one that goes with the file.
-        max_batch: most rows of a call where the model has a batch dimension, 0 where it has none
-            for clients; None for what config.pbtxt says, at least 1.
+        file: the engine file; "" for the first known one in the folder.
+        backend: the backend; "" for the file's default.
+        max_batch: most rows of a call where the model has a batch dimension, 0 where clients send
+            none; None takes config.pbtxt's, at least 1.
     """
 
     file: str = ""
@@ -47,12 +47,12 @@ class PlainChoice:
 def open_plain(
     folder: Path, choice: PlainChoice | None = None, *, threads: int | None = None
 ) -> tuple[EngineCard, Session]:
-    """Open a version folder that has no card, and write one in memory.
+    """Open a version folder that has no card, and make one in memory.
 
     Raises:
-        NotFound: the engine file is not there, or none of the known ones.
-        InvalidModel: the runtime cannot read it, or is not one for such files.
-        BackendUnavailable: its runtime cannot be used here, or another one made it.
+        NotFound: the engine file is missing, or the folder has no known one.
+        InvalidModel: the runtime cannot read the file, or does not support its kind.
+        BackendUnavailable: its runtime cannot be used, or does not match the file's.
     """
     choice = choice or PlainChoice()
     file = choice.file or next((name for name in ENGINE_FILES if (folder / name).is_file()), None)
@@ -71,14 +71,14 @@ def open_plain(
 
 
 def _has_batch(session: Session) -> bool:
-    """Whether the first dimension of every tensor can be a batch of images or rows."""
+    """Return True if the first dimension of every tensor can be a batch."""
     first = {spec.shape[:1] for spec in (*session.inputs, *session.outputs)}
     return first in ({(-1,)}, {(1,)})
 
 
 def _origin(file: Path, said: str) -> tuple[str, dict[str, str]]:
-    """The backend that runs a file, which may be said, and what its exporter says of it."""
-    # To deserialise a plan is to run the code in it: none is let in under another name.
+    """Return the backend that runs a file, possibly `said`, and the exporter's metadata."""
+    # Deserialising a plan runs code in it, so no plan is accepted under another suffix.
     fitting = _CPU_BACKENDS.get(file.suffix, TENSORRT_BACKENDS)
     if said and said not in fitting:
         raise InvalidModel(
@@ -127,7 +127,7 @@ def _card(
 def _preprocess(
     family: str | None, inputs: tuple[TensorSpec, ...], metadata: dict[str, str]
 ) -> PreprocessSpec | None:
-    # A graph that takes so many images at once, never fewer, takes none one by one.
+    # A graph with a fixed batch over 1 cannot take single images.
     if len(inputs) != 1 or inputs[0].shape[:1] not in ((-1,), (1,)):
         return None
     try:
@@ -135,5 +135,5 @@ def _preprocess(
     except UnsupportedModel:
         if family is not None:
             raise
-        # Any model may lie in a plain repository; one that takes no images is still served.
+        # A plain repository may hold any model; one that takes no images is still served.
         return None

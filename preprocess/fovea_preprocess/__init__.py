@@ -1,1 +1,1 @@
-"""From bytes to a model's input, and the geometry that maps results back."""
+"""Converts bytes to a model's input, and maps results back."""

@@ -1,4 +1,4 @@
-"""Where an image lies in a model's input, and the way back."""
+"""Computes the position of an image in a model's input, and the inverse map."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ Floats = NDArray[np.floating[Any]]
 class LetterboxMap:
     """The map ``input = source * scale + offset`` between an image and a model's input.
 
-    Coordinates are continuous: (0, 0) is the outer corner of the first pixel, so that the map is
-    that of `cv2.resize` exactly. Scales are those of the sizes after rounding, not the nominal
-    ratio before it.
+    Coordinates are continuous: (0, 0) is the outer corner of the first pixel, so the map is exactly
+    that of `cv2.resize`. Scales follow from the sizes after rounding.
 
     Attributes:
         source_width: columns of the upright image, pixels.
-        source_height: rows of it.
+        source_height: rows of the upright image, pixels.
         input_width: columns of the model's input, pixels.
-        input_height: rows of it.
-        scaled_width: columns that the whole image takes in the input's pixels; more than
-            `input_width` where a centre crop cuts.
-        scaled_height: rows, likewise.
-        offset_x: column of the image's left edge in the input; negative where a crop cuts.
-        offset_y: row of its top edge, likewise.
+        input_height: rows of the model's input, pixels.
+        scaled_width: columns of the whole image in the input's pixels; more than `input_width` if a
+            centre crop cuts.
+        scaled_height: rows of the whole image in the input's pixels.
+        offset_x: column of the image's left edge in the input; negative if a crop cuts.
+        offset_y: row of the image's top edge in the input; negative if a crop cuts.
     """
 
     source_width: int
@@ -45,17 +44,17 @@ class LetterboxMap:
 
     @property
     def scale_x(self) -> float:
-        """Input pixels a source pixel is wide."""
+        """Return the width of a source pixel in input pixels."""
         return self.scaled_width / self.source_width
 
     @property
     def scale_y(self) -> float:
-        """Input pixels a source pixel is high."""
+        """Return the height of a source pixel in input pixels."""
         return self.scaled_height / self.source_height
 
     @property
     def visible(self) -> tuple[slice, slice]:
-        """Rows and columns of the input that show the image; the rest is padding."""
+        """Return the rows and columns of the input that show the image; the rest is padding."""
         return (
             slice(
                 max(self.offset_y, 0), min(self.offset_y + self.scaled_height, self.input_height)
@@ -64,33 +63,33 @@ class LetterboxMap:
         )
 
     def points_to_input(self, points: Floats) -> NDArray[np.float32]:
-        """Points of the image, [..., 2] as x y, in the input; float32 [..., 2]."""
+        """Map points of the image, [..., 2] as x y, to the input; float32 [..., 2]."""
         return self._apply(points, self._scale, self._offset)
 
     def points_to_source(self, points: Floats) -> NDArray[np.float32]:
-        """The inverse of `points_to_input`; not clipped, as a keypoint may lie outside."""
+        """Invert `points_to_input`, without clipping, as a keypoint may lie outside."""
         return self._apply(points, 1 / self._scale, -self._offset / self._scale)
 
     def boxes_to_input(self, boxes: Floats) -> NDArray[np.float32]:
-        """Boxes of the image, [n, 4] as x1 y1 x2 y2, in the input; float32 [n, 4]."""
+        """Map boxes of the image, [n, 4] as x1 y1 x2 y2, to the input; float32 [n, 4]."""
         return self.points_to_input(boxes.reshape(-1, 2)).reshape(-1, 4)
 
     def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
-        """The inverse of `boxes_to_input`, clipped to the image; float32 [n, 4]."""
+        """Invert `boxes_to_input`, and clip to the image; float32 [n, 4]."""
         points = self.points_to_source(boxes.reshape(-1, 2))
         limit = np.array((self.source_width, self.source_height), np.float32)
         return np.clip(points, 0, limit, out=points).reshape(-1, 4)
 
     def mask_to_source(self, mask: NDArray[Any]) -> NDArray[Any]:
-        """A mask over the input, [input_height, input_width], resampled onto the image.
+        """Resample a mask over the input, [input_height, input_width], onto the image.
 
         Args:
-            mask: uint8, bool or float32. Bool and uint8 are labels: the nearest is taken. Floats
-                are probabilities: interpolated.
+            mask: uint8, bool or float32. Bool and uint8 are labels, resampled by the nearest;
+                floats are probabilities, interpolated.
 
         Returns:
-            The mask over the image, [source_height, source_width], of the same dtype. Zero
-            where the input does not show the image (cut off by a centre crop).
+            The mask over the image, [source_height, source_width], of the same dtype. Zero where
+            the input does not show the image (cut off by a centre crop).
         """
         # cv2 counts from pixel centres, the map from outer corners: half a pixel apart.
         matrix = np.array(
@@ -125,13 +124,7 @@ class LetterboxMap:
 
 
 def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
-    """Where an image of `width` x `height` pixels lies in the input of `spec`.
-
-    Args:
-        spec: the model's input.
-        width: columns of the upright image, at least 1.
-        height: rows of it, at least 1.
-    """
+    """Compute the map of an image of `width` x `height` pixels to the input of `spec`."""
     match spec.fit:
         case "letterbox":
             scaled, offset = _letterbox(spec, width, height)
@@ -149,10 +142,10 @@ def _letterbox(
     if spec.max_scale is not None:
         ratio = min(ratio, spec.max_scale)
     if spec.anchor == "top-left":
-        # YOLOX preproc() cuts the fraction off: int(w * r).
+        # YOLOX preproc() truncates: int(w * r).
         return (max(1, int(width * ratio)), max(1, int(height * ratio))), (0, 0)
-    # YOLOv5 letterbox(): sizes are rounded; of an odd padding the larger half goes right and down,
-    # round(d - 0.1) being what decides.
+    # YOLOv5 letterbox(): sizes are rounded; round(d - 0.1) puts the larger half of an odd padding
+    # right and down.
     scaled = max(1, round(width * ratio)), max(1, round(height * ratio))
     left, top = (spec.width - scaled[0]) / 2, (spec.height - scaled[1]) / 2
     return scaled, (round(left - 0.1), round(top - 0.1))
@@ -161,8 +154,8 @@ def _letterbox(
 def _center_crop(
     spec: PreprocessSpec, width: int, height: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    # torchvision Resize(size) + CenterCrop: one side becomes `size`, the other is int() of what
-    # keeps the aspect; the crop starts at round((scaled - crop) / 2).
+    # torchvision Resize(size) + CenterCrop: one side becomes `size`, the other the int() of its
+    # scaled length; the crop starts at round((scaled - crop) / 2).
     wide, high = round(spec.width * spec.crop_ratio), round(spec.height * spec.crop_ratio)
     if wide * height >= high * width:
         scaled = wide, max(high, wide * height // width)

@@ -1,4 +1,4 @@
-"""Images for what letterboxes them elsewhere, such as on a GPU."""
+"""Prepares images that are letterboxed elsewhere, such as on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fovea_preprocess.spec import PreprocessSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedImage:
-    """An image, and where it goes in a row of a batch.
+    """An image and its position in a row of a batch.
 
     Attributes:
         pixels: uint8 [h, w, 3], RGB, upright; any strides.
@@ -26,12 +26,12 @@ class PlacedImage:
 
 
 class Placer:
-    """Says where images go, and makes small what is too large. Safe to call from many threads.
+    """Computes positions of images, and shrinks images that are too large. Thread-safe.
 
     Args:
-        spec: what the rows look like.
-        most_bytes: size of the largest image that is left as it is; at least that of a row's
-            own pixels, height x width x 3.
+        spec: preprocessing of the rows.
+        most_bytes: largest size of an image that is left unchanged; at least that of a row's own
+            pixels, height x width x 3.
     """
 
     def __init__(self, spec: PreprocessSpec, most_bytes: int) -> None:
@@ -46,8 +46,8 @@ class Placer:
             pixels: uint8 [h, w, 3], RGB, upright; kept, unless they are too large.
 
         Returns:
-            What to letterbox: the image, or in its stead the pixels of its row, which go there
-            as they are; and the map from `pixels` to the row.
+            The image to letterbox, or the finished pixels of its row in its place; and the map from
+            `pixels` to the row.
         """
         height, width = pixels.shape[:2]
         box = fit(self._spec, width, height)

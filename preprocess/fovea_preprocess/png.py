@@ -1,4 +1,4 @@
-"""Whether a PNG is whole, which its readers do not all tell."""
+"""Checks that a PNG is complete, which image libraries do not reliably report."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _ADAM7 = (
     (1, 0, 2, 2),
     (0, 1, 1, 2),
 )
-# Compressed bytes at a time: deflate makes at most 1032 times as many of them.
+# Compressed bytes per step: deflate expands them at most 1032 times.
 _BLOCK = 1 << 14
 
 
 def check_png(data: bytes) -> None:
     """Checks every chunk up to the end mark, and that there is data for every pixel.
 
-    Pillow skips checksums, and leaves the pixels black that a short stream says nothing about;
-    libpng finds both but writes its complaints to stderr. The data is inflated a block at a time
-    and thrown away. Source: PNG specification, third edition, sections 5.3, 8.1 and 11.2.1.
+    Pillow skips checksums, and leaves missing pixels of a short stream black; libpng detects both
+    but writes messages to stderr. The data is inflated block by block and discarded. Source: PNG
+    specification, third edition, sections 5.3, 8.1 and 11.2.1.
 
     Args:
         data: a file that begins with `SIGNATURE`, whose size has been checked.
 
     Raises:
-        InvalidImage: it is damaged or incomplete.
+        InvalidImage: the file is damaged or incomplete.
     """
     needed, found = 0, 0
     stream = zlib.decompressobj()
@@ -72,7 +72,7 @@ def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _filtered_size(header: memoryview) -> int:
-    """Bytes that the image inflates to: a filter byte and the packed samples, row by row."""
+    """Return the inflated size in bytes: a filter byte and the packed samples, per row."""
     try:
         width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
         bits = depth * _SAMPLES[colour]

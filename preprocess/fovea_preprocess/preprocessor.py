@@ -1,4 +1,4 @@
-"""A decoded image into one row of a model's input batch."""
+"""Converts a decoded image into one row of a model's input batch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from PIL import Image
 from fovea_preprocess.letterbox import LetterboxMap, fit
 from fovea_preprocess.spec import PreprocessSpec
 
-# A server works on one image a thread, beside an engine on the same cores: threads that OpenCV
-# starts on its own would only make all of them wait for each other.
+# A server works on one image per thread, beside an engine on the same cores: OpenCV's own threads
+# would only make all of them wait for each other.
 cv2.setNumThreads(1)
 
 
@@ -22,7 +22,7 @@ class Preprocessor:
     """Turns images into rows of an input batch. Safe to call from many threads.
 
     Attributes:
-        spec: what the rows look like.
+        spec: preprocessing of the rows.
     """
 
     def __init__(self, spec: PreprocessSpec) -> None:
@@ -36,10 +36,10 @@ class Preprocessor:
         Args:
             pixels: uint8 [h, w, 3], RGB, upright; any strides.
             out: the row to fill, of the spec's `row_shape` and dtype: a row of a batch buffer is
-                written in place; a view with gaps is taken too, at the price of a copy.
+                written in place; a view with gaps costs a copy.
 
         Returns:
-            Where the image lies in the row.
+            The position of the image in the row.
 
         Raises:
             ValueError: `pixels` or `out` has another shape or dtype, or `out` is read-only.
@@ -89,7 +89,7 @@ class Preprocessor:
         row: NDArray[Any],
     ) -> None:
         grey = self._tables[:, self.spec.pad]
-        # One value for all channels is written many times faster than a cycle of three.
+        # One value for all channels is written many times faster than three.
         _pad(row, box, grey[0] if (grey == grey[0]).all() else grey)
         region = row[box.visible]
         whole = region if self.spec.dtype == "uint8" else image
@@ -100,7 +100,7 @@ class Preprocessor:
             _look_up(image, np.ascontiguousarray(self._tables.T)[None], region)
 
     def _buffers(self, box: LetterboxMap) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """This thread's room for the resized image, [h, w, 3], and its planes, [3, h, w]."""
+        """Return this thread's buffers: the resized image, [h, w, 3], and its planes, [3, h, w]."""
         room: NDArray[np.uint8] | None = getattr(self._scratch, "room", None)
         if room is None:
             size = self.spec.height * self.spec.width * 3
@@ -112,7 +112,7 @@ class Preprocessor:
 
 
 def _tables(spec: PreprocessSpec) -> NDArray[Any]:
-    """What each channel makes of 0..255: [3, 256] of the spec's dtype."""
+    """Return each channel's values for 0..255: [3, 256] of the spec's dtype."""
     values = np.arange(256.0)
     if spec.dtype == "uint8":
         return np.tile(values.astype(np.uint8), (3, 1))
@@ -126,8 +126,8 @@ def _resize(pixels: NDArray[np.uint8], box: LetterboxMap, target: NDArray[np.uin
     if (box.scaled_width, box.scaled_height) == (width, height):
         cv2.resize(pixels, (width, height), dst=target, interpolation=cv2.INTER_LINEAR)
         return
-    # A crop. Pillow resamples the part alone as if it had done the whole (a long strip's whole can
-    # be enormous), and with the filter that torchvision's classifiers are trained with.
+    # A crop. Pillow resamples only the part (the whole of a long strip can be enormous), with the
+    # same result as for the whole and with the filter of torchvision's classifiers.
     left, top = -box.offset_x / box.scale_x, -box.offset_y / box.scale_y
     part = (left, top, left + width / box.scale_x, top + height / box.scale_y)
     resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR, box=part)
@@ -143,7 +143,7 @@ def _pad(plane: NDArray[Any], box: LetterboxMap, value: Any) -> None:
 
 
 def _look_up(levels: NDArray[np.uint8], table: NDArray[Any], target: NDArray[Any]) -> None:
-    # Only the width of an element matters to a look-up; not every OpenCV knows float16.
+    # A look-up depends only on an element's width, and some versions of OpenCV lack float16.
     if target.dtype == np.float16:
         table, target = table.view(np.int16), target.view(np.int16)
     cv2.LUT(levels, table, dst=target)

@@ -1,4 +1,4 @@
-"""What happens between a decoded image and the model's input, as a value."""
+"""Defines preprocessing from a decoded image to the model's input, as a value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Fit = Literal["letterbox", "stretch", "center-crop"]
 
 @dataclass(frozen=True, slots=True)
 class PreprocessSpec:
-    """How an image becomes a tensor row. Hashable; its digest goes into the engine card.
+    """Preprocessing of an image to a tensor row. Hashable; its digest goes into the engine card.
 
     Each channel value v in 0..255 becomes ``(v * scale - mean) / std``.
 
@@ -21,18 +21,18 @@ class PreprocessSpec:
         width: columns of the model's input, pixels.
         fit: "letterbox" keeps the aspect and pads; "stretch" does not keep it; "center-crop"
             resizes the short side to `crop_ratio` of the input and cuts the middle out.
-        anchor: where a letterboxed image lies: "center" (YOLO) or "top-left" (YOLOX).
+        anchor: position of a letterboxed image: "center" (YOLO) or "top-left" (YOLOX).
         pad: grey level of the padding, 0 to 255.
         max_scale: a letterbox never enlarges by more than this; None is no limit.
-        crop_ratio: short side after resizing over the input side, for "center-crop"
-            (256 / 224 for ImageNet classifiers).
+        crop_ratio: short side after resizing over the input side, for "center-crop" (256 / 224 for
+            ImageNet classifiers).
         channels: order of the model's channels.
         scale: factor on the 0..255 value.
         mean: per channel, in the order of `channels`, in units after `scale`.
-        std: per channel, likewise.
+        std: per channel, in the order of `channels`, in units after `scale`.
         layout: "NCHW" or "NHWC".
-        dtype: "float32", "float16" or "uint8" (uint8 leaves values as they are: NHWC or NCHW,
-            scale 1, mean 0, std 1).
+        dtype: "float32", "float16" or "uint8" (uint8 leaves values as they are: NHWC or NCHW, scale
+            1, mean 0, std 1).
     """
 
     height: int
@@ -51,14 +51,14 @@ class PreprocessSpec:
 
     @property
     def row_shape(self) -> tuple[int, int, int]:
-        """Shape of one row of the batch: [3, H, W] or [H, W, 3]."""
+        """Return the shape of one row of the batch: [3, H, W] or [H, W, 3]."""
         if self.layout == "NCHW":
             return (3, self.height, self.width)
         return (self.height, self.width, 3)
 
     @property
     def bare(self) -> PreprocessSpec:
-        """The same geometry and padding, of pixels as they are decoded: uint8, RGB, NHWC."""
+        """Return the same geometry and padding for decoded pixels: uint8, RGB, NHWC."""
         usual = PreprocessSpec(self.height, self.width)
         return replace(
             self,
@@ -72,17 +72,17 @@ class PreprocessSpec:
 
     @property
     def digest(self) -> str:
-        """sha256 of the canonical JSON form: equal digests preprocess equally."""
+        """Return the sha256 of the canonical JSON form: equal digests preprocess equally."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, for the engine card."""
+        """Convert to plain JSON types, for the engine card."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> PreprocessSpec:
-        """The inverse of `to_json`."""
+        """Read the form that `to_json` writes."""
         fields: dict[str, Any] = {
             name: tuple(entry) if isinstance(entry, list) else entry
             for name, entry in value.items()

@@ -1,1 +1,1 @@
-"""The runtimes that compile and execute engines, one file or folder each."""
+"""Compiles and executes engines, with one file or folder per runtime."""

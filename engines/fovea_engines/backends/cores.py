@@ -1,4 +1,4 @@
-"""How many cores this process may really use."""
+"""Counts the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def usable_cores() -> int:
-    """Cores that the affinity mask and the CPU quota leave to this process, at least 1.
+    """Return the cores that the affinity mask and the CPU quota allow, at least 1.
 
     `os.cpu_count()` is the machine's number: in a container with a quota of 2 on 64 cores, 64
-    threads would spend their time being throttled.
+    threads would be throttled most of the time.
     """
     cores = len(os.sched_getaffinity(0))
     quotas = [_quota(folder) for folder in _own_cgroups()]
@@ -22,7 +22,7 @@ def usable_cores() -> int:
 
 
 def _own_cgroups() -> list[Path]:
-    """Folders whose limits hold for this process: v2, then v1's cpu controller, root included."""
+    """Return the cgroup folders of this process: v2, then v1's cpu controller, root included."""
     folders = [CGROUPS, CGROUPS / "cpu"]
     if OWN_CGROUP.is_file():
         for line in OWN_CGROUP.read_text().splitlines():
@@ -35,7 +35,7 @@ def _own_cgroups() -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores' worth of time a period in one cgroup; None where there is no limit."""
+    """Return the CPU quota of one cgroup in cores; None without a limit."""
     v2, v1 = folder / "cpu.max", folder / "cpu.cfs_quota_us"
     if v2.is_file():
         quota, period = v2.read_text().split()

@@ -1,4 +1,4 @@
-"""A session on CPU cores: one model, loaded in two thread layouts."""
+"""Runs a model on CPU cores, loaded in two thread layouts."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fovea_engines.backends.feeds import check_feeds
 from fovea_engines.session import Array, Closing, TensorSpec
 from fovea_preprocess.errors import InferenceFailed
 
-# Calls in a row in one layout after which the other gives its working memory back.
+# After this many calls in a row in one layout, the other releases its working memory.
 _REST_AFTER = 16
 
 
 class Layout(Protocol):
-    """A loaded model with a fixed number of threads a call; calls may overlap."""
+    """A loaded model with a fixed number of threads per call; calls may overlap."""
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch."""
         ...
 
     def rest(self) -> None:
-        """Give working memory back, unless a call is in progress; the next call takes it again."""
+        """Release working memory unless a call is in progress; the next call allocates it."""
         ...
 
 
@@ -37,16 +37,16 @@ M_ARENA_MAX = -8
 class CpuSession(Closing):
     """A `Session` that holds a *wide* and a *narrow* layout of its model.
 
-    Wide gives one call every core: least latency when it is alone. Narrow gives each call one
-    core, and as many calls as there are cores: most images a second under load, because no
-    core ever waits for another at the end of a layer. No single layout is best at both.
+    Wide gives one call every core: lowest latency for a single call. Narrow gives each of several
+    calls one core: highest throughput under load, because no core waits for another at the end of a
+    layer. No single layout is best at both.
 
     Attributes:
         inputs: in the model's order.
         outputs: in the model's order.
         optional_inputs: inputs with a default in the model; may be fed.
-        max_batch: most rows one call may carry; 0 when the model has no batch dimension.
-        concurrency: cores, so calls side by side that keep them busy.
+        max_batch: most rows of one call; 0 when the model has no batch dimension.
+        concurrency: number of cores, which is the number of parallel calls that keep them busy.
         steady: see `Session`.
     """
 
@@ -73,7 +73,7 @@ class CpuSession(Closing):
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         """Run one batch; see `Session.infer`."""
-        # A call in progress holds its layout, so closing meanwhile frees it only afterwards.
+        # A call in progress references its layout, so `close` frees it only afterwards.
         layouts = self._layouts
         if layouts is None:
             raise InferenceFailed("the session is closed; open the engine again")
@@ -83,8 +83,8 @@ class CpuSession(Closing):
         return chosen(feeds)
 
     def _rest_if_unused(self, other: Layout, alone: bool) -> None:
-        # Positive for calls alone in a row, negative for calls under load. Threads may miss a
-        # count; the next call makes up for it.
+        # Positive for single calls in a row, negative for calls under load. Threads may miss a
+        # count; the next call corrects it.
         streak = self._alone_streak
         if alone:
             self._alone_streak = max(streak, 0) + 1
@@ -94,29 +94,29 @@ class CpuSession(Closing):
             other.rest()
 
     def close(self) -> None:
-        """Give everything back once the calls in progress are done; again does nothing."""
+        """Release everything once the calls in progress are done. Calling it again does nothing."""
         self._layouts = None
 
 
 def fixed_rows(inputs: tuple[TensorSpec, ...], max_batch: int) -> int:
-    """Rows a call may have: `max_batch`, unless the model itself fixes its batch dimension."""
+    """Return the fixed batch of the model; without one, `max_batch`."""
     first = {spec.shape[0] for spec in inputs if spec.shape}
     return first.pop() if max_batch and len(first) == 1 and -1 not in first else max_batch
 
 
 def load_layouts(load: Callable[[int], L], cores: int) -> tuple[L, L]:
-    """The wide and the narrow layout, loaded side by side.
+    """Load the wide and the narrow layout in parallel.
 
     Args:
-        load: loads the model with so many threads a call.
+        load: loads the model with the given number of threads per call.
         cores: threads of the wide layout; with 1 the two are the same.
     """
     libc = ctypes.CDLL(None)
-    # glibc would raise the size from which blocks go back to the system as soon as one is freed,
-    # and keep what loading leaves: 30 MB of yolov8n's 220 in OpenVINO. The price is 700 page
-    # faults a call.
+    # After the first free of a large block, glibc would raise the size from which blocks are
+    # returned to the system, and keep the memory used for loading: 30 MB of yolov8n's 220 in
+    # OpenVINO. The cost is 700 page faults per call.
     libc.mallopt(M_MMAP_THRESHOLD, 2 << 20)
-    # It would also give nearly every thread a heap of its own, up to 8 a core: 5 MB here.
+    # It would also create a heap for nearly every thread, up to 8 per core: 5 MB here.
     libc.mallopt(M_ARENA_MAX, cores)
     if cores == 1:
         only = load(1)

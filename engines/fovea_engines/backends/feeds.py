@@ -1,4 +1,4 @@
-"""What is checked before a batch reaches a runtime, so that mistakes read as sentences."""
+"""Checks a batch before it reaches a runtime, so that errors are readable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_feeds(
     feeds: Mapping[str, Array],
     optional: Iterable[TensorSpec] = (),
 ) -> None:
-    """Compare the arrays of one call with what the model takes; about a microsecond.
+    """Compare the arrays of one call with the model's inputs; takes about a microsecond.
 
     Args:
         inputs: the model's inputs; each must be fed.
@@ -23,8 +23,8 @@ def check_feeds(
         optional: inputs with a default in the model; fed or left out.
 
     Raises:
-        InferenceFailed: a name, dtype, shape or number of rows is wrong; the message says which
-            and what the model takes.
+        InferenceFailed: a name, dtype, shape or number of rows is wrong; the message says which and
+            what the model takes.
     """
     if len(feeds) == len(inputs) and _plainly_right(inputs, max_batch, feeds):
         return
@@ -45,7 +45,7 @@ def check_feeds(
 def _plainly_right(
     inputs: Sequence[TensorSpec], max_batch: int, feeds: Mapping[str, Array]
 ) -> bool:
-    """Whether one look is enough; the longer one finds the words for what is wrong."""
+    """Check quickly, without error messages."""
     rows = -1
     for spec in inputs:
         array = feeds.get(spec.name)

@@ -1,4 +1,4 @@
-"""Element types that ONNX Runtime computes with and its Python binding does not hand over.
+"""Converts element types that ONNX Runtime's Python binding does not support.
 
 Each class runs one call of a session whose inputs or outputs have such elements.
 """
@@ -19,14 +19,15 @@ _BFLOAT16 = 16
 
 
 class StringCalls:
-    """Strings: `bytes` outside, text inside, because the binding wants `str`.
+    """Converts strings: `bytes` outside, text inside, because the binding needs `str`.
 
-    It takes and gives UTF-8 only. Where a call has other bytes, all its strings go in as Latin-1,
-    a character a byte, and come out so: whatever moves, joins or compares them works as ever.
+    Normally it takes and returns UTF-8. If a call has other bytes, all its strings are passed and
+    returned as Latin-1, one character per byte, so that moving, joining and comparing them still
+    works.
 
     Args:
-        session: ONNX Runtime's.
-        names: of its outputs.
+        session: ONNX Runtime's session.
+        names: names of its outputs.
     """
 
     def __init__(self, session: Any, names: Sequence[str]) -> None:
@@ -63,11 +64,11 @@ class StringCalls:
 
 
 class BFloat16Calls:
-    """bfloat16, which numpy does not have, as ml_dtypes does it; nothing is converted.
+    """Handles bfloat16, which numpy lacks, with ml_dtypes; nothing is converted.
 
     Args:
-        session: ONNX Runtime's.
-        outputs: of it.
+        session: ONNX Runtime's session.
+        outputs: its outputs.
     """
 
     def __init__(self, session: Any, outputs: Sequence[TensorSpec]) -> None:
@@ -104,5 +105,5 @@ def _array(spec: TensorSpec, value: Any) -> Array:
     if not size:
         return np.empty(value.shape(), spec.numpy_dtype)
     memory = (ctypes.c_char * size).from_address(value.data_ptr())
-    # Copied, because the value takes its memory with it.
+    # Copied, because the memory is freed with the value.
     return np.frombuffer(memory, spec.numpy_dtype).reshape(value.shape()).copy()

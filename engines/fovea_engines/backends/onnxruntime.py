@@ -1,4 +1,4 @@
-"""ONNX Runtime on CPU cores: runs every ONNX model, as it is."""
+"""Runs every ONNX model unchanged with ONNX Runtime on CPU cores."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedMo
 
 ENGINE_FILE = "model.onnx"
 
-# What ONNX Runtime calls element types, where numpy says something else.
+# ONNX Runtime's names of element types that numpy calls otherwise.
 NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "object"}
 
-# Operators that run a part of the graph as often as a value says.
+# Operators that run a subgraph depending on values.
 _BRANCHING = ("If", "Loop", "Scan", "SequenceMap")
 
 
@@ -30,7 +30,7 @@ def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> C
 
     Args:
         path: the .onnx file.
-        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
+        max_batch: most rows of a call; 0 when the model has no batch dimension.
         threads: cores to use; None takes all this process may use.
 
     Raises:
@@ -52,14 +52,11 @@ def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> C
 
 
 def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
-    """Write the engine file: for this backend the model as it is.
+    """Write the engine file, which is the unchanged model, and return its path.
 
     Args:
         model: ONNX bytes, or the file that holds them.
         folder: an existing folder.
-
-    Returns:
-        Path of the engine.
     """
     engine = folder / ENGINE_FILE
     if isinstance(model, bytes):
@@ -71,30 +68,30 @@ def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
 
 
 def _branches(path: Path) -> bool:
-    """Whether a node's work depends on values; without the onnx package, for its memory.
+    """Return True if a node's work depends on values; without the onnx package, to save memory.
 
-    Looks for the field `op_type` of a `NodeProto` in the file. What only looks like one in the
-    weights makes it True as well.
+    Searches the file for the field `op_type` of a `NodeProto`. The same bytes in weights also give
+    True.
     """
     with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as model:
         return any(model.find(bytes([0x22, len(kind)]) + kind.encode()) >= 0 for kind in _BRANCHING)
 
 
 class _Layout:
-    """One ONNX Runtime session with a fixed number of threads a call; calls may overlap."""
+    """One ONNX Runtime session with a fixed number of threads per call; calls may overlap."""
 
     def __init__(self, path: Path, threads: int) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        # Only what is fatal: errors are raised, too, and told by those who catch them.
+        # Only fatal errors: all others are raised, and reported by the code that catches them.
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         # The pattern keeps a peak-sized block for every caller: 30 MB more on yolov8n.
         options.enable_mem_pattern = False
-        # A spinning pool loses half its speed as soon as a neighbour needs the core, a pool that
-        # spins for 50 us only still a third.
+        # A spinning pool loses half its speed when a neighbour needs the core, and still a third if
+        # it only spins for 50 us.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         errors = ort.capi.onnxruntime_pybind11_state
         self._failures = (
@@ -102,7 +99,7 @@ class _Layout:
             errors.InvalidArgument,
             errors.NotImplemented,
             errors.RuntimeException,
-            # Strings that the model made and that are not UTF-8.
+            # For output strings that are not UTF-8.
             UnicodeDecodeError,
         )
         try:
@@ -144,11 +141,11 @@ class _Layout:
         return dict(zip(self._names, results, strict=True))
 
     def rest(self) -> None:
-        """Nothing to give back: the arena keeps what it has for the next call."""
+        """Do nothing: the arena keeps its memory for the next call."""
 
 
 def _spec(node: Any) -> TensorSpec:
-    """The tensor that one of ONNX Runtime's `NodeArg` describes."""
+    """Describe the tensor of ONNX Runtime's `NodeArg`."""
     if not node.type.startswith("tensor("):
         raise UnsupportedModel(f"{node.name!r} is a {node.type}; only tensors are served")
     element = node.type.removeprefix("tensor(").removesuffix(")")

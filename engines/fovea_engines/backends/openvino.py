@@ -1,4 +1,4 @@
-"""OpenVINO on CPU cores: the default there."""
+"""Runs models with OpenVINO, the default on CPU cores."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedMo
 
 ENGINE_FILE = "model.xml"
 
-# Operators that run a part of the graph as often as a value says.
+# Operators that run a subgraph depending on values.
 _BRANCHING = frozenset({"If", "Loop", "TensorIterator"})
 
-# Of model.xml, by operator: real models have 470 to 500.
+# Size of model.xml per operator: real models have 470 to 500 bytes.
 _XML_BYTES = 600
 
 _FIRST_USE = Lock()
@@ -33,7 +33,7 @@ def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> C
 
     Args:
         path: the .xml or .onnx file.
-        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
+        max_batch: most rows of a call; 0 when the model has no batch dimension.
         threads: cores to use; None takes all this process may use.
 
     Raises:
@@ -63,20 +63,17 @@ def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> C
 
 
 def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
-    """Convert an ONNX model to OpenVINO IR: model.xml and model.bin.
+    """Convert an ONNX model to OpenVINO IR, model.xml and model.bin; return the path of model.xml.
 
-    Weights stay float32: the precision of an engine is decided in the graph, never here.
+    Weights stay float32: an engine's precision is decided in the graph, never by the backend.
 
     Args:
         model: ONNX bytes, or the file that holds them.
         folder: an existing folder.
 
-    Returns:
-        Path of model.xml.
-
     Raises:
         InvalidModel: OpenVINO cannot read the model.
-        OSError: it cannot write the engine.
+        OSError: OpenVINO cannot write the engine.
     """
     ov = _runtime()
     engine = folder / ENGINE_FILE
@@ -87,7 +84,7 @@ def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
     try:
         ov.save_model(converted, engine, compress_to_fp16=False)
     except RuntimeError as error:
-        # OpenVINO gives no reason; the system does, when as much is written again.
+        # OpenVINO gives no reason; the system does, when a file of the same size is written.
         size = len(model) if isinstance(model, bytes) else model.stat().st_size
         size += _XML_BYTES * len(converted.get_ops())
         with writing(engine, size), engine.open("ab") as file:
@@ -97,15 +94,15 @@ def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
 
 
 def _runtime() -> Any:
-    """The openvino package, safe to use from several threads.
+    """Return the openvino package, prepared for use from several threads.
 
-    Its binding builds a table of element types on first use, giving up the GIL inside the guard
-    of a C++ static: two threads that come first together wait for each other for ever (seen with
-    2026.4.1 as two first calls of `infer`). So the tables are built here, one thread at a time.
+    Its binding builds a table of element types on first use, and releases the GIL inside the guard
+    of a C++ static: two threads that come first together deadlock (seen with 2026.4.1 as two first
+    calls of `infer`). So the tables are built by this function, in one thread at a time.
     """
     with _FIRST_USE:
-        # Its telemetry would report every use over the network; without the package that sends,
-        # OpenVINO falls back to a stub.
+        # OpenVINO's telemetry would report every use over the network; without the package, it
+        # falls back to a stub.
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         import openvino as ov
 
@@ -114,7 +111,7 @@ def _runtime() -> Any:
 
 
 class _Layout:
-    """One compiled model and a pool of infer requests, one for each call that can run."""
+    """One compiled model and a pool of infer requests, one for each parallel call."""
 
     def __init__(self, core: Any, model: Any, threads: int, cores: int) -> None:
         self._compiled = compiled = core.compile_model(
@@ -123,12 +120,12 @@ class _Layout:
             {
                 "NUM_STREAMS": cores // threads,
                 "INFERENCE_NUM_THREADS": cores,
-                # Left alone, newer CPUs compute in bfloat16, and answers differ by machine.
+                # By default newer CPUs compute in bfloat16, and results differ between machines.
                 "INFERENCE_PRECISION_HINT": "f32",
             },
         )
         self._inputs = [_name(port) for port in model.inputs]
-        # Compiling may add names of fused nodes to an output: the model's own are the ones.
+        # Compiling may add names of fused nodes to an output, so names are read from the model.
         self._outputs = [_spec(port) for port in model.outputs]
         self._requests: SimpleQueue[Any] = SimpleQueue()
         self._streams = cores // threads
@@ -138,13 +135,13 @@ class _Layout:
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         request = self._requests.get()
         try:
-            # Inputs are read where they lie; outputs are copied out, as the request's own
-            # buffers are written again by the next call.
+            # Inputs are read without a copy; outputs are copied, as the next call overwrites the
+            # request's buffers.
             results = request.infer(
                 [feeds[name] for name in self._inputs], share_inputs=True, share_outputs=False
             )
             return {
-                # The binding hands bfloat16 out as if it were float16.
+                # The binding returns bfloat16 as if it were float16.
                 spec.name: array.view(spec.numpy_dtype) if spec.dtype == "bfloat16" else array
                 for spec, array in zip(self._outputs, results.values(), strict=True)
             }
@@ -154,12 +151,12 @@ class _Layout:
             self._requests.put(request)
 
     def rest(self) -> None:
-        """Give intermediate tensors back: 28 MB wide and 57 MB narrow of yolov8n on two cores."""
+        """Release intermediate tensors: 28 MB wide and 57 MB narrow of yolov8n on two cores."""
         idle: list[Any] = []
         with suppress(Empty):
             while True:
                 idle.append(self._requests.get_nowait())
-        # OpenVINO refuses while any request runs.
+        # OpenVINO refuses while any request is running.
         if len(idle) == self._streams:
             self._compiled.release_memory()
         for request in idle:
@@ -187,7 +184,7 @@ def _fix_rows(model: Any) -> None:
 
 
 def _spec(port: Any) -> TensorSpec:
-    """The tensor that a port of an OpenVINO model describes."""
+    """Describe the tensor of an OpenVINO model's port."""
     shape = tuple(-1 if size.is_dynamic else size.get_length() for size in port.get_partial_shape())
     kind = port.get_element_type().get_type_name()
     names = {"string": "object", "bf16": "bfloat16"}
@@ -196,6 +193,6 @@ def _spec(port: Any) -> TensorSpec:
 
 
 def _name(port: Any) -> str:
-    """The ONNX name of an input or output; a port may have others, of nodes folded into it."""
+    """Return the ONNX name of a port, which may also have the names of folded nodes."""
     own: str = port.get_node().get_friendly_name().removesuffix("/sink_port_0")
     return own if own in port.get_names() else port.get_any_name()

@@ -1,4 +1,4 @@
-"""Which backends there are, and how an engine is opened with one."""
+"""Lists the backends and opens engines with them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ REFERENCE_BACKEND = "onnxruntime"
 """The backend that computes every graph as it is written."""
 TENSORRT_BACKENDS = ("tensorrt", "tensorrt-rtx")
 
-# Backend -> the distribution that brings its runtime. Each has a module of its name here, with
-# `ENGINE_FILE`, `open_session` and, but for TensorRT, whose builds take options (`write_engine`),
-# `engine_from_onnx`. It is imported only when it is asked for.
+# Backend -> the distribution that contains its runtime. Each has a module of its name in this
+# folder, with `ENGINE_FILE`, `open_session` and, except for TensorRT, whose builds take options
+# (`write_engine`), `engine_from_onnx`. It is imported on first use.
 DISTRIBUTIONS = {
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
@@ -35,8 +35,8 @@ class BackendInfo:
 
     Attributes:
         name: as in `open_session`.
-        version: of its runtime; None when that is not installed.
-        problem: why it cannot be used and what to do; None when it can.
+        version: version of its runtime; None when that is not installed.
+        problem: the reason why it cannot be used and what to do; None when it can.
     """
 
     name: str
@@ -52,12 +52,12 @@ def open_session(
     Args:
         backend: a key of `DISTRIBUTIONS`.
         path: the engine file.
-        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
+        max_batch: most rows of a call; 0 when the model has no batch dimension.
         threads: CPU cores to use; None takes all this process may use.
 
     Raises:
         BackendUnavailable: there is no such backend, or its runtime is not installed.
-        InvalidModel: the file is not there, or not an engine of this backend.
+        InvalidModel: the file is missing, or not an engine of this backend.
     """
     if backend not in DISTRIBUTIONS:
         raise BackendUnavailable(
@@ -77,12 +77,12 @@ def open_session(
 
 
 def backend_module(backend: str) -> Any:
-    """The module of a backend, without its runtime."""
+    """Import the module of a backend, without its runtime."""
     return import_module(f"fovea_engines.backends.{backend.replace('-', '_')}")
 
 
 def available_backends() -> tuple[BackendInfo, ...]:
-    """Every backend with its version, or why it cannot be used; imports no runtime."""
+    """Return every backend with its version or problem, without importing any runtime."""
     return tuple(_info(name, distribution) for name, distribution in DISTRIBUTIONS.items())
 
 
@@ -94,7 +94,7 @@ def _info(name: str, distribution: str) -> BackendInfo:
 
 
 def install_backend(backend: str) -> str:
-    """The command that installs the runtime of a backend."""
+    """Return the command that installs the runtime of a backend."""
     if backend in _EXTRAS:
         return install_extra(_EXTRAS[backend])
     return install(DISTRIBUTIONS[backend])

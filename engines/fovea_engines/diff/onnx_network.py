@@ -42,7 +42,7 @@ class OnnxNetwork:
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Yield the values of each tensor for every feed. Holds all of them: one run computes them."""
+        """Yield the values of each tensor for every feed; one run computes and holds all."""
         session = self._open(tensors)
         with _refusals():
             rows = [session.run(None, dict(feed)) for feed in feeds]

@@ -42,7 +42,7 @@ class Writer:
         return self._add("Split", (tensor, np.array(sizes)), len(sizes), {"axis": axis})
 
     def top(self, tensor: str, count: int) -> tuple[str, str]:
-        """Return the largest values of the last axis, best first, and their indices; ties by index."""
+        """Return the largest values of the last axis, best first, and their indices."""
         values, indices = self._add("TopK", (tensor, np.array([count])), 2, {"axis": -1})
         return values, indices
 

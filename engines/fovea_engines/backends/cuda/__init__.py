@@ -1,1 +1,1 @@
-"""One NVIDIA GPU: memory, streams, events, graphs and kernels."""
+"""Uses one NVIDIA GPU: memory, streams, events, graphs and kernels."""

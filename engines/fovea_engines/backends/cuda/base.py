@@ -1,4 +1,4 @@
-"""What a session needs of a GPU. `driver` does it with pycuda; the tests have a stand-in."""
+"""Defines the interface to a GPU. `driver` implements it with pycuda; tests have a substitute."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from numpy.typing import NDArray
 
 
 class Stream(Protocol):
-    """Work in order; that of different streams overlaps.
+    """Runs work in order; the work of different streams overlaps.
 
     Attributes:
-        handle: the CUstream, as TensorRT takes it.
+        handle: the CUstream, for TensorRT.
     """
 
     handle: int
 
     def wait(self, event: Event) -> None:
-        """Let everything enqueued from now on wait for an event, without blocking this thread."""
+        """Make all later work wait for an event, without blocking this thread."""
         ...
 
     def synchronize(self) -> None:
-        """Block until everything enqueued is done, without the GIL.
+        """Block until all enqueued work is done, without the GIL.
 
         Raises:
-            InferenceFailed: something enqueued has failed.
+            InferenceFailed: enqueued work has failed.
         """
         ...
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         ...
 
 
@@ -40,7 +40,7 @@ class Event(Protocol):
     """A point in a stream."""
 
     def record(self, stream: Stream) -> None:
-        """Move it to the end of what is enqueued in a stream."""
+        """Move it to the end of the work enqueued in a stream."""
         ...
 
     def synchronize(self) -> None:
@@ -48,19 +48,19 @@ class Event(Protocol):
         ...
 
     def milliseconds_since(self, earlier: Event) -> float:
-        """Time between two events that both were reached."""
+        """Return the time between two events that were both reached."""
         ...
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         ...
 
 
 class DeviceMemory(Protocol):
-    """Bytes on the GPU.
+    """Memory on the GPU.
 
     Attributes:
-        address: of the first.
+        address: of the first byte.
         size: bytes.
     """
 
@@ -68,16 +68,16 @@ class DeviceMemory(Protocol):
     size: int
 
     def at(self, offset: int) -> DeviceMemory:
-        """The bytes from an offset on, good for as long as these; it need not be closed."""
+        """Return the bytes from an offset, valid as long as the whole; closing it is not needed."""
         ...
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         ...
 
 
 class PinnedMemory(Protocol):
-    """Bytes of the host that the GPU copies from and to by itself.
+    """Page-locked memory of the host, which the GPU copies from and to by itself.
 
     Attributes:
         array: uint8 [size].
@@ -86,19 +86,19 @@ class PinnedMemory(Protocol):
     array: NDArray[np.uint8]
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         ...
 
 
 class Graph(Protocol):
-    """Enqueued work that was recorded, and is launched as one."""
+    """Recorded work, launched as one."""
 
     def launch(self, stream: Stream) -> None:
         """Enqueue all of it."""
         ...
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         ...
 
 
@@ -108,18 +108,18 @@ class Kernel(Protocol):
     def __call__(
         self, stream: Stream, grid: tuple[int, int, int], block: tuple[int, int, int], *args: Any
     ) -> None:
-        """Enqueue it.
+        """Enqueue the kernel.
 
         Args:
-            stream: where.
-            grid: blocks.
-            block: threads.
+            stream: the stream to enqueue in.
+            grid: number of blocks.
+            block: number of threads per block.
             args: numpy scalars, and addresses as np.uint64, in the order of its parameters.
         """
         ...
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         ...
 
 
@@ -127,17 +127,17 @@ class Capture(Protocol):
     """A recording in progress."""
 
     def graph(self) -> Graph:
-        """What was recorded, made ready to launch; after the `with` block has ended."""
+        """Return the recorded graph, ready to launch; after the end of the `with` block."""
         ...
 
 
 class Device(Protocol):
-    """One GPU. A context manager; everything made of it is given back before it is.
+    """One GPU. A context manager; everything created from it must be closed before it.
 
     Any thread may call it inside `current()`.
 
     Attributes:
-        name: as the driver says it, e.g. "NVIDIA H200".
+        name: from the driver, e.g. "NVIDIA H200".
         capability: (major, minor) of its compute capability.
     """
 
@@ -145,49 +145,49 @@ class Device(Protocol):
     capability: tuple[int, int]
 
     def current(self) -> AbstractContextManager[None]:
-        """Make this the device of the calling thread, and put back what was."""
+        """Make this the device of the calling thread, and restore the previous one afterwards."""
         ...
 
     def memory(self) -> tuple[int, int]:
-        """Free and total bytes.
+        """Return free and total bytes.
 
         Raises:
-            InferenceFailed: the device does not answer any more.
+            InferenceFailed: the device does not respond any more.
         """
         ...
 
     def stream(self) -> Stream:
-        """A new stream that does not wait for the default one."""
+        """Create a stream that does not wait for the default one."""
         ...
 
     def event(self) -> Event:
-        """A new event that takes times."""
+        """Create an event that records time."""
         ...
 
     def alloc(self, size: int) -> DeviceMemory:
-        """New bytes on the GPU.
+        """Allocate bytes on the GPU.
 
         Raises:
-            OutOfMemory: there are not that many; the message has the figures.
+            OutOfMemory: there is not enough; the message has the figures.
         """
         ...
 
     def open_shared(self, handle: bytes) -> DeviceMemory:
-        """Bytes that another process has allocated on this GPU; closing leaves them to it.
+        """Open memory that another process has allocated on this GPU, and that it keeps.
 
         Args:
             handle: the 64 bytes of its `CUipcMemHandle`.
 
         Raises:
-            InferenceFailed: it is no handle, or none of another process on this GPU.
+            InferenceFailed: the handle is invalid, or not from another process on this GPU.
         """
         ...
 
     def pinned(self, size: int) -> PinnedMemory:
-        """New bytes of the host.
+        """Allocate page-locked bytes of the host.
 
         Raises:
-            OutOfMemory: likewise.
+            OutOfMemory: there is not enough.
         """
         ...
 
@@ -200,23 +200,23 @@ class Device(Protocol):
         ...
 
     def capture(self, stream: Stream) -> AbstractContextManager[Capture]:
-        """Record what is enqueued inside the block in place of doing it (thread-local mode).
+        """Record the work enqueued inside the block instead of running it (thread-local mode).
 
         Raises:
-            InferenceFailed: something in it cannot be recorded; the stream is as before.
+            InferenceFailed: some of it cannot be recorded; the stream is as before.
         """
         ...
 
     def kernel(self, image: bytes, name: str) -> Kernel:
-        """A kernel of a PTX or cubin image.
+        """Load a kernel of a PTX or cubin image.
 
         Raises:
-            InferenceFailed: the driver does not take the image, or has no such kernel in it.
+            InferenceFailed: the driver rejects the image, or the image lacks the kernel.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the device. Calling it again does nothing."""
+        """Release the device. Calling it again does nothing."""
         ...
 
     def __enter__(self) -> Self: ...

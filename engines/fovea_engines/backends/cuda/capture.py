@@ -1,4 +1,4 @@
-"""CUDA graphs, which pycuda does not know: recorded through cuda-bindings on pycuda's streams."""
+"""Records CUDA graphs, which pycuda lacks, with cuda-bindings on pycuda's streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fovea_preprocess.errors import InferenceFailed
 
 
 class RecordedGraph:
-    """A `Graph`: work that was recorded, and is launched as one."""
+    """A `Graph`: recorded work, launched as one."""
 
     def __init__(self, graph: Any) -> None:
         self._executable = driver_call("cuGraphInstantiate", graph, 0)
@@ -22,20 +22,20 @@ class RecordedGraph:
         driver_call("cuGraphLaunch", self._executable, stream.handle)
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         if self._executable is not None:
             executable, self._executable = self._executable, None
             driver_call("cuGraphExecDestroy", executable)
 
 
 class Recording:
-    """A `Capture`: what the `with` block of `capture` has recorded."""
+    """A `Capture`: the recording of a `with` block of `capture`."""
 
     def __init__(self) -> None:
         self.recorded: RecordedGraph | None = None
 
     def graph(self) -> RecordedGraph:
-        """What was recorded, made ready to launch; after the `with` block has ended."""
+        """Return the recorded graph, ready to launch; after the end of the `with` block."""
         if self.recorded is None:
             raise RuntimeError("there is no graph before the block that records it has ended")
         return self.recorded
@@ -43,12 +43,12 @@ class Recording:
 
 @contextmanager
 def capture(stream: Stream) -> Iterator[Recording]:
-    """Record what is enqueued inside the block in place of doing it.
+    """Record the work enqueued inside the block instead of running it.
 
-    Other threads may do with the GPU what they like meanwhile (thread-local mode).
+    Other threads may use the GPU freely meanwhile (thread-local mode).
 
     Raises:
-        InferenceFailed: something in it cannot be recorded; the stream is as before.
+        InferenceFailed: some of it cannot be recorded; the stream is as before.
     """
     modes = import_module("cuda.bindings.driver").CUstreamCaptureMode
     mode = modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -67,10 +67,10 @@ def capture(stream: Stream) -> Iterator[Recording]:
 
 
 def driver_call(name: str, *arguments: Any) -> Any:
-    """Call a function of CUDA's driver, and return what it gives; several things as a list.
+    """Call a function of CUDA's driver, and return its result; several results as a list.
 
     Raises:
-        InferenceFailed: it failed; the message has CUDA's word for it.
+        InferenceFailed: the call failed; the message has CUDA's error name.
     """
     result, *values = getattr(import_module("cuda.bindings.driver"), name)(*arguments)
     if result != type(result).CUDA_SUCCESS:
@@ -82,7 +82,7 @@ def driver_call(name: str, *arguments: Any) -> Any:
 
 
 def _abandon(stream: Stream) -> None:
-    """A stream that refused something goes on recording until it is told to stop."""
+    """End the recording, which a stream continues even after it refused something."""
     try:
         graph = driver_call("cuStreamEndCapture", stream.handle)
     except InferenceFailed:

@@ -1,4 +1,4 @@
-"""A `Device` over pycuda, in the primary context: the one that TensorRT works in."""
+"""Implements `Device` with pycuda, in the primary context, which TensorRT uses."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
 
 
 def open_device(index: int = 0) -> base.Device:
-    """Take one GPU.
+    """Open one GPU.
 
     Args:
         index: in the driver's order, which CUDA_VISIBLE_DEVICES changes.
 
     Raises:
-        BackendUnavailable: pycuda, the driver or the GPU is not there; with what to do.
+        BackendUnavailable: pycuda, the driver or the GPU is missing; the message says what to do.
     """
     if gpu_here() is None:
         raise BackendUnavailable(
@@ -54,12 +54,7 @@ def open_device(index: int = 0) -> base.Device:
 
 
 class PycudaDevice(Closing):
-    """A `Device`.
-
-    Attributes:
-        name: as the driver says it.
-        capability: (major, minor) of its compute capability.
-    """
+    """A `Device` with pycuda."""
 
     def __init__(self, driver: Any, device: Any) -> None:
         self.name: str = device.name()
@@ -69,7 +64,7 @@ class PycudaDevice(Closing):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this the device of the calling thread, and put back what was."""
+        """Make this the device of the calling thread, and restore the previous one afterwards."""
         with failures(self._driver):
             self._context.push()
         try:
@@ -78,21 +73,21 @@ class PycudaDevice(Closing):
             self._context.pop()
 
     def memory(self) -> tuple[int, int]:
-        """Free and total bytes."""
+        """Return free and total bytes."""
         with failures(self._driver):
             free, total = self._driver.mem_get_info()
         return free, total
 
     def stream(self) -> base.Stream:
-        """A new stream that does not wait for the default one."""
+        """Create a stream that does not wait for the default one."""
         return PycudaStream(self._driver)
 
     def event(self) -> base.Event:
-        """A new event that takes times."""
+        """Create an event that records time."""
         return PycudaEvent(self._driver)
 
     def alloc(self, size: int) -> base.DeviceMemory:
-        """New bytes on the GPU; raises OutOfMemory with the figures."""
+        """Allocate bytes on the GPU; raises OutOfMemory with the figures."""
         try:
             return PycudaMemory(self._driver, size)
         except OutOfMemory as error:
@@ -103,11 +98,11 @@ class PycudaDevice(Closing):
             ) from error
 
     def open_shared(self, handle: bytes) -> base.DeviceMemory:
-        """Bytes that another process has allocated on this GPU."""
+        """Open memory that another process has allocated on this GPU."""
         return SharedMemory(handle)
 
     def pinned(self, size: int) -> base.PinnedMemory:
-        """New bytes of the host; raises OutOfMemory with the figure."""
+        """Allocate page-locked bytes of the host; raises OutOfMemory with the figure."""
         try:
             return PycudaPinned(self._driver, size)
         except OutOfMemory as error:
@@ -131,20 +126,20 @@ class PycudaDevice(Closing):
             self._driver.memcpy_dtoh_async(to.array[:size], source.address, native(stream))
 
     def capture(self, stream: base.Stream) -> AbstractContextManager[Recording]:
-        """Record what is enqueued inside the block in place of doing it."""
+        """Record the work enqueued inside the block instead of running it."""
         return capture(stream)
 
     def kernel(self, image: bytes, name: str) -> base.Kernel:
-        """A kernel of a PTX or cubin image."""
+        """Load a kernel of a PTX or cubin image."""
         return PycudaKernel(self._driver, image, name)
 
     def close(self) -> None:
-        """Let go of the device. Calling it again does nothing."""
+        """Release the device. Calling it again does nothing."""
         if self._context is None:
             return
         context, self._context = self._context, None
-        # pycuda lets go of a context only where it believes it to be current, and CUDA does not
-        # take a primary context off the thread's stack by itself.
+        # pycuda releases a context only if it believes it to be current, and CUDA does not remove a
+        # primary context from the thread's stack by itself.
         context.push()
         driver_call("cuCtxPopCurrent")
         context.detach()

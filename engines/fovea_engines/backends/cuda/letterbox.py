@@ -1,4 +1,4 @@
-"""The letterbox on the GPU: images cross the bus as they are, and become a batch there."""
+"""Letterboxes on the GPU: images are copied unchanged, and become a batch there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.placed import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 
-# As `struct Image` in letterbox.cu.
+# The same layout as `struct Image` in letterbox.cu.
 IMAGE = np.dtype(
     [
         ("pixels", np.int64),
@@ -29,36 +29,36 @@ _ELEMENTS = {"uint8": "unsigned char", "float16": "Half", "float32": "float"}
 
 
 class LetterboxKernel:
-    """Fills a batch as `Preprocessor` does, within one grey level.
+    """Fills a batch like `Preprocessor`, within one grey level.
 
     Attributes:
-        spec: what the rows look like.
+        spec: preprocessing of the rows.
     """
 
     def __init__(self, device: Device, compiled: bytes, spec: PreprocessSpec) -> None:
-        """Load the kernel; inside `device.current()`.
+        """Load the kernel; call it inside `device.current()`.
 
         Args:
-            device: where.
-            compiled: of `compile_letterbox` for the same spec.
-            spec: what the rows look like.
+            device: the GPU.
+            compiled: result of `compile_letterbox` for the same spec.
+            spec: preprocessing of the rows.
         """
         self.spec = spec
         self._kernel = device.kernel(compiled, "letterbox")
 
     def pack(self, images: Sequence[PlacedImage], rows: int, staging: PinnedMemory) -> int:
-        """Write images, and where they go, for one copy to the GPU.
+        """Write images, and their positions in the rows, for one copy to the GPU.
 
         Args:
             images: of any sizes.
-            rows: of the batch; those past the last image become padding alone.
+            rows: rows of the batch; those past the last image are only padding.
             staging: at least `packed_size` bytes.
 
         Returns:
-            How many bytes of `staging` to copy.
+            Number of bytes of `staging` to copy.
 
         Raises:
-            ValueError: more images than rows, or they do not fit into `staging`.
+            ValueError: there are more images than rows, or they do not fit into `staging`.
         """
         size = packed_size(rows, sum(image.pixels.nbytes for image in images))
         if len(images) > rows or size > staging.array.size:
@@ -80,12 +80,12 @@ class LetterboxKernel:
     def __call__(
         self, stream: Stream, staged: DeviceMemory, rows: int, batch: DeviceMemory
     ) -> None:
-        """Enqueue it; fit for a recorded graph, as all that varies is in `staged`.
+        """Enqueue the kernel; suitable for a recorded graph, as all that varies is in `staged`.
 
         Args:
-            stream: where.
-            staged: what `pack` wrote, on the GPU.
-            rows: as it was packed with.
+            stream: the stream to enqueue in.
+            staged: the packed data, on the GPU.
+            rows: the same number as in `pack`.
             batch: at least `rows` rows of the spec's shape and dtype.
         """
         grid = (-(-self.spec.width // _BLOCK[0]), -(-self.spec.height // _BLOCK[1]), rows)
@@ -93,26 +93,26 @@ class LetterboxKernel:
         self._kernel(stream, grid, _BLOCK, *addresses)
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         self._kernel.close()
 
 
 def packed_size(rows: int, pixel_bytes: int) -> int:
-    """Bytes that `LetterboxKernel.pack` writes.
+    """Return the size in bytes of the packed data.
 
     Args:
-        rows: of the batch.
-        pixel_bytes: of all its images together.
+        rows: rows of the batch.
+        pixel_bytes: total size of all its images.
     """
     return rows * IMAGE.itemsize + pixel_bytes
 
 
 def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes:
-    """The kernel for one spec; needs no GPU.
+    """Compile the kernel for one spec; needs no GPU.
 
     Args:
-        spec: what the rows look like.
-        target: of `compile_cuda`; the default is PTX for every GPU that is supported.
+        spec: preprocessing of the rows.
+        target: as in `compile_cuda`; the default is PTX for every supported GPU.
 
     Raises:
         BackendUnavailable: NVRTC is not installed.
@@ -122,14 +122,14 @@ def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes
 
 
 def source() -> str:
-    """The kernel's CUDA C++."""
+    """Return the kernel's CUDA C++."""
     return (resources.files("fovea_engines.backends.cuda") / "letterbox.cu").read_text(
         encoding="utf-8"
     )
 
 
 def definitions(spec: PreprocessSpec) -> list[str]:
-    """The compiler's options that make the kernel one for a spec."""
+    """Return the compiler options that specialise the kernel for a spec."""
     gains, offsets = [1.0] * 3, [0.0] * 3
     if spec.dtype != "uint8":
         gains = [spec.scale / std for std in spec.std]
@@ -157,23 +157,23 @@ def _describe(entry: np.void, pixels: int, box: LetterboxMap) -> None:
     entry["width"], entry["height"] = box.source_width, box.source_height
     entry["left"], entry["right"] = columns.start, columns.stop
     entry["top"], entry["bottom"] = rows.start, rows.stop
-    # The host leaves crops to Pillow.
+    # Crops are resampled by Pillow on the host.
     entry["filtered"] = (_length(columns), _length(rows)) != (box.scaled_width, box.scaled_height)
 
 
 def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float, float]:
-    """Where the part of the image that is visible begins and ends, in pixels of the image."""
+    """Return start and end of the visible part of the image, in pixels of the image."""
     if _length(visible) == scaled:
         return 0.0, float(source)
     scale = scaled / source
-    # Pillow keeps the edges of a crop in single precision.
+    # Pillow stores the edges of a crop in single precision.
     return float(np.float32(-offset / scale)), float(
         np.float32((_length(visible) - offset) / scale)
     )
 
 
 def _positions(begin: float, end: float, visible: slice) -> tuple[int, int]:
-    """Position of the input's pixel 0 in the image, and the step to the next; 2^-40 pixels."""
+    """Return the position of the input's pixel 0 in the image, and the step; in 2^-40 pixels."""
     step = round((end - begin) * _ONE / _length(visible))
     return round(begin * _ONE) + (step * (1 - 2 * visible.start) - _ONE) // 2, step
 

@@ -1,4 +1,4 @@
-"""CUDA C++ into what a GPU's driver loads, on any machine: NVRTC needs neither GPU nor driver."""
+"""Compiles CUDA C++ with NVRTC, on any machine: it needs neither GPU nor driver."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fovea_preprocess.errors import BackendUnavailable, BuildError
 
 
 def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = ()) -> bytes:
-    """Compile one source file that includes nothing.
+    """Compile one source file without includes.
 
     Args:
         source: CUDA C++.
-        name: of the file, as it stands in the compiler's messages.
-        target: as nvcc writes it: "compute_75" gives PTX, which every GPU of that compute
-            capability or a newer one takes; "sm_90" gives a cubin, for that very one.
-        options: more of the compiler's options.
+        name: file name in the compiler's messages.
+        target: as in nvcc: "compute_75" gives PTX, for GPUs of that compute capability or a newer
+            one; "sm_90" gives a cubin, for exactly that one.
+        options: further compiler options.
 
     Returns:
         The PTX or cubin image.
@@ -49,7 +49,7 @@ def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = (
 def _nvrtc() -> Any:
     try:
         nvrtc = import_module("cuda.bindings.nvrtc")
-        # The library itself is looked for at the first call.
+        # The library itself is only loaded at the first call.
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise BackendUnavailable(

@@ -1,4 +1,4 @@
-"""What the GPUs of this machine do now, as their driver says (NVML)."""
+"""Reads the present state of this machine's GPUs from their driver (NVML)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU; None where it does not say.
+    """State of one GPU; fields are None if the driver does not report them.
 
     Attributes:
-        uuid: as nvidia-smi lists it.
-        utilization: part of the time in which a kernel ran, 0 to 1.
+        uuid: as in nvidia-smi.
+        utilization: share of the time in which a kernel ran, 0 to 1.
         memory_total: bytes.
         memory_used: bytes, of all processes.
-        power_w: what it draws, watts.
-        power_limit_w: what it may draw, watts.
-        energy_j: what it took since its driver was loaded, joules.
+        power_w: present power, watts.
+        power_limit_w: power limit, watts.
+        energy_j: energy since its driver was loaded, joules.
     """
 
     uuid: str
@@ -33,7 +33,7 @@ class GpuReading:
 
 
 def read_gpus() -> list[GpuReading]:
-    """All GPUs of this machine; none where there is no driver, or no nvidia-ml-py to ask it."""
+    """Return all GPUs of this machine; none without a driver or nvidia-ml-py."""
     nvml = _nvml()
     if nvml is None:
         return []
@@ -72,7 +72,7 @@ def _reading(nvml: Any, gpu: Any) -> GpuReading:
 
 
 def _said(nvml: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
-    """An answer; None where this GPU has none (a part of one, or a virtual one)."""
+    """Return the driver's answer; None where this GPU has none (a MIG slice or a virtual GPU)."""
     try:
         return ask(*arguments)
     except nvml.NVMLError:

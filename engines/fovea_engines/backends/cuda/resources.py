@@ -1,4 +1,4 @@
-"""What a device hands out, over pycuda. It is made, used and closed where the device is current."""
+"""Implements a device's resources with pycuda. Use and close them while the device is current."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fovea_engines.backends.cuda import base
 from fovea_engines.backends.cuda.capture import driver_call
 from fovea_preprocess.errors import InferenceFailed, OutOfMemory
 
-# CU_STREAM_NON_BLOCKING, for which pycuda has no name.
+# CU_STREAM_NON_BLOCKING, which pycuda does not name.
 _NON_BLOCKING = 1
 
 
@@ -29,17 +29,17 @@ class PycudaStream:
         self.handle: int = self.native.handle
 
     def wait(self, event: base.Event) -> None:
-        """Let everything enqueued from now on wait for an event."""
+        """Make all later work wait for an event."""
         with failures(self._driver):
             self.native.wait_for_event(native(event))
 
     def synchronize(self) -> None:
-        """Block until everything enqueued is done."""
+        """Block until all enqueued work is done."""
         with failures(self._driver):
             self.native.synchronize()
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         self.native = None
 
 
@@ -49,11 +49,11 @@ class PycudaEvent:
     def __init__(self, driver: Any) -> None:
         self._driver = driver
         with failures(driver):
-            # A thread that waits leaves its core to those that decode images.
+            # A waiting thread leaves its core to threads that decode images.
             self.native = driver.Event(driver.event_flags.BLOCKING_SYNC)
 
     def record(self, stream: base.Stream) -> None:
-        """Move it to the end of what is enqueued in a stream."""
+        """Move it to the end of the work enqueued in a stream."""
         with failures(self._driver):
             self.native.record(native(stream))
 
@@ -63,12 +63,12 @@ class PycudaEvent:
             self.native.synchronize()
 
     def milliseconds_since(self, earlier: base.Event) -> float:
-        """Time between two events that both were reached."""
+        """Return the time between two events that were both reached."""
         with failures(self._driver):
             return float(self.native.time_since(native(earlier)))
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         self.native = None
 
 
@@ -82,18 +82,18 @@ class PycudaMemory:
         self.size = size
 
     def at(self, offset: int) -> base.DeviceMemory:
-        """The bytes from an offset on."""
+        """Return the bytes from an offset."""
         return _Part(self, offset)
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         if self._allocation is not None:
             self._allocation.free()
             self._allocation = None
 
 
 class SharedMemory:
-    """A `DeviceMemory` of another process; pycuda cannot say how large it is."""
+    """A `DeviceMemory` of another process; pycuda cannot report its size."""
 
     def __init__(self, handle: bytes) -> None:
         bindings = import_module("cuda.bindings.driver")
@@ -105,18 +105,18 @@ class SharedMemory:
         _, self.size = driver_call("cuMemGetAddressRange", self._opened)
 
     def at(self, offset: int) -> base.DeviceMemory:
-        """The bytes from an offset on."""
+        """Return the bytes from an offset."""
         return _Part(self, offset)
 
     def close(self) -> None:
-        """Leave it to the process that has it. Calling it again does nothing."""
+        """Unmap it; the other process keeps it. Calling it again does nothing."""
         if self._opened is not None:
             opened, self._opened = self._opened, None
             driver_call("cuIpcCloseMemHandle", opened)
 
 
 class _Part:
-    """A `DeviceMemory` within another, which keeps that."""
+    """A part of a `DeviceMemory`, which keeps the whole alive."""
 
     def __init__(self, whole: base.DeviceMemory, offset: int) -> None:
         self._whole = whole
@@ -124,11 +124,11 @@ class _Part:
         self.size = whole.size - offset
 
     def at(self, offset: int) -> base.DeviceMemory:
-        """The bytes from an offset on."""
+        """Return the bytes from an offset."""
         return _Part(self, offset)
 
     def close(self) -> None:
-        """Nothing is given back: the whole is."""
+        """Do nothing: the memory belongs to the whole."""
 
 
 class PycudaPinned:
@@ -140,7 +140,7 @@ class PycudaPinned:
         self._allocation: Any = self.array.base
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         if self._allocation is not None:
             self.array = np.empty(0, np.uint8)
             self._allocation.free()
@@ -153,7 +153,7 @@ class PycudaKernel:
     def __init__(self, driver: Any, image: bytes, name: str) -> None:
         self._driver = driver
         try:
-            # The function keeps its module.
+            # The function keeps its module alive.
             self._function = driver.module_from_buffer(image).get_function(name)
         except driver.Error as error:
             raise InferenceFailed(
@@ -168,22 +168,22 @@ class PycudaKernel:
         block: tuple[int, int, int],
         *args: Any,
     ) -> None:
-        """Enqueue it."""
+        """Enqueue the kernel."""
         with failures(self._driver):
             self._function(*args, grid=grid, block=block, stream=native(stream))
 
     def close(self) -> None:
-        """Give it back. Calling it again does nothing."""
+        """Release it. Calling it again does nothing."""
         self._function = None
 
 
 @contextmanager
 def failures(driver: Any) -> Iterator[None]:
-    """Tell pycuda's errors as Fovea's.
+    """Convert pycuda's errors to Fovea's.
 
     Raises:
-        OutOfMemory: there is not enough of it.
-        InferenceFailed: anything else.
+        OutOfMemory: there is not enough memory.
+        InferenceFailed: any other error.
     """
     try:
         yield
@@ -197,5 +197,5 @@ def failures(driver: Any) -> Iterator[None]:
 
 
 def native(made: base.Stream | base.Event) -> Any:
-    """What pycuda calls it: it takes its own alone, so that it must have been made here."""
+    """Return pycuda's object, which pycuda requires; the argument must be from this module."""
     return cast("PycudaStream | PycudaEvent", made).native

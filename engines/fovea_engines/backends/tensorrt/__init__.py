@@ -1,1 +1,1 @@
-"""TensorRT 10 and 11 and TensorRT for RTX: builds plans and runs them."""
+"""Builds and runs plans with TensorRT 10 and 11 and TensorRT for RTX."""

@@ -1,4 +1,4 @@
-"""Files that other processes may read and write at the same time."""
+"""Writes files that other processes may read and write at the same time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tempfile import NamedTemporaryFile
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all; makes its folder.
+    """Write a file atomically; creates its folder.
 
     Raises:
-        OSError: it cannot be written; what was there is as before.
+        OSError: the file cannot be written; its previous content is kept.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
@@ -19,7 +19,7 @@ def write_whole(path: Path, content: bytes) -> None:
         try:
             file.write(content)
             file.flush()
-            new.chmod(0o644)  # another user's process reads it
+            new.chmod(0o644)  # readable for other users' processes
             os.fsync(file.fileno())
             new.replace(path)
         except BaseException:

@@ -1,4 +1,4 @@
-"""The batch sizes that an engine is run at; any other is padded up to one of them."""
+"""Chooses the batch sizes that an engine is run at; others are padded up to one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Bucket:
 
 
 def read_profiles(engine: Any, inputs: Sequence[Tensor]) -> dict[int, Profile]:
-    """Those optimization profiles of an `ICudaEngine` that take these inputs, by their index.
+    """Return the optimization profiles of an `ICudaEngine` that take these inputs, by index.
 
     Raises:
         UnsupportedModel: there is none.
@@ -42,13 +42,13 @@ def read_profiles(engine: Any, inputs: Sequence[Tensor]) -> dict[int, Profile]:
 
 
 def choose_buckets(profiles: Mapping[int, Profile], max_batch: int) -> tuple[Bucket, ...]:
-    """Powers of two, and the sizes that profiles name, as far as batches need them.
+    """Return powers of two, and the sizes that profiles name, up to the largest batch.
 
-    So padding less than doubles a batch, and there are few sizes: each costs a context.
+    So padding less than doubles a batch, and there are few sizes: each needs a context.
 
     Args:
         profiles: by index; at least one.
-        max_batch: most rows of a call, at least 1; what is larger than every bucket is split.
+        max_batch: most rows of a call, at least 1; larger batches than every bucket are split.
 
     Returns:
         Smallest first.
@@ -66,7 +66,7 @@ def choose_buckets(profiles: Mapping[int, Profile], max_batch: int) -> tuple[Buc
 
 
 def _shapes(engine: Any, tensor: Tensor, profile: int) -> list[tuple[int, ...]]:
-    """Least, best and greatest shape, rows first: 1 where there is no batch dimension."""
+    """Return the minimum, optimum and maximum shape, rows first: 1 without a batch dimension."""
     shape = engine.get_tensor_shape(tensor.name)
     dynamic = -1 in tuple(shape)
     shapes = engine.get_tensor_profile_shape(tensor.name, profile) if dynamic else [shape] * 3
@@ -74,7 +74,7 @@ def _shapes(engine: Any, tensor: Tensor, profile: int) -> list[tuple[int, ...]]:
 
 
 def _takes(shapes: Sequence[tuple[int, ...]], tensor: Tensor) -> bool:
-    """Whether a profile has the row of a tensor between its least and its greatest shape."""
+    """Return True if the row of a tensor is between a profile's minimum and maximum shape."""
     least, _, greatest = shapes
     return all(
         low <= size <= high

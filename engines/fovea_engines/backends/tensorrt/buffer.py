@@ -1,4 +1,4 @@
-"""Where a tensor lies: on the GPU, and on the host in memory that the GPU copies by itself."""
+"""Holds a tensor's memory: on the GPU, and page-locked on the host."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fovea_engines.session import Array
 
 
 class Buffer:
-    """Room for one tensor of the largest batch, on both sides.
+    """Memory for one tensor of the largest batch, on both sides.
 
     Args:
         device: current in this thread, as in every call.
-        tensor: what it is for.
+        tensor: the tensor to hold.
         rows: of the largest batch.
 
     Attributes:
-        tensor: what it is for.
+        tensor: the tensor to hold.
         memory: on the GPU.
     """
 
@@ -35,12 +35,12 @@ class Buffer:
         self._rows: Array = self._pinned.array.view(tensor.dtype).reshape(rows, *tensor.row)
 
     def clear(self, stream: Stream) -> None:
-        """Enqueue zeros for all of it: rows beyond a batch are computed on too."""
+        """Enqueue zeros for all of it: the engine also computes rows beyond a batch."""
         self._rows[...] = 0
         self._device.copy_in(self.memory, self._pinned, self._rows.nbytes, stream)
 
     def send(self, rows: Array, stream: Stream) -> None:
-        """Copy rows to where the GPU fetches them, and enqueue that."""
+        """Copy rows to the host's side, and enqueue their copy to the GPU."""
         np.copyto(self._rows[: len(rows)], rows)
         self._device.copy_in(self.memory, self._pinned, rows.nbytes, stream)
 
@@ -49,10 +49,10 @@ class Buffer:
         self._device.copy_out(self._pinned, self.memory, rows * self.tensor.row_bytes, stream)
 
     def read(self, rows: Array) -> None:
-        """Copy what was fetched into an array [rows, ...]."""
+        """Copy the fetched rows into an array [rows, ...]."""
         np.copyto(rows, self._rows[: len(rows)])
 
     def close(self) -> None:
-        """Give both sides back."""
+        """Release both sides."""
         del self._rows
         self._made.close()

@@ -1,4 +1,4 @@
-"""From an ONNX model with precision written into it to a serialized engine, the plan."""
+"""Builds a serialized engine, the plan, from an ONNX model in its final precision."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fovea_preprocess.errors import BuildError, UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A serialized engine, and what is known of it without loading it.
+    """A serialized engine, described without loading it.
 
     Attributes:
         data: its bytes.
         inputs: in the model's order.
         outputs: in the model's order.
-        layers: what it is made of.
-        warnings: what TensorRT said.
+        layers: the layers of the plan.
+        warnings: TensorRT's warnings.
     """
 
     data: bytes = field(repr=False)
@@ -55,19 +55,19 @@ def build_plan(
     """Build a plan.
 
     Args:
-        model: ONNX bytes, weights inside, of the precision that is wanted.
-        options: how.
+        model: ONNX bytes, including weights, in its final precision.
+        options: options of the build.
         runtime: from `load_runtime`.
-        progress: is told what TensorRT is at.
-        timings: file that TensorRT keeps timings in, from `timing_cache_file`; None keeps none, and
-            neither does TensorRT-RTX.
+        progress: reports TensorRT's phases.
+        timings: file for TensorRT's timings, from `timing_cache_file`; None, and TensorRT-RTX, keep
+            none.
 
     Raises:
         InvalidOption: an option does not fit the model or this TensorRT.
-        UnsupportedModel: TensorRT does not take the model; the message says which part.
+        UnsupportedModel: TensorRT does not support the model; the message says which part.
         InvalidModel: the bytes are no model.
-        BuildError: TensorRT gives no plan.
-        BackendUnavailable: it cannot build on this machine.
+        BuildError: TensorRT returns no plan.
+        BackendUnavailable: TensorRT cannot build on this machine.
         KeyboardInterrupt: Ctrl-C; the build has stopped.
     """
     check_capabilities(options.capabilities, runtime)
@@ -102,7 +102,7 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
     config = builder.create_builder_config()
     config.builder_optimization_level = options.level
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    # Else float32 would be multiplied as TF32, of 10 bits: FP32 is what the source computes.
+    # Otherwise float32 would be multiplied as TF32, with 10 bits; FP32 must equal the source.
     config.clear_flag(trt.BuilderFlag.TF32)
     runtime.allow_capture(config)
     if options.workspace is not None:

@@ -1,4 +1,4 @@
-"""Compute capabilities: the generations of GPUs that TensorRT-RTX builds for ahead of time."""
+"""Parses and checks compute capabilities, which TensorRT-RTX builds for ahead of time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _H100 = {"90": "; for an H100 or H200 take --backend tensorrt on a machine that 
 
 
 def parse_capabilities(text: str) -> tuple[str, ...]:
-    """Compute capabilities as they are typed, each once: "80,89" or "8.0,8.9"."""
+    """Parse compute capabilities such as "80,89" or "8.0,8.9", without duplicates."""
     names = (part.strip().lower().removeprefix("sm").lstrip("_") for part in text.split(","))
     return tuple(dict.fromkeys(name.replace(".", "") for name in names))
 
 
 def check_capabilities(capabilities: Sequence[str], runtime: Runtime) -> None:
-    """See that a build can be for these; for the GPU that is here where none are given.
+    """Check that TensorRT can build for these; for this machine's GPU if there are none.
 
     Raises:
-        InvalidOption: it cannot; the message lists what it can be for.
+        InvalidOption: it cannot; the message lists the supported ones.
     """
     known = runtime.compute_capabilities
     if not known:

@@ -1,11 +1,11 @@
-"""TensorRT 10.13 and newer, 11, and TensorRT-RTX: loaded when asked for, and where they differ.
+"""Loads TensorRT 10.13 and newer, 11, or TensorRT-RTX, and hides their differences.
 
-Differences are found by looking for attributes, never by comparing versions, and only in this
-file; the others of this package use what all three have. So that a test can look up in the real
-bindings whatever is used (tests/engines/api_surface), names say what they hold:
+Differences are found by looking for attributes, never by comparing versions, and only in this file;
+the others of this package use what all three have. A test looks up every name in the real bindings
+(tests/engines/api_surface), which needs these conventions:
 
-- the module is always called `trt`, and what all three have is written ``trt.Builder``;
-- what only some have is looked for first in the same function, as in
+- the module is always called `trt`, and names that all three have are written ``trt.Builder``;
+- names that only some have are looked for first in the same function, as in
   ``hasattr(trt, "ComputeCapability")``;
 - objects are called by their class: `builder` Builder, `config` IBuilderConfig, `network`
   INetworkDefinition, `parser` OnnxParser, `layer` ILayer, `tensor` ITensor, `engine` ICudaEngine,
@@ -28,7 +28,7 @@ from fovea_preprocess.errors import BackendUnavailable
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
 
-# Backend -> its modules, of which the first that is there counts.
+# Backend -> its modules; the first one that is installed is used.
 _MODULES = {TENSORRT: ("tensorrt",), RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 
 # TensorRT's names of element types -> numpy's.
@@ -54,8 +54,8 @@ class Runtime:
     Attributes:
         backend: "tensorrt" or "tensorrt-rtx".
         trt: its module.
-        logger: what it takes wherever it takes a logger; there is one in a process.
-        log: what the logger writes to.
+        logger: the process's only TensorRT logger.
+        log: receives the logger's messages.
     """
 
     backend: str
@@ -65,12 +65,12 @@ class Runtime:
 
     @property
     def version(self) -> str:
-        """As in "11.4.0.106"."""
+        """Return the version, as in "11.4.0.106"."""
         return str(self.trt.__version__)
 
     @property
     def ahead_of_time(self) -> bool:
-        """Whether it builds for GPUs that are not here, whose kernels it compiles at load.
+        """Return True if it builds for absent GPUs, whose kernels it compiles at load.
 
         It then times nothing at build, and keeps no timing cache.
         """
@@ -78,40 +78,40 @@ class Runtime:
 
     @property
     def compute_capabilities(self) -> tuple[str, ...]:
-        """What it builds for ahead of time, e.g. "89"; empty where it builds for the GPU here."""
+        """Return the targets of ahead-of-time builds, e.g. "89"; empty for builds on this GPU."""
         kinds = getattr(self.trt, "ComputeCapability", None)
         names = [] if kinds is None else list(kinds.__members__)
         return tuple(name.removeprefix("SM") for name in names if name.startswith("SM"))
 
     def builder(self) -> Any:
-        """A new `Builder`.
+        """Create a `Builder`.
 
         Raises:
-            BackendUnavailable: TensorRT builds for the GPU that is here, and there is none.
+            BackendUnavailable: TensorRT builds for this machine's GPU, and there is none.
         """
         trt = self.trt
         with self.log.collect() as messages:
             try:
                 return trt.Builder(self.logger)
-            except TypeError as error:  # pybind11's word for a factory that gave nothing
+            except TypeError as error:  # pybind11's error for a factory that returned nothing
                 raise BackendUnavailable(
                     f"TensorRT {self.version} cannot build here ({' '.join(messages) or error}): "
                     "it takes an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without"
                 ) from error
 
     def network(self, builder: Any) -> Any:
-        """A new strongly typed `INetworkDefinition`: every tensor has the type the model says."""
+        """Create a strongly typed `INetworkDefinition`: every tensor has the model's type."""
         trt = self.trt
-        # A flag that a TensorRT without weak typing may one day drop.
+        # A TensorRT without weak typing may drop this flag.
         flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
         return builder.create_network(0 if flag is None else 1 << int(flag))
 
     def set_target(self, config: Any, capabilities: Sequence[str]) -> None:
-        """Let a build be for GPUs of these compute capabilities; for the one here if none are.
+        """Set the compute capabilities to build for; if there are none, this machine's GPU.
 
         Args:
             config: `IBuilderConfig`.
-            capabilities: of `compute_capabilities`.
+            capabilities: values of `compute_capabilities`.
         """
         if (kinds := getattr(self.trt, "ComputeCapability", None)) is None:
             return
@@ -121,7 +121,7 @@ class Runtime:
             config.set_compute_capability(getattr(kinds, name), position)
 
     def allow_capture(self, config: Any) -> None:
-        """Let an engine allocate nothing as it runs, so that its work fits into a CUDA graph.
+        """Forbid an engine to allocate while it runs, so that a CUDA graph can record it.
 
         Args:
             config: `IBuilderConfig`.
@@ -132,7 +132,7 @@ class Runtime:
             config.set_flag(flag)
 
     def objection(self, plan: bytes | memoryview) -> str | None:
-        """Why a plan cannot be loaded here, in TensorRT's words, where it can tell beforehand."""
+        """Return TensorRT's reason why a plan cannot be loaded, if it can check beforehand."""
         trt = self.trt
         runtime = trt.Runtime(self.logger)
         validity_of = getattr(runtime, "get_engine_validity", None)
@@ -147,15 +147,15 @@ class Runtime:
         return ", ".join(reasons) or " ".join(map(without_noise, messages)) or "not said"
 
     def runtime_config(self, engine: Any, known: bytes = b"") -> tuple[Any, Any]:
-        """How execution contexts of an engine are made.
+        """Return the configuration of an engine's execution contexts.
 
-        Kernels that RTX compiles for a shape are ready at its first batch, so that it can be
-        recorded in a CUDA graph as it will stay; RTX records none itself.
+        Kernels that RTX compiles for a shape are complete at its first batch, so that a CUDA graph
+        can record them; RTX records none itself.
 
         Args:
             engine: `ICudaEngine`.
-            known: what the cache's `serialize` gave in an earlier process; another GPU's, or
-                another version's, is ignored.
+            known: the cache's `serialize` of an earlier process; that of another GPU or another
+                version is ignored.
 
         Returns:
             `IRuntimeConfig`; and RTX's `IRuntimeCache` of compiled kernels, None where they were
@@ -176,13 +176,13 @@ class Runtime:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Numpy's name of a `trt.DataType`, e.g. "float16"."""
+    """Return numpy's name of a `trt.DataType`, e.g. "float16"."""
     name = str(dtype.name)
     return _DTYPES.get(name, name.lower())
 
 
 def tensor_spec(tensor: Any) -> TensorSpec:
-    """What an `ITensor` of a network is."""
+    """Describe an `ITensor` of a network."""
     return TensorSpec(tensor.name, dtype_name(tensor.dtype), tuple(tensor.shape))
 
 
@@ -191,14 +191,13 @@ _LOADING = Lock()
 
 
 def load_runtime(backend: str) -> Runtime:
-    """TensorRT or TensorRT-RTX; the same one every time.
+    """Load TensorRT or TensorRT-RTX; returns the same object every time.
 
     Args:
         backend: "tensorrt" or "tensorrt-rtx".
 
     Raises:
-        BackendUnavailable: it is not installed, or its libraries are not; the message says what
-            to do.
+        BackendUnavailable: it or its libraries are not installed; the message says what to do.
     """
     with _LOADING:
         if backend not in _LOADED:

@@ -1,4 +1,4 @@
-"""Execution contexts of an engine, set up for a batch size."""
+"""Creates an engine's execution contexts for batch sizes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fovea_preprocess.errors import InferenceFailed
 
 
 class Contexts:
-    """Makes contexts that compute in memory which is given to them, so that they can share it.
+    """Creates contexts that compute in memory of the caller, so that they can share it.
 
     Args:
         engine: an `ICudaEngine`.
         inputs: its inputs.
         trt: the module of the engine.
-        runtime_config: an `IRuntimeConfig` of the engine; None makes one with its defaults.
+        runtime_config: an `IRuntimeConfig` of the engine; None uses the defaults.
     """
 
     def __init__(
@@ -31,15 +31,15 @@ class Contexts:
         self._engine = engine
         self._inputs = inputs
         self._runtime_config = runtime_config
-        # TensorRT does not promise that an engine may make contexts in two threads at once.
+        # TensorRT does not promise that two threads may create contexts of an engine at once.
         self._making = threading.Lock()
 
     def make(self, bucket: Bucket, stream: Stream) -> Any:
-        """A new `IExecutionContext`, without addresses and memory.
+        """Create an `IExecutionContext`, without addresses and memory.
 
         Args:
-            bucket: for which profile and shapes are set.
-            stream: where it will run.
+            bucket: batch size and profile of the context.
+            stream: the stream it will run in.
 
         Raises:
             InferenceFailed: TensorRT refused.

@@ -1,4 +1,4 @@
-"""A TensorRT engine in a version folder: the plan, its layers, and the ONNX it was built from."""
+"""Writes and opens TensorRT engines: the plan, its layers, and its source ONNX."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ KEPT_FILE = "prepared.onnx"
 
 
 def cache_folder() -> Path:
-    """Where timings are kept: of the user, not of a repository, as they hold for all of them."""
+    """Return the folder for timings: the user's, as they are valid for all repositories."""
     return Path.home() / ".cache" / "fovea" / "tensorrt"
 
 
 def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
-    """See that a plan can be built here for what it is wanted for.
+    """Check that this machine can build a plan for a target.
 
     Raises:
         BackendUnavailable: the backend is not installed.
-        InvalidOption: it does not build for that GPU, or not in that precision.
+        InvalidOption: it cannot build for that GPU, or in that precision.
     """
     check_capabilities(options.capabilities, load_runtime(backend))
     if precision == "int8" and _TURING in options.capabilities:
@@ -66,23 +66,23 @@ def write_engine(
     precision: str,
     preprocess: PreprocessSpec,
 ) -> Path:
-    """Build a plan into a folder, with its letterbox, and keep what it was built from.
+    """Build a plan into a folder, with its letterbox kernel, and keep its source.
 
     Args:
         backend: "tensorrt" or "tensorrt-rtx".
-        model: ONNX, finished.
-        options: how.
-        folder: an existing one.
-        progress: is told what TensorRT is at, and how long it took the last time.
-        source: sha256 of the model's source, by which the last time is known.
-        precision: likewise.
-        preprocess: what the input's rows look like.
+        model: ONNX, in its final form.
+        options: options of the build.
+        folder: an existing folder.
+        progress: reports TensorRT's phases, and the duration of the previous such build.
+        source: sha256 of the model's source, a key of that duration.
+        precision: likewise a key of that duration.
+        preprocess: preprocessing of the input's rows.
 
     Returns:
         Path of the plan.
 
     Raises:
-        BuildError: no plan came out; see `build_plan` for this and others.
+        BuildError: no plan was built; see `build_plan` for this and others.
     """
     runtime, device = load_runtime(backend), target(options)
     version = f"{backend} {runtime.version}"
@@ -105,18 +105,18 @@ def write_engine(
 def open_engine(
     backend: str, path: Path, *, max_batch: int, plugins: tuple[Plugin, ...] = ()
 ) -> TensorRTSession:
-    """Load a plan, or what Ultralytics makes of one.
+    """Load a plan, or a file in Ultralytics' format with one.
 
     Args:
         backend: "tensorrt" or "tensorrt-rtx".
         path: the file.
-        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
+        max_batch: most rows of a call; 0 when the model has no batch dimension.
         plugins: libraries that it needs.
 
     Raises:
         InvalidModel: the file is no plan.
-        BackendUnavailable: another TensorRT made it, or for another GPU; or there is no GPU.
-        OutOfMemory: the GPU has not the memory.
+        BackendUnavailable: the plan is for another TensorRT or another GPU; or there is no GPU.
+        OutOfMemory: the GPU has not enough memory.
     """
     from fovea_engines.backends.cuda.driver import open_device
 
@@ -143,7 +143,7 @@ def open_engine(
                 runtime_cache=runtime_cache,
             )
             if runtime_cache is not None:
-                # Every batch size has run once by now.
+                # By now every batch size has run once.
                 keep_kernels(runtime_cache, path, known)
     except BaseException:
         device.close()
@@ -152,7 +152,7 @@ def open_engine(
 
 
 def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
-    """The `ICudaEngine` of a plan; the device is current."""
+    """Load the `ICudaEngine` of a plan; the device is current."""
     with file.plan() as data, runtime.log.collect() as messages:
         if (reason := runtime.objection(data)) is not None:
             raise BackendUnavailable(f"{file.path} was not built for {device.name}: {reason}")

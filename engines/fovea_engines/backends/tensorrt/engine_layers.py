@@ -1,4 +1,4 @@
-"""The layers of an engine, as TensorRT's inspector tells them."""
+"""Reads the layers of an engine from TensorRT's inspector."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fovea_engines.backends.tensorrt.compat import Runtime
 from fovea_engines.backends.tensorrt.layers import PlanLayer, PlanLayers
 from fovea_engines.session import TensorSpec
 
-# What the engine inspector calls an element type, in any of its forms, e.g. "Half", "Row major
-# linear FP16 format" -> numpy's name.
+# The inspector's name of an element type, in all its forms, e.g. "Half", "Row major linear FP16
+# format" -> numpy's name.
 _FORMATS = (
     (r"FP16|Half", "float16"),
     (r"BF16|BFloat", "bfloat16"),
@@ -27,7 +27,7 @@ _FORMATS = (
 
 
 def engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
-    """The layers of a plan that can be loaded here, fused as they run; None where it cannot."""
+    """Return the layers of a plan, fused as they run; None if the plan cannot be loaded here."""
     trt = runtime.trt
     engine = trt.Runtime(runtime.logger).deserialize_cuda_engine(plan)
     if engine is None:
@@ -38,11 +38,11 @@ def engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
 
 
 def inspected_layers(text: str) -> PlanLayers | None:
-    """What the engine inspector says; None where the plan was built without such detail.
+    """Parse the inspector's output; None for a plan that was built without such detail.
 
     Args:
-        text: JSON of ``get_engine_information``. TensorRT 11 has "DataType" and "Format" where
-            10 has "Format/Datatype".
+        text: JSON of ``get_engine_information``. TensorRT 11 has "DataType" and "Format" where 10
+            has "Format/Datatype".
     """
     layers = json.loads(text).get("Layers", [])
     if not all(isinstance(layer, dict) for layer in layers) or not layers:
@@ -53,13 +53,13 @@ def inspected_layers(text: str) -> PlanLayers | None:
 def _inspected_layer(layer: Mapping[str, Any]) -> PlanLayer:
     inputs = tuple(map(_inspected_tensor, layer.get("Inputs", [])))
     outputs = tuple(map(_inspected_tensor, layer.get("Outputs", [])))
-    # What it computes in is what it takes; a layer without inputs makes what it gives.
+    # A layer's precision is that of its inputs, or without inputs that of its outputs.
     precision = next((tensor.dtype for tensor in (*inputs, *outputs)), "")
     return PlanLayer(layer["Name"], layer.get("LayerType", ""), precision, inputs, outputs)
 
 
 def _inspected_tensor(tensor: Mapping[str, Any]) -> TensorSpec:
-    # Its own documents write the last word both "Datatype" and "DataType".
+    # TensorRT's own documentation writes both "Datatype" and "DataType".
     fields = {key.lower(): value for key, value in tensor.items()}
     said = fields.get("datatype") or fields.get("format/datatype", "")
     dtype = next((name for pattern, name in _FORMATS if re.search(pattern, said, re.I)), said)

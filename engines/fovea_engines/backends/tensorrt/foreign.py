@@ -1,12 +1,12 @@
-"""Engine files that others made: plain TensorRT plans, and those that Ultralytics writes.
+"""Reads engine files of other tools: plain TensorRT plans, and those of Ultralytics.
 
 A plan of TensorRT begins with "ftrt", a serialization version (0), and at byte 24 the version of
-TensorRT that made it, a byte each (printPlanVersion in samples/common/sampleEngines.cpp of
-github.com/NVIDIA/TensorRT, which is `trtexec --getPlanVersionOnly`). One of TensorRT for RTX
-begins with "vtrt", and has its version at the same place (seen in what 1.7.1 writes).
+the TensorRT that built it, one byte per part (printPlanVersion in samples/common/sampleEngines.cpp
+of github.com/NVIDIA/TensorRT, which is `trtexec --getPlanVersionOnly`). One of TensorRT for RTX
+begins with "vtrt", with its version at the same place (seen in the output of 1.7.1).
 
-Ultralytics puts in front of the plan a header: its length as a signed 32-bit little-endian
-number, then that many bytes of JSON (github.com/ultralytics/ultralytics/issues/21513).
+Ultralytics puts in front of the plan a header: its length as a signed 32-bit little-endian number,
+then that many bytes of JSON (github.com/ultralytics/ultralytics/issues/21513).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _Side = Annotated[int, Field(ge=1, le=1 << 16)]
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A file with a TensorRT plan in it, of which only the beginning was read.
+    """A file with a TensorRT plan, of which only the beginning was read.
 
     Attributes:
-        path: where it is.
+        path: the file.
         offset: bytes before the plan.
-        backend: the one that runs it, "tensorrt" or "tensorrt-rtx".
-        version: (major, minor, patch, build) of what made it; None where the plan does not say
-            it in a form that is known.
-        metadata: what a header says, in the form of an ONNX file's `metadata_props`; empty for a
+        backend: the backend that runs it, "tensorrt" or "tensorrt-rtx".
+        version: (major, minor, patch, build) of its builder; None where the plan has it in no known
+            form.
+        metadata: content of the header, in the form of an ONNX file's `metadata_props`; empty for a
             plain plan.
     """
 
@@ -55,7 +55,7 @@ class PlanFile:
 
     @contextmanager
     def plan(self) -> Iterator[memoryview]:
-        """The plan's bytes, mapped and not copied; valid inside the block alone."""
+        """Yield the plan's bytes, mapped and not copied; valid only inside the block."""
         with (
             self.path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
@@ -65,15 +65,15 @@ class PlanFile:
             yield plan
 
     def objection(self, backend: str, version: str) -> str | None:
-        """Why a runtime cannot load the plan, as one sentence; None where it may.
+        """Return the reason why a runtime cannot load the plan; None where it may.
 
-        A plan runs in the release that made it. One that was built to be version-compatible would
-        run in later ones, but brings code of its own to the host, which is not let in.
-        (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine Compatibility")
+        A plan runs in the release that built it. A version-compatible plan would run in later ones,
+        but contains host code, which is not allowed. (docs.nvidia.com/deeplearning/tensorrt and
+        tensorrt-rtx, "Engine Compatibility")
 
         Args:
             backend: "tensorrt" or "tensorrt-rtx".
-            version: of the installed runtime, as its `__version__` says it.
+            version: `__version__` of the installed runtime.
         """
         found = ".".join(map(str, self.version or ()))
         maker, here = f"{_NAMES[self.backend]} {found}".rstrip(), f"{_NAMES[backend]} {version}"
@@ -99,7 +99,7 @@ def read_plan_file(path: Path) -> PlanFile:
 
     Raises:
         NotFound: there is no such file.
-        InvalidModel: it is no engine, or its header is damaged.
+        InvalidModel: the file is no engine, or its header is damaged.
     """
     try:
         with path.open("rb") as file:
@@ -143,7 +143,7 @@ def _read(path: Path, file: BinaryIO, size: int) -> PlanFile:
 
 
 class _Header(BaseModel):
-    """What of a header is used; what else it says is kept as it is."""
+    """The used fields of a header; others are kept unchanged."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

@@ -1,4 +1,4 @@
-"""A session that takes images as they are decoded, beside batches."""
+"""Runs images as they are decoded, beside batches."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fovea_preprocess.placed import PlacedImage, Placer
 
 
 class TensorRTImageSession(TensorRTSession):
-    """A `ImageSession`: images cross the bus as they are, and are letterboxed on the GPU.
+    """An `ImageSession`: images are copied unchanged, and letterboxed on the GPU.
 
     Args:
-        engine: as `TensorRTSession` takes it.
-        device: likewise.
-        trt: likewise.
-        letterbox: on that device; closed with the session, and where it cannot be made.
-        options: likewise.
+        engine: as in `TensorRTSession`.
+        device: as in `TensorRTSession`.
+        trt: as in `TensorRTSession`.
+        letterbox: on that device; closed with the session, and when its creation fails.
+        options: as in `TensorRTSession`.
 
     Raises:
-        InvalidModel: the kernel is not one for this engine.
+        InvalidModel: the kernel does not fit this engine.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TensorRTImageSession(TensorRTSession):
         self._place = Placer(letterbox.spec, most_image_bytes(letterbox.spec, self._largest))
 
     def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
-        """Make an image ready; see `ImageSession.place`."""
+        """Prepare an image; see `ImageSession.place`."""
         return self._place(pixels)
 
     def infer_images(self, images: Sequence[PlacedImage]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Where images of any sizes lie on their way to the GPU, which letterboxes them there."""
+"""Holds images of any sizes for the letterbox on the GPU."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _MOST_OF_A_SLOT = 256 << 20
 
 
 def most_image_bytes(spec: PreprocessSpec, rows: int) -> int:
-    """Size of the largest image that a slot has room for in each row of its largest batch."""
+    """Return the largest image size in bytes that fits into each row of a slot's largest batch."""
     own = spec.height * spec.width * 3
     return max(own, min(_FULL_HD, _MOST_OF_A_SLOT // rows))
 
 
 def staging_bytes(spec: PreprocessSpec, rows: int) -> int:
-    """Memory of a `ImageBuffer`, on either side."""
+    """Return the memory of an `ImageBuffer`, on either side."""
     return packed_size(rows, rows * most_image_bytes(spec, rows))
 
 
 class ImageBuffer:
-    """Room for the images of the largest batch, on both sides.
+    """Memory for the images of the largest batch, on both sides.
 
     Args:
         device: current in this thread, as in every call.
-        letterbox: what makes a batch of them; not closed here.
+        letterbox: kernel that makes the batch; not closed with the buffer.
         inputs: of the engine.
         rows: of the largest batch.
 
     Raises:
-        InvalidModel: what the kernel writes is not the engine's one input.
+        InvalidModel: the kernel's output is not the engine's one input.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class ImageBuffer:
             self._made = made.pop_all()
 
     def send(self, images: Sequence[PlacedImage], rows: int, stream: Stream) -> None:
-        """Copy images to where the GPU fetches them; enqueue that, and their letterbox.
+        """Copy images to the host's side; enqueue their copy to the GPU, and their letterbox.
 
         Args:
             images: at most `rows`, none larger than `most_image_bytes`.
-            rows: of the input to fill; those past the last image become padding.
+            rows: rows of the input to fill; those past the last image become padding.
             stream: of the copy and the kernel.
         """
         size = self._letterbox.pack(images, rows, self._pinned)
@@ -68,12 +68,12 @@ class ImageBuffer:
         self._letterbox(stream, self._memory, rows, self._batch)
 
     def close(self) -> None:
-        """Give both sides back."""
+        """Release both sides."""
         self._made.close()
 
 
 def _check(spec: PreprocessSpec, inputs: Sequence[Tensor]) -> None:
-    # On the GPU, nothing else would keep the kernel from writing beyond the end.
+    # On the GPU, nothing else would prevent the kernel from writing beyond the end.
     if [(i.row, i.dtype.name) for i in inputs] != [(spec.row_shape, spec.dtype)]:
         raise InvalidModel(
             f"the letterbox kernel beside the engine makes rows of {spec.dtype} "

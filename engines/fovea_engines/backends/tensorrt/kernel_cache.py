@@ -1,6 +1,6 @@
-"""Kernels that TensorRT-RTX has compiled for a GPU, kept beside the plan for the next start.
+"""Keeps kernels that TensorRT-RTX has compiled for a GPU beside the plan, for the next start.
 
-The file is of one GPU and one release: others ignore it, and write theirs in its place.
+The file is for one GPU and one release: others ignore it and overwrite it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CACHE_FILE = "model.cache"
 
 
 def known_kernels(engine: Path) -> bytes:
-    """What was kept beside an engine file; nothing where that cannot be read."""
+    """Return the cache beside an engine file; empty where it cannot be read."""
     try:
         return engine.with_name(CACHE_FILE).read_bytes()
     except OSError:
@@ -23,13 +23,13 @@ def known_kernels(engine: Path) -> bytes:
 
 
 def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
-    """Write what a session has compiled beside its engine file, unless that is `known`.
+    """Write the compiled kernels of a session beside its engine file, unless they are `known`.
 
-    Where it cannot be written, the next start compiles again: a repository may be read-only.
+    If they cannot be written, the next start compiles again: a repository may be read-only.
 
     Args:
         runtime_cache: `IRuntimeCache` of an engine that has run; its device is current.
-        engine: its file.
+        engine: the engine file.
         known: from `known_kernels`.
     """
     found = runtime_cache.serialize()

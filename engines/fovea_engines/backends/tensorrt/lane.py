@@ -1,4 +1,4 @@
-"""An execution context that is set up for one batch size and never changed again."""
+"""Runs an execution context that is fixed to one batch size."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Makes CUDA graphs; once one cannot be made, never again.
+    """Records CUDA graphs; after the first failure, never again.
 
-    A graph saves the launch of every single kernel: it matters for small models on fast GPUs.
+    A graph saves the launch of every single kernel, which matters for small models on fast GPUs.
 
     Args:
         device: of the streams.
-        wanted: whether to record at all.
+        wanted: False never records.
     """
 
     def __init__(self, device: Device, *, wanted: bool) -> None:
@@ -27,7 +27,7 @@ class Recorder:
         self._wanted = wanted
 
     def record(self, stream: Stream, enqueue: Callable[[], None]) -> Graph | None:
-        """What `enqueue` puts into a stream; None where that stays without a graph."""
+        """Record the work of `enqueue` in a stream; return None where that fails."""
         if not self._wanted:
             return None
         try:
@@ -36,7 +36,8 @@ class Recorder:
             return capture.graph()
         except InferenceFailed as error:
             self._wanted = False
-            # As text: the error holds frames that hold the context, and a handler may keep it.
+            # Logged as text: the error has frames that reference the context, and a handler may
+            # keep it.
             reason = str(error)
             log.warning("this engine runs without CUDA graphs, kernel by kernel: %s", reason)
             return None
@@ -45,13 +46,13 @@ class Recorder:
 class Lane:
     """Runs batches of one size from fixed addresses to fixed addresses.
 
-    A graph is bound to the state of the context that it was recorded from: hence a context a
-    size, in place of one that is switched between sizes and profiles.
+    A graph is bound to the state of the context it was recorded from, so there is one context per
+    size, and none is switched between sizes and profiles.
 
     Args:
         context: with profile, shapes, addresses and memory set.
         stream: where it always runs.
-        recorder: of the graph.
+        recorder: records the graph.
 
     Raises:
         InferenceFailed: the first run failed.
@@ -81,8 +82,9 @@ class Lane:
             raise InferenceFailed("TensorRT refused to run this batch; the log says why")
 
     def close(self) -> None:
-        """Give graph and context back; the stream must be done with them."""
-        # At once, and where the device is current: an error on its way up may hold this lane.
+        """Release graph and context; the stream must have finished with them."""
+        # Released now, while the device is current: an error that propagates may reference this
+        # lane.
         self._context = None
         if self._graph is not None:
             self._graph.close()

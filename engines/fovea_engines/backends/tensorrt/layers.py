@@ -1,8 +1,8 @@
-"""The layers of a TensorRT plan, as they are written beside it.
+"""Lists the layers of a TensorRT plan, for a file beside it.
 
-TensorRT lists the layers of an engine that is loaded, kernels and all. A plan of TensorRT-RTX has
-no kernels until a GPU compiles it at load, so there the list is of the network that was built:
-layers as the ONNX file has them, before they are fused.
+TensorRT lists the layers of a loaded engine, including kernels. A plan of TensorRT-RTX has no
+kernels until a GPU compiles it at load, so its list is of the network that was built: layers of the
+ONNX file, before they are fused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class PlanLayer:
     """One layer.
 
     Attributes:
-        name: of its ONNX node, or of the kernel that several became.
+        name: of its ONNX node, or of the kernel into which several were fused.
         type: e.g. "convolution".
-        precision: element type that it computes in, e.g. "int8".
-        inputs: tensors it takes; of a network, without weights and shapes.
-        outputs: tensors it gives.
+        precision: element type of its computation, e.g. "int8".
+        inputs: input tensors; for a network, without weights and shapes.
+        outputs: output tensors.
     """
 
     name: str
@@ -45,29 +45,29 @@ class PlanLayers:
     """The layers of a plan, in order.
 
     Attributes:
-        source: "engine": what runs, fused; "network": what was built, before it is fused.
-        layers: weights are none.
+        source: "engine": fused, as they run; "network": before they are fused.
+        layers: without weights.
     """
 
     source: Literal["engine", "network"]
     layers: tuple[PlanLayer, ...]
 
     def write(self, path: Path) -> None:
-        """Write them as JSON."""
+        """Write the layers as JSON."""
         write_file(path, json.dumps(self.to_json()).encode() + b"\n")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Convert to plain JSON types."""
         value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         return value
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote.
+        """Read a file that `write` has written.
 
         Raises:
             NotFound: there is no such file.
-            InvalidModel: it holds no layers.
+            InvalidModel: the file holds no layers.
         """
         try:
             layers: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)

@@ -1,4 +1,4 @@
-"""How long builds took, so that the next one can say what to expect."""
+"""Records durations of builds, to predict the next one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pydantic import TypeAdapter, ValidationError
 
 from fovea_engines.backends.tensorrt.atomic import write_whole
 
-# The newest are kept.
+# Only the newest are kept.
 _MOST = 256
 
 
 @dataclass(frozen=True, slots=True)
 class BuildKey:
-    """Builds that take about equally long.
+    """Identifies builds of about equal duration.
 
     Attributes:
         model: sha256 of the ONNX file.
         precision: "fp32", "fp16" or "int8".
         device: the GPU, or the compute capabilities that it was built for.
-        version: of the backend, with its name.
-        options: of the builder: level, profiles and the rest.
+        version: name and version of the backend.
+        options: options of the builder: level, profiles and the rest.
     """
 
     model: str
@@ -46,20 +46,20 @@ _ADAPTER: TypeAdapter[list[_Build]] = TypeAdapter(list[_Build])
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A small file of build times. It is a help, never a reason to fail.
+    """A small file of build times. Its errors never fail a build.
 
     Attributes:
-        file: JSON; made when it is not there, begun anew when it is damaged.
+        file: JSON; created if missing, and replaced if damaged.
     """
 
     file: Path
 
     def seconds(self, key: BuildKey) -> float | None:
-        """How long the last such build took; None where there was none."""
+        """Return the duration of the latest such build; None without one."""
         return next((build.seconds for build in self._read() if build.key == key), None)
 
     def record(self, key: BuildKey, seconds: float) -> None:
-        """Remember a build; nothing where the file cannot be written."""
+        """Add a build; does nothing where the file cannot be written."""
         others = [build for build in self._read() if build.key != key]
         builds: list[dict[str, Any]] = [
             asdict(build) for build in [_Build(key, round(seconds, 1)), *others][:_MOST]
@@ -68,7 +68,7 @@ class Ledger:
             write_whole(self.file, json.dumps(builds, indent=1).encode())
 
     def _read(self) -> list[_Build]:
-        """Newest first."""
+        """Return the builds, newest first."""
         try:
             return _ADAPTER.validate_json(self.file.read_bytes())
         except (OSError, ValidationError):
@@ -76,7 +76,7 @@ class Ledger:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as they are said: "3 min 12 s"."""
+    """Format seconds as "3 min 12 s"."""
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"{rest} s"

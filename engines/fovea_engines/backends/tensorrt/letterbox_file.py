@@ -1,4 +1,4 @@
-"""The letterbox kernel that lies beside a plan: PTX, under a line that says what its rows are."""
+"""Stores the letterbox kernel beside a plan: PTX, after a line that describes its rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fovea_preprocess.spec import PreprocessSpec
 
 LETTERBOX_FILE = "letterbox.ptx"
 
-# PTX's mark of a comment.
+# Starts a comment in PTX.
 _MARK = b"// "
 _SPEC: Final = TypeAdapter(PreprocessSpec)
 
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 
 def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> None:
-    """Compile the kernel of an engine into its folder, for every GPU that is supported.
+    """Compile the kernel of an engine into its folder, for every supported GPU.
 
-    Without a compiler there is none, and the host letterboxes; `progress` is told.
+    Without a compiler there is no kernel, and the host letterboxes; `progress` reports it.
 
     Args:
         folder: of the plan.
         spec: of the engine's input.
-        progress: is told.
+        progress: reports a missing compiler.
     """
     try:
         kernel = compile_letterbox(spec)
@@ -43,15 +43,15 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
 
 
 def with_spec(kernel: bytes, spec: PreprocessSpec) -> bytes:
-    """The contents of the file."""
+    """Return the contents of the file."""
     return _MARK + _SPEC.dump_json(spec) + b"\n" + kernel
 
 
 def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
-    """The kernel of the engine in a folder; the device is current.
+    """Open the kernel in an engine's folder; the device is current.
 
     Returns:
-        None where there is none, or the driver does not take it: the host letterboxes then.
+        None without a kernel, or if the driver rejects it: the host letterboxes then.
 
     Raises:
         InvalidModel: the file is damaged.

@@ -1,4 +1,4 @@
-"""What TensorRT says while it works: one log for the life of a process."""
+"""Collects TensorRT's messages in one log per process."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from threading import Lock
 from typing import Any
 
 log = logging.getLogger(__name__)
-# What somebody collects is told to a server's log as well, but not to a terminal without one.
+# Collected messages also go to a server's log, but not to a terminal without one.
 collected = logging.getLogger(f"{__name__}.collected")
 collected.addHandler(logging.NullHandler())
 
-# Said of every failure again where there is no driver, and tells nothing of it.
+# Repeated for every failure where there is no driver, without further information.
 _NO_DRIVER = "checkMacros.cpp::catchCudaError"
 # As in " In validate at /_src/optimizer/api/network.cpp:4023".
 _SOURCE = re.compile(r" In \S+ at /_src/[^\s)]+")
 
 
 class Log:
-    """Errors and warnings: they go where Python's logging goes, and to whoever collects them.
+    """Passes errors and warnings to Python's logging, and to collectors.
 
-    TensorRT writes to it from threads of its own. Who collects may hear of another engine's
-    troubles; who serves always finds his own in the log.
+    TensorRT writes to it from its own threads. A collector may also receive messages of another
+    engine; the log always has all of them.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Log:
         self._lock = Lock()
 
     def write(self, text: str, level: int = logging.WARNING) -> None:
-        """Take a message, with its level as `logging` has it."""
+        """Accept a message, with its level as in `logging`."""
         with self._lock:
             for messages in self._collecting:
                 messages.append(text)
@@ -41,7 +41,7 @@ class Log:
 
     @contextmanager
     def collect(self) -> Iterator[list[str]]:
-        """Take what is said during a block into the list that is given."""
+        """Collect the messages during a block into the list that is yielded."""
         messages: list[str] = []
         with self._lock:
             self._collecting.append(messages)
@@ -54,7 +54,7 @@ class Log:
 
 
 def logger(trt: Any, to: Log) -> Any:
-    """An `ILogger` that writes errors and warnings to a log."""
+    """Create an `ILogger` that writes errors and warnings to a log."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -69,6 +69,6 @@ def logger(trt: Any, to: Log) -> Any:
 
 
 def without_noise(text: str) -> str:
-    """A message of TensorRT on one line, without its source files and the missing driver."""
+    """Return a message of TensorRT on one line, without its source files and the missing driver."""
     lines = (line.strip() for line in text.splitlines() if _NO_DRIVER not in line)
     return _SOURCE.sub("", " ".join(line for line in lines if line))

@@ -1,4 +1,4 @@
-"""What a session takes of a GPU's memory, known before any of it is taken."""
+"""Computes the GPU memory of a session before any of it is allocated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SlotSize:
     """The memory of one slot.
 
     Attributes:
-        activations: bytes that the engine computes in.
+        activations: bytes of the engine's working memory.
         buffers: bytes of inputs and outputs, and of images that become inputs.
         rows: of the largest batch.
     """
@@ -28,16 +28,16 @@ class SlotSize:
 
     @classmethod
     def of(cls, engine: Any, tensors: Iterable[Tensor], rows: int, images: int) -> Self:
-        """What a slot of an `ICudaEngine` takes for so many rows, and bytes of images."""
+        """Compute a slot's memory for an `ICudaEngine`, a number of rows, and bytes of images."""
         buffers = rows * sum(tensor.row_bytes for tensor in tensors) + images
         return cls(engine.device_memory_size_v2, buffers, rows)
 
 
 def check_memory(device: Device, size: SlotSize, slots: int) -> None:
-    """Compare what slots will allocate with what is free; the device is current.
+    """Compare the memory of all slots with the free memory; the device is current.
 
     Raises:
-        OutOfMemory: it does not fit; with the figures and what to do.
+        OutOfMemory: it does not fit; the message has the figures and what to do.
     """
     needed = slots * (size.activations + size.buffers)
     free, total = device.memory()

@@ -1,4 +1,4 @@
-"""Whether a TensorRT engine was built for what is here, as its card tells without loading it."""
+"""Checks by its card if a TensorRT engine was built for this machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fovea_engines.repository.card import EngineCard
 
 
 def mismatch(card: EngineCard) -> str | None:
-    """Why an engine cannot run here, as one sentence; None where it can, as far as its card knows.
+    """Return the reason why an engine cannot run here; None where its card shows none.
 
-    A plan runs with the release that made it: NVIDIA promises more only of what is built to be
-    version-compatible (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine
-    Compatibility"). One of TensorRT holds kernels that were timed on one model of GPU; one of
-    TensorRT for RTX has none until it is loaded, on any GPU of the capabilities that it names.
+    A plan runs with the release that built it: NVIDIA promises more only for version-compatible
+    plans (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine Compatibility"). A plan
+    of TensorRT holds kernels that were timed on one model of GPU; one of TensorRT for RTX has none
+    until it is loaded, on any GPU of the capabilities that it names.
 
-    A runtime or a GPU that is not here at all is no mismatch: opening the engine says so.
+    A missing runtime or GPU is no mismatch: opening the engine reports it.
     """
     if card.backend not in TENSORRT_BACKENDS:
         return None
@@ -33,7 +33,7 @@ def _installed(backend: str) -> str | None:
 
 
 def _release(version: str) -> list[str]:
-    """Major, minor and patch: what comes after is the build of a release."""
+    """Return major, minor and patch, without the build number."""
     return version.split(".")[:3]
 
 
@@ -42,7 +42,7 @@ def _is_for(card: EngineCard, gpu: Gpu | None) -> bool:
         return True
     if card.builder is not None and card.builder.capabilities:
         return gpu.capability in card.builder.capabilities
-    if card.gpu is None:  # a card of before there was the field
+    if card.gpu is None:  # a card of an older build
         return True
     return gpu == card.gpu if card.backend == "tensorrt" else gpu.capability == card.gpu.capability
 

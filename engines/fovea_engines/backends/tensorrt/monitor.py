@@ -1,4 +1,4 @@
-"""TensorRT's own account of a build: which phases are under way, and a way to stop it."""
+"""Reports the phases of a TensorRT build, and cancels it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class _Phase:
     done: int = 0
 
     def __str__(self) -> str:
-        # Steps are TensorRT's, and take unlike times: a count is told, a share would be a guess.
+        # Steps are TensorRT's, and take unequal times, so a count is shown and no percentage.
         return f"{self.name} {self.done}/{self.steps}" if self.steps > 1 else self.name
 
 
 class Phases:
-    """The phases of one build; TensorRT tells of them from threads of its own.
+    """The phases of one build, which TensorRT reports from its own threads.
 
     Args:
-        progress: is told what is under way: the phase that began last, and the one it is part of.
+        progress: reports the phase that began last, and its parent.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -39,19 +39,19 @@ class Phases:
         self._lock = Lock()
 
     def start(self, name: str, parent: str | None, steps: int) -> None:
-        """A phase begins.
+        """Begin a phase.
 
         Args:
-            name: of no other phase that is under way.
+            name: unique among the open phases.
             parent: phase that it is a part of.
-            steps: how many `step` will tell of.
+            steps: number of steps of the phase.
         """
         with self._lock:
             self._open[name] = _Phase(name, parent, steps)
             self._tell()
 
     def step(self, name: str, step: int) -> bool:
-        """A step of a phase is done, counted from 0; False where the build shall stop."""
+        """Record that a step, counted from 0, is done; return False if the build should stop."""
         with self._lock:
             if (phase := self._open.get(name)) is not None:
                 phase.done = step + 1
@@ -59,13 +59,13 @@ class Phases:
             return not (self._cancelled or self._progress.cancelled)
 
     def finish(self, name: str) -> None:
-        """A phase ends, done or not."""
+        """End a phase, complete or not."""
         with self._lock:
             self._open.pop(name, None)
             self._tell()
 
     def cancel(self) -> None:
-        """Let the build stop after the step that is under way."""
+        """Stop the build after the current step."""
         with self._lock:
             self._cancelled = True
             self._tell()
@@ -79,14 +79,14 @@ class Phases:
         if self._cancelled:
             return "stopping after this step"
         *_, last = self._open.values()
-        # The root is the build itself, which the caller's own phase has named.
+        # The root is the build itself, which the caller's own phase already names.
         parent = self._open.get(last.parent or "")
         inner = parent is not None and parent.parent is not None
         return f"{parent}: {last}" if inner else str(last)
 
 
 def progress_monitor(trt: Any, phases: Phases) -> Any:
-    """An `IProgressMonitor` that tells of phases; hold on to it while the build runs."""
+    """Create an `IProgressMonitor` that reports phases; keep it alive while the build runs."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -107,8 +107,8 @@ def progress_monitor(trt: Any, phases: Phases) -> Any:
 def run_cancellable(work: Callable[[], T], phases: Phases) -> T:
     """Run a build so that Ctrl-C stops it.
 
-    TensorRT calls its monitor in the thread that builds, and swallows what is raised there: so
-    that thread is another one, and this one is free to be interrupted.
+    TensorRT calls its monitor in the building thread, and ignores exceptions of the monitor. So the
+    build runs in another thread, and this one can be interrupted.
 
     Raises:
         KeyboardInterrupt: after the build has stopped.
@@ -124,11 +124,11 @@ def run_cancellable(work: Callable[[], T], phases: Phases) -> T:
     builder = Thread(target=run, name="tensorrt-build")
     try:
         builder.start()
-        # Not by `join`: one that is interrupted takes the thread for ended (CPython before 3.13).
+        # `join` is no use: an interrupted one takes the thread for ended (CPython before 3.13).
         return done.result()
     except KeyboardInterrupt:
         phases.cancel()
-        # It may not have started yet; then it stops at its first step.
+        # If the build has not started yet, it stops at its first step.
         if builder.is_alive():
             wait([done])
         raise

@@ -1,4 +1,4 @@
-"""An ONNX model as TensorRT's network, or what of it TensorRT does not take."""
+"""Parses an ONNX model into TensorRT's network, and explains what TensorRT does not support."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fovea_engines.backends.tensorrt.compat import Runtime
 from fovea_engines.backends.tensorrt.log import without_noise
 from fovea_preprocess.errors import InvalidModel, UnsupportedModel
 
-# What is found in a parser's words -> what to do. The first that is found counts.
+# Text in a parser's message -> advice. The first match is used.
 _ADVICE = (
     (
         r"Plugin not found|plugin creator .* not found",
@@ -46,18 +46,18 @@ _LONGEST = 300
 
 
 def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
-    """A strongly typed network.
+    """Parse a model into a strongly typed network.
 
     Args:
-        runtime: that `builder` is of.
+        runtime: the runtime of `builder`.
         builder: `Builder`.
-        model: ONNX bytes with precision written into them; weights inside.
+        model: ONNX bytes in its final precision, including weights.
 
     Returns:
         `INetworkDefinition`.
 
     Raises:
-        UnsupportedModel: TensorRT does not take a part of it; the message names the node, its
+        UnsupportedModel: TensorRT does not support a part of it; the message names the node, its
             operator, and what to do.
         InvalidModel: the bytes are no model.
     """
@@ -66,7 +66,7 @@ def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
     parser = trt.OnnxParser(network, runtime.logger)
     taken = parser.parse(model)
     errors = [parser.get_error(position) for position in range(parser.num_errors)]
-    # Some bytes that are no ONNX are an empty model to the parser.
+    # The parser takes some bytes that are no ONNX for an empty model.
     broken = any(error.code().name == "MODEL_DESERIALIZE_FAILED" for error in errors)
     if broken or (taken and network.num_outputs == 0):
         raise InvalidModel("TensorRT finds no model in it: is it a whole ONNX file?")
@@ -82,7 +82,7 @@ def _refusal(errors: list[Any]) -> str:
     operator, said = first.node_operator(), without_noise(first.desc())
     node = first.node_name() or f"number {first.node()}"
     where = f"node {node!r} ({operator})" if operator else "the model"
-    # An operator without an importer is refused by a check that says "false" alone.
+    # The check that refuses an operator without an importer only says "false".
     reason = "" if said == "false" else f": {_short(said)}"
     more = sorted({error.node_operator() for error in others} - {operator, ""})
     also = f"; nor does it take {', '.join(more)}" if more else ""

@@ -1,4 +1,4 @@
-"""The layers of a network, as it was parsed, with the precision that each will compute in."""
+"""Lists the layers of a parsed network with their precision."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _OF_SHAPES = ("int64", "int32", "bool")
 
 
 def network_layers(network: Any) -> PlanLayers:
-    """The layers of an `INetworkDefinition` that is strongly typed.
+    """Return the layers of an `INetworkDefinition` that is strongly typed.
 
-    Those that only prepare weights or compute shapes are left out: none is left in an engine.
+    Layers that only prepare weights or compute shapes are left out: an engine has none of them.
     """
     layers = [network.get_layer(position) for position in range(network.num_layers)]
     makers = {tensor.name: layer for layer in layers for tensor in _outputs(layer)}
@@ -25,7 +25,7 @@ def network_layers(network: Any) -> PlanLayers:
 
 def _network_layer(layer: Any, makers: Mapping[str, Any]) -> PlanLayer:
     inputs = [layer.get_input(position) for position in range(layer.num_inputs)]
-    # An input that is left out is None.
+    # An omitted input is None.
     taken = [tensor for tensor in inputs if tensor is not None]
     made = [(tensor, makers.get(tensor.name)) for tensor in taken]
     fed = [tensor for tensor, maker in made if maker is None or not _prepares(maker, makers)]
@@ -37,9 +37,9 @@ def _network_layer(layer: Any, makers: Mapping[str, Any]) -> PlanLayer:
 
 
 def _quantised(taken: Iterable[Any], makers: Mapping[str, Any]) -> str:
-    """The type that both operands are dequantised from: a layer multiplies in it, fused with them.
+    """Return the type that both operands are dequantised from, in which the layer multiplies.
 
-    Empty when one operand is not.
+    Empty when an operand is not dequantised.
     """
     kinds = set()
     for tensor in list(taken)[:2]:
@@ -52,14 +52,14 @@ def _quantised(taken: Iterable[Any], makers: Mapping[str, Any]) -> str:
 
 def _prepares(layer: Any, makers: Mapping[str, Any]) -> bool:
     outputs = list(_outputs(layer))
-    # So the parser names what it adds: arithmetic of shapes, in int64, and some of the data.
+    # The parser's names of layers that it adds: arithmetic of shapes, in int64, and some of data.
     added = layer.name.startswith("ONNXTRT_")
     shapes = added and all(dtype_name(tensor.dtype) in _OF_SHAPES for tensor in outputs)
     return shapes or all(_is_weight(tensor, makers) for tensor in outputs)
 
 
 def _is_weight(tensor: Any, makers: Mapping[str, Any]) -> bool:
-    """Whether a tensor is constant, be it quantised."""
+    """Return True if a tensor is constant, quantised or not."""
     maker = makers.get(tensor.name)
     while maker is not None and _type(maker) in ("quantize", "dequantize", "cast"):
         maker = makers.get(maker.get_input(0).name)

@@ -1,4 +1,4 @@
-"""TensorRT for RTX, whose engines are built anywhere and compiled where they are loaded."""
+"""Opens engines of TensorRT for RTX, which are built anywhere and compiled when loaded."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["ENGINE_FILE", "open_session"]
 
 
 def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> Session:
-    """Load a plan; see `open_engine`. Of `threads` a GPU needs none."""
+    """Load a plan; see `open_engine`. A GPU ignores `threads`."""
     return open_engine("tensorrt-rtx", path, max_batch=max_batch)

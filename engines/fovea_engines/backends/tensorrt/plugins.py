@@ -1,7 +1,7 @@
-"""Libraries of TensorRT plugins that the user named: a network or a plan may need their layers.
+"""Loads libraries of TensorRT plugins that the user named.
 
-Loading one runs its code. So it is loaded from the path that was given and from nowhere else, and
-at run time only where its bytes are those that the engine was built with.
+Loading a library runs its code. So it is only loaded from the given path, and at run time only if
+its bytes are those that the engine was built with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, InvalidOption
 
-# What a library exports that TensorRT can register by itself (IPluginRegistry::loadLibrary of
+# Symbols of a library that TensorRT can register by itself (IPluginRegistry::loadLibrary of
 # NvInferRuntime.h); others register when they are loaded (REGISTER_TENSORRT_PLUGIN).
 _ENTRIES = ("getCreators", "getPluginCreators")
 
@@ -25,14 +25,14 @@ _loading = Lock()
 
 
 def load_plugins(runtime: Runtime, plugins: Iterable[Plugin]) -> None:
-    """Make TensorRT's own plugins known to it, and those of these libraries.
+    """Register TensorRT's own plugins and those of these libraries.
 
-    They stay for the life of the process; a library that is loaded already is left alone.
+    They stay for the life of the process; a library that is already loaded is skipped.
 
     Raises:
-        NotFound: a library is not there any more.
+        NotFound: a library is missing.
         InvalidModel: it is not the one that the engine was built with.
-        BackendUnavailable: it cannot be loaded here; the message is the loader's.
+        BackendUnavailable: it cannot be loaded; the message is the loader's.
         InvalidOption: it has no plugin that TensorRT does not have already.
     """
     with _loading:
@@ -53,7 +53,7 @@ def _load(runtime: Runtime, plugin: Plugin) -> None:
     registry = trt.get_plugin_registry()
     before = len(registry.all_creators)
     try:
-        # A library of plugins may be made of several, which see each other's symbols.
+        # A plugin may consist of several libraries, which need each other's symbols.
         library = ctypes.CDLL(str(plugin.path), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise BackendUnavailable(

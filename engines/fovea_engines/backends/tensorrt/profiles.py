@@ -1,4 +1,4 @@
-"""Optimization profiles: the batches that an engine is made for."""
+"""Adds optimization profiles, the batches that an engine is built for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 
 def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Profile]) -> None:
-    """Give a build its profiles; a network whose batch is fixed gets none.
+    """Add profiles to a build; a network with a fixed batch gets none.
 
     Args:
         builder: `Builder`.
@@ -19,7 +19,7 @@ def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Pro
         profiles: at least one.
 
     Raises:
-        InvalidOption: the batch is fixed to another one.
+        InvalidOption: the network's batch is fixed to another size.
         UnsupportedModel: more than the batch of an input is dynamic.
     """
     shapes = {}

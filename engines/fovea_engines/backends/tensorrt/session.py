@@ -1,4 +1,4 @@
-"""A TensorRT engine, loaded: batches in, arrays out, several of them side by side."""
+"""Runs a loaded TensorRT engine: batches in, arrays out, several in parallel."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from fovea_engines.backends.tensorrt.tensors import Tensor, read_inputs, read_ou
 from fovea_engines.session import Array, Closing
 from fovea_preprocess.errors import DeviceLost, InferenceFailed
 
-# One copies while the other computes; more only wait for the same GPU.
+# One copies while the other computes; more would only wait for the GPU.
 DEFAULT_SLOTS = 2
 
 
 class TensorRTSession(Closing):
     """A `Session` over a pool of slots, each of which holds one batch at a time.
 
-    A batch is padded up to the nearest bucket, and split where it is larger than the largest.
-    All memory is taken here; calls take none on the GPU.
+    A batch is padded up to the nearest bucket, and split if it exceeds the largest. All GPU memory
+    is allocated at construction; calls allocate none.
 
     Args:
-        engine: an `ICudaEngine`; let go of with the session.
+        engine: an `ICudaEngine`; released with the session.
         device: the GPU that it was deserialised on; closed with the session.
         trt: the module of the engine.
-        max_batch: most rows a call may carry; 0 when the model has no batch dimension.
-        slots: batches side by side.
-        runtime_config: an `IRuntimeConfig` of the engine; None makes one with its defaults.
-        runtime_cache: the `IRuntimeCache` that it was given; let go of with the session.
-        graphs: record a CUDA graph per bucket. Not together with a `runtime_config` by which
+        max_batch: most rows of a call; 0 when the model has no batch dimension.
+        slots: number of parallel batches.
+        runtime_config: an `IRuntimeConfig` of the engine; None uses the defaults.
+        runtime_cache: the `IRuntimeCache` in it; released with the session.
+        graphs: record a CUDA graph per bucket. Not together with a `runtime_config` with which
             TensorRT-RTX records graphs itself.
-        letterbox: of `TensorRTImageSession`.
+        letterbox: for `TensorRTImageSession`.
 
     Raises:
-        OutOfMemory: the GPU has not the memory; nothing is taken.
+        OutOfMemory: the GPU has not enough memory; nothing stays allocated.
         UnsupportedModel: the engine has inputs or outputs that cannot be served.
         InferenceFailed: the engine does not run.
 
     Attributes:
         inputs: in the engine's order.
         outputs: in the engine's order.
-        max_batch: most rows one call may carry; 0 when the model has no batch dimension.
+        max_batch: most rows of one call; 0 when the model has no batch dimension.
         concurrency: the number of slots.
         steady: False: a call waits for a slot, and for the GPU.
     """
@@ -110,7 +110,7 @@ class TensorRTSession(Closing):
         self.outputs = tuple(tensor.spec for tensor in outputs)
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
-        """Run one batch; see `Session.infer`. A GPU does the same whether it is alone or not."""
+        """Run one batch; see `Session.infer`. `alone` makes no difference on a GPU."""
         if self._closed:
             raise _closed()
         check_feeds(self.inputs, self.max_batch, feeds)
@@ -122,7 +122,7 @@ class TensorRTSession(Closing):
 
     @contextmanager
     def _slot(self) -> Iterator[Slot]:
-        """A slot that nobody else has, where the device is current; waits for one."""
+        """Wait for a free slot, and hold it while the device is current."""
         slot = self._free.get()
         try:
             if slot is None:
@@ -137,7 +137,7 @@ class TensorRTSession(Closing):
             self._free.put(slot)
 
     def _check_device(self, cause: InferenceFailed) -> None:
-        """After a kernel has crashed, CUDA answers every call with that error."""
+        """Check if a kernel has crashed: then CUDA answers every call with that error."""
         try:
             self._device.memory()
         except InferenceFailed:
@@ -154,7 +154,7 @@ class TensorRTSession(Closing):
     def _in_parts(
         self, rows: int, run: Callable[[slice, Mapping[str, Array]], None]
     ) -> dict[str, Array]:
-        """The outputs of a batch, of which `run` computes parts that fit the largest bucket."""
+        """Return the outputs of a batch; `run` computes parts that fit the largest bucket."""
         outputs = {t.name: np.empty((rows, *t.row), t.dtype) for t in self._outputs}
         for start in range(0, rows, self._largest):
             part = slice(start, start + self._largest)
@@ -162,14 +162,14 @@ class TensorRTSession(Closing):
         return outputs
 
     def close(self) -> None:
-        """Give everything back once the calls in progress are done; again does nothing."""
+        """Release everything once the calls in progress are done. Calling it again does nothing."""
         with self._closing:
             if self._closed:
                 return
             self._closed = True
             for _ in range(self.concurrency):
                 self._free.get()
-            # Whoever still waits for a slot finds this one, and puts it back for the next.
+            # Callers that still wait for a slot receive None, and pass it on to the next.
             self._free.put(None)
             with closing(self._device), self._device.current():
                 self._made.close()
@@ -179,7 +179,7 @@ class TensorRTSession(Closing):
 def _outputs(
     engine: Any, device: Device, contexts: Contexts, bucket: Bucket, *, batched: bool
 ) -> tuple[Tensor, ...]:
-    """The outputs: their shapes are known to a context alone, once it has those of the inputs."""
+    """Return the outputs: a context knows their shapes once those of the inputs are set."""
     with closing(device.stream()) as stream:
         context = contexts.make(bucket, stream)
         stream.synchronize()

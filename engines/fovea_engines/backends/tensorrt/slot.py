@@ -1,4 +1,4 @@
-"""One batch on the GPU: a stream, memory for it, and a lane for each batch size."""
+"""Runs one batch on the GPU: a stream, its memory, and a lane for each batch size."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fovea_preprocess.placed import PlacedImage
 class Slot:
     """Runs one batch at a time; the batches of different slots overlap.
 
-    Its lanes share all memory, as only one of them runs at any time. The device is current in
-    the thread of every call.
+    Its lanes share all memory, as only one of them runs at any time. The device is current in the
+    thread of every call.
 
     Args:
         device: the GPU.
@@ -30,12 +30,12 @@ class Slot:
         inputs: of the engine.
         outputs: of the engine.
         buckets: smallest first.
-        activations: bytes that the engine computes in.
+        activations: bytes of the engine's working memory.
         recorder: of CUDA graphs.
-        letterbox: of images, for `run_images`; not closed here.
+        letterbox: of images, for `run_images`; not closed with the slot.
 
     Raises:
-        OutOfMemory: there is not enough for it.
+        OutOfMemory: there is not enough memory.
         InferenceFailed: the engine does not run.
     """
 
@@ -58,7 +58,7 @@ class Slot:
         with ExitStack() as made:
             self._stream = made.enter_context(closing(device.stream()))
             self._done = made.enter_context(closing(device.event()))
-            # A small engine may need none, but CUDA allocates no nothing.
+            # A small engine may need none, but CUDA cannot allocate 0 bytes.
             self._activations = made.enter_context(closing(device.alloc(max(1, activations))))
             self._inputs, self._outputs = (
                 [made.enter_context(closing(Buffer(device, t, rows))) for t in tensors]
@@ -83,7 +83,7 @@ class Slot:
             outputs: an array per output, [rows, ...], to write into.
 
         Raises:
-            InferenceFailed: this batch failed; the next may not.
+            InferenceFailed: this batch failed; the next may succeed.
         """
 
         def send(bucket: Bucket) -> None:
@@ -93,10 +93,10 @@ class Slot:
         self._run(len(next(iter(feeds.values()))), send, outputs)
 
     def run_images(self, images: Sequence[PlacedImage], outputs: Mapping[str, Array]) -> None:
-        """Letterbox and compute a batch that fits the largest bucket; else as `run`.
+        """Letterbox and compute a batch that fits the largest bucket; raises as `run`.
 
         Args:
-            images: a row each.
+            images: one per row.
             outputs: an array per output, [rows, ...], to write into.
         """
         staging = self._images
@@ -112,7 +112,8 @@ class Slot:
         done = False
         try:
             self._enqueue(bucket, rows, send)
-            # Waiting for an event leaves the core to others; for a stream, CUDA would spin.
+            # CUDA would spin while waiting for a stream; waiting for an event leaves the core to
+            # others.
             self._done.record(self._stream)
             self._done.synchronize()
             done = True
@@ -138,8 +139,8 @@ class Slot:
         return Lane(context, self._stream, self._recorder)
 
     def _drain(self, *buckets: Bucket) -> None:
-        """Wait for what is enqueued, and drop lanes: the next batch of that size makes another."""
-        # What failed has been told already, or nobody asks any more.
+        """Wait for enqueued work, and drop lanes: the next batch of that size creates another."""
+        # The failure was already reported, or its caller is gone.
         with suppress(BackendError):
             self._stream.synchronize()
         for bucket in buckets:
@@ -148,5 +149,5 @@ class Slot:
                     lane.close()
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self._made.close()

@@ -1,4 +1,4 @@
-"""The tensors of an engine, as numpy and the GPU's memory know them."""
+"""Describes the tensors of an engine for numpy and for the GPU's memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fovea_engines.backends.tensorrt.compat import dtype_name
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
-# Those that numpy has; TensorRT's others are for the inside of a network.
+# Types that numpy has; TensorRT's others only occur inside a network.
 _SERVED = ("float32", "float16", "uint8", "int8", "int32", "int64", "bool")
 
 
@@ -36,27 +36,27 @@ class Tensor:
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row."""
+        """Return the size of one row."""
         return prod(self.row) * self.dtype.itemsize
 
     def shape(self, rows: int) -> tuple[int, ...]:
-        """As TensorRT takes or gives it: so many rows; -1 where that may be any number."""
+        """Return TensorRT's shape for a number of rows; -1 for any number."""
         return (rows, *self.row) if self.batched else self.row
 
     @property
     def spec(self) -> TensorSpec:
-        """What a caller sees: any number of rows, as batches are padded and split."""
+        """Describe the tensor for callers: any number of rows, as batches are padded and split."""
         return TensorSpec(self.name, self.dtype.name, self.shape(-1))
 
 
 def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
-    """The inputs of an `ICudaEngine`, in its order.
+    """Return the inputs of an `ICudaEngine`, in its order.
 
-    Where an engine leaves open more than the batch, such as the size of an image, it is held at
-    the optimum of its first profile: what it was tuned for.
+    Dynamic dimensions besides the batch, such as the size of an image, are fixed to the optimum of
+    the first profile, which the engine was tuned for.
 
     Raises:
-        UnsupportedModel: an input is not plain memory on the GPU of a type that numpy has.
+        UnsupportedModel: an input is not linear memory on the GPU of a type that numpy has.
     """
     inputs = tuple(
         _tensor(engine, name, _best_shape(engine, name), batched)
@@ -68,17 +68,17 @@ def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
 
 
 def read_outputs(engine: Any, context: Any, rows: int, *, batched: bool) -> tuple[Tensor, ...]:
-    """The outputs of an `ICudaEngine`, in its order.
+    """Return the outputs of an `ICudaEngine`, in its order.
 
     Args:
         engine: the engine.
-        context: of it, with the shapes of all inputs set.
-        rows: to which they are set.
+        context: a context with the shapes of all inputs set.
+        rows: number of rows in these shapes.
         batched: the engine has a batch dimension.
 
     Raises:
-        UnsupportedModel: likewise, or a shape depends on what is computed, or has not the rows
-            of the inputs.
+        UnsupportedModel: an output is not such memory, has a shape that depends on values, or has
+            not the rows of the inputs.
     """
     outputs = []
     for name in _names(engine, "OUTPUT"):

@@ -1,4 +1,4 @@
-"""How fast kernels were, remembered from build to build: the next one times only what is new."""
+"""Keeps kernel timings between builds, so that the next build only times new kernels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fovea_engines.backends.tensorrt.compat import Runtime
 
 
 def timing_cache_file(folder: Path, runtime: Runtime, device: str) -> Path:
-    """Where the timings of a GPU are kept; they hold for one version of TensorRT.
+    """Return the file for a GPU's timings, which are valid for one version of TensorRT.
 
     Args:
         folder: of the timing caches.
-        runtime: that builds.
+        runtime: the runtime that builds.
         device: name of the GPU.
     """
     gpu = re.sub(r"[^\w.]+", "-", device).strip("-") or "gpu"
@@ -26,17 +26,17 @@ def timing_cache_file(folder: Path, runtime: Runtime, device: str) -> Path:
 
 @contextmanager
 def timing_cache(config: Any, file: Path) -> Iterator[None]:
-    """Let a build know the timings in a file, and add its own when the block ends well.
+    """Load timings from a file into a build, and save new ones when the block succeeds.
 
     A file that is missing or damaged, or of another GPU, is an empty cache; one that cannot be
-    written stays as it is, since timings are not worth a build.
+    written stays unchanged, since timings are not worth failing a build.
 
     Args:
         config: `IBuilderConfig` of a TensorRT that times.
         file: from `timing_cache_file`.
     """
     known = file.read_bytes() if file.is_file() else b""
-    # Held here while the build runs: TensorRT does not keep it.
+    # This reference keeps it alive while the build runs; TensorRT holds none.
     timing_cache = config.create_timing_cache(known)
     if timing_cache is None or not config.set_timing_cache(timing_cache, ignore_mismatch=False):
         timing_cache = config.create_timing_cache(b"")

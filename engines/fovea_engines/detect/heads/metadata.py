@@ -44,7 +44,7 @@ def labels_from_metadata(
 
 
 def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
-    """Read (height, width) in pixels from `imgsz`, one number or a list of both; None if neither."""
+    """Read (height, width) in pixels from `imgsz`, a number or a list of both; None if neither."""
     size = literal(metadata.get("imgsz", ""))
     sides = [size, size] if isinstance(size, int) else size
     match sides:

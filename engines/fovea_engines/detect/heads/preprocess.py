@@ -35,7 +35,7 @@ _Std = Annotated[float, Field(ge=0.001, le=255)]
 
 
 class _Trained(BaseModel):
-    """Fields that a file may set: those of `PreprocessSpec` that the model's input does not decide."""
+    """Fields that a file may set: those of `PreprocessSpec` that no model input decides."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
