@@ -162,6 +162,13 @@ def test_an_id_is_taken_where_it_is_sane(demo_server, path):
     assert httpx.get(demo_server.url + path, headers=twice).headers["x-request-id"] == "last"
 
 
+def test_of_several_ids_of_an_rpc_the_last_counts(demo_server):
+    twice = [("x-request-id", "first"), ("x-request-id", "last")]
+    with grpc.insecure_channel(f"127.0.0.1:{demo_server.grpc_port}") as channel:
+        _, done = channel.unary_unary(f"{METHOD}ServerLive").with_call(b"", metadata=twice)
+    assert dict(done.trailing_metadata())["x-request-id"] == "last"
+
+
 def test_every_refusal_has_an_id(demo_server, serve, demo_repository):
     small = serve(demo_repository, "--http-max-input-size=1000")
     for url, method, content, status in (
