@@ -18,11 +18,15 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.plural import counted
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 if TYPE_CHECKING:
     from fovea_server.commands.predictors import Predictor
+
+# Codes of a server's answer to what was typed here.
+_WRONG = {InvalidOption.code, NotFound.code}
 
 
 def predict(
@@ -44,7 +48,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="CLASSES",
-            help="Classes to keep, names or ids, e.g. person,2.",
+            help='Classes to keep, names or ids, e.g. person,2; "2" in quotes is a name.',
             show_default="all",
         ),
     ] = None,
@@ -71,7 +75,7 @@ def predict(
     Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
     """
     # Commands share one program, and `fovea serve` is not to wait for what only this one needs.
-    from fovea_client import FoveaClientError
+    from fovea_client import FoveaClientError, ServerError
     from fovea_server.commands.outcomes import complain, document, each_outcome, failed, show
 
     check_options(context, clashes=[("repository", "url")])
@@ -93,10 +97,12 @@ def predict(
                 show(outcome, table=not as_json)
     except (FoveaClientError, OSError) as error:
         complain(f"error: {error}")
-        raise typer.Exit(1) from error
+        wrong = isinstance(error, ServerError) and error.code in _WRONG
+        raise typer.Exit(2 if wrong else 1) from error
     if as_json:
         sys.stdout.write(json.dumps(document(model, outcomes), indent=2) + "\n")
-    if any(failed(outcome) for outcome in outcomes):
+    if failures := sum(map(failed, outcomes)):
+        complain(f"error: {failures} of {counted(len(outcomes), 'image')} failed")
         raise typer.Exit(1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fovea_engines.detect.class_names import class_or_id, split_classes
+from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
@@ -33,7 +33,9 @@ def _classes(value: str | Iterable[int | str] | None) -> tuple[int | str, ...] |
         return None
     if isinstance(value, str):
         return split_classes(value)
-    return tuple(class_or_id(each) for each in value)
+    if not all(isinstance(each, int | str) for each in value):
+        raise TypeError("neither a name nor an id")
+    return tuple(value)
 
 
 def _flag(value: str | bool) -> bool:
