@@ -14,7 +14,8 @@ rm -f onnxruntime/capi/libonnxruntime.so*
 rm -rf onnxruntime/transformers onnxruntime/tools onnxruntime/quantization
 # Tests, headers and sources of compiled modules.
 rm -rf onnx/backend/test openvino/include
-find . -type d -name tests -prune -exec rm -rf {} +
+# Of these packages alone: elsewhere a folder of that name may be imported.
+find numpy sympy mpmath -type d -name tests -prune -exec rm -rf {} +
 find . -type f \( -name '*.h' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.pyi' \) -delete
 # Debug information, which fills nine tenths of these files.
 strip --strip-unneeded uvloop/*.so ml_dtypes/*.so rapidjson*.so

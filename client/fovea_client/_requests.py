@@ -20,7 +20,8 @@ class PredictOptions(TypedDict, total=False):
         version: version of the model; by default the newest.
         conf: least score of a detection, 0 to 1.
         iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
-        classes: names or ids of the classes to keep, or text with commas such as "person,5".
+        classes: names (str) or ids (int) of the classes to keep, or text with commas such as
+            "person,5".
         max_det: most detections per image, from 1 up.
         agnostic: suppress across classes as well.
         timeout_ms: time after which the server gives the request up, milliseconds.
@@ -101,11 +102,11 @@ def _path(model: str, version: int | str | None) -> str:
 
 
 def _classes(classes: Iterable[int | str]) -> str:
-    """Format the option as text; a name with a comma is put in double quotes."""
+    """Format the option as text, with every name in double quotes."""
     if isinstance(classes, str):
         return classes
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(classes)
+    csv.writer(line, lineterminator="", quoting=csv.QUOTE_NONNUMERIC).writerow(classes)
     return line.getvalue()
 
 

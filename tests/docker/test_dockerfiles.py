@@ -90,3 +90,16 @@ def test_the_entrypoint_takes_options_and_subcommands(root: Path, tmp_path: Path
     assert run("--model-repository=/models") == "fovea serve --model-repository=/models"
     assert run("doctor", "--json") == "fovea doctor --json"
     assert run("build", "a b.onnx") == "fovea build a b.onnx"
+
+
+def test_only_tests_of_named_packages_are_removed(root: Path, tmp_path: Path) -> None:
+    packages = tmp_path / "venv/lib/python3.13/site-packages"
+    for name in ("numpy/_core/tests", "sympy/core/tests", "mpmath/tests", "plugin/tests"):
+        (packages / name).mkdir(parents=True)
+    strip = tmp_path / "bin/strip"
+    strip.parent.mkdir()
+    strip.symlink_to("/bin/true")
+    path = f"{strip.parent}:{os.environ['PATH']}"
+    command = [root / "docker/slim.sh", tmp_path / "venv"]
+    subprocess.run(command, env=os.environ | {"PATH": path}, check=True)
+    assert {str(each.relative_to(packages)) for each in packages.rglob("tests")} == {"plugin/tests"}

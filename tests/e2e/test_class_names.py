@@ -1,6 +1,7 @@
 """Class names select detections wherever class ids do."""
 
 import base64
+import json
 import subprocess
 import sys
 
@@ -18,12 +19,15 @@ from fovea_engines.build.plan import BuildPlan
 
 # Digits under other names: two share one, one has a comma, two differ in case alone.
 LABELS = ("zero", "one", "one", "three, odd", "Four", "four", "six", "seven", "eight", "nine")
+# Names that text would take for an id, or would lose a blank.
+ODD = (*LABELS[:6], "3", "seven", "eight", " nine")
 
 
 @pytest.fixture(scope="module")
 def repository(demo_model, tmp_path_factory):
     repository = tmp_path_factory.mktemp("names") / "repository"
-    build(BuildPlan(source=demo_model, name="digits", repository=repository, labels=LABELS))
+    for name, labels in (("digits", LABELS), ("odd", ODD)):
+        build(BuildPlan(source=demo_model, name=name, repository=repository, labels=labels))
     return repository
 
 
@@ -68,8 +72,10 @@ def test_names_in_a_form(url, scene):
 
 def test_names_in_json(url, scene):
     images = [{"data": base64.b64encode(scene).decode()}]
-    body = {"images": images, "classes": ["three, odd", "six", 9, "1"]}
+    body = {"images": images, "classes": ["three, odd", "six", 9, 1]}
     assert ids(httpx.post(url, json=body)) == {1, 3, 6, 9}
+    told = httpx.post(url, json=body | {"classes": ["1"]}).json()["error"]["message"]
+    assert told.endswith("no class '1': an id is given without quotes")
 
 
 @pytest.mark.parametrize("protocol", [http_client, grpc_client], ids=["http", "grpc"])
@@ -110,9 +116,28 @@ def test_names_on_the_command_line(server, repository, tmp_path, scene, where):
     assert "six" in done.stdout
     assert "nine" not in done.stdout
     done = fovea_predict("sixx")
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert "model 'digits' has no class 'sixx'; did you mean 'six'?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_name_in_quotes_is_no_id(server, repository, tmp_path, scene):
+    url = server.predict_url("odd")
+    for text, expected in (("3", {3}), ('"3"', {6}), ('3," nine"', {3, 9})):
+        assert ids(httpx.post(url, content=scene, params={"classes": text})) == expected
+    body = {"images": [{"data": base64.b64encode(scene).decode()}]}
+    assert ids(httpx.post(url, json=body | {"classes": ["3", 1]})) == {1, 6}
+    told = httpx.post(url, content=scene, params={"classes": "nine"}).json()["error"]["message"]
+    assert "did you mean ' nine' (in text: in double quotes)?" in told
+    with Client(server.url) as client:
+        found = client.predict("odd", scene, classes=["3", 1, " nine"]).detections
+    assert {each.class_id for each in found} == {1, 6, 9}
+    (tmp_path / "scene.jpg").write_bytes(scene)
+    for where in (("--url", server.url), ("--repository", str(repository))):
+        command = [sys.executable, "-m", "fovea_server.commands.cli", "predict", "odd", *where]
+        arguments = [str(tmp_path / "scene.jpg"), "--json", "--classes", '"3"']
+        document = json.loads(subprocess.check_output([*command, *arguments]))
+        assert {each["class_id"] for each in document["images"][0]["detections"]} == {6}
 
 
 @pytest.mark.parametrize(
@@ -121,6 +146,7 @@ def test_names_on_the_command_line(server, repository, tmp_path, scene, where):
         ("99", 422, "model 'digits' has no class 99; its class ids are 0 to 9"),
         ("six,10", 422, "has no class 10;"),
         ("sevn", 422, "has no class 'sevn'; did you mean 'seven'?"),
+        ("zer", 422, "has no class 'zer'; did you mean 'zero'?"),
         ("FOUR", 422, "it has 'Four' or 'four'"),
         ("xylophone", 422, "its classes are zero, one"),
         ("six,", 422, "class names or ids"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
+import re
 from collections import defaultdict
 from dataclasses import replace
 
@@ -14,6 +14,10 @@ from fovea_preprocess.errors import InvalidOption
 _SHOWN = 60
 _LISTED = 10
 
+# Possessive throughout: a long text without an end is refused in one pass.
+_WORD = re.compile(r'\s*+(?:"(?P<name>(?:[^"]++|"")++)"|(?P<plain>[^",][^,]*+))\s*+(?P<end>,|\Z)')
+_ID = re.compile(r"-?[0-9]+")
+
 
 def class_name(labels: tuple[str, ...] | None, class_id: int) -> str:
     """The label of a class, or its number where the model has no label for it."""
@@ -21,26 +25,25 @@ def class_name(labels: tuple[str, ...] | None, class_id: int) -> str:
 
 
 def split_classes(text: str) -> tuple[int | str, ...]:
-    """Class ids and names from text such as ``person,5``; a name with a comma is in double quotes.
+    """Class ids and names from text such as ``person,5``.
+
+    A whole number is an id. What is in double quotes is a name: one with a comma, blanks around
+    it, or nothing but digits.
 
     Raises:
         ValueError: the quotes do not match, or a name is empty.
     """
-    try:
-        words = next(csv.reader([text], skipinitialspace=True, strict=True))
-    except csv.Error as error:
-        raise ValueError(str(error)) from error
-    if not words or not all(word.strip() for word in words):
-        raise ValueError("a name is empty")
-    return tuple(class_or_id(word.strip()) for word in words)
-
-
-def class_or_id(word: int | str) -> int | str:
-    """A class id, where the text is a whole number; else the text, which is a class name."""
-    try:
-        return int(word)
-    except ValueError:
-        return word
+    found: list[int | str] = []
+    at, end = 0, ","
+    while end:
+        word = _WORD.match(text, at)
+        if word is None:
+            raise ValueError("the quotes do not match, or a name is empty")
+        at, end = word.end(), word["end"]
+        plain = (word["plain"] or "").strip()
+        name = plain or word["name"].replace('""', '"')
+        found.append(int(plain) if _ID.fullmatch(plain) else name)
+    return tuple(found)
 
 
 def resolve_classes(
@@ -98,6 +101,8 @@ def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: s
     if same:
         return f"{told} spelt like that; it has {_either(same)}"
     folded = {label.casefold(): label for label in labels}
+    if _ID.fullmatch(name):
+        return f"{told}: an id is given without quotes"
     if close := difflib.get_close_matches(name.casefold(), folded, n=3):
         return f"{told}; did you mean {_either([folded[each] for each in close])}?"
     listed = f"{told}; its classes are {', '.join(labels[:_LISTED])}"
@@ -107,4 +112,8 @@ def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: s
 
 
 def _either(names: list[str]) -> str:
-    return " or ".join(f"'{name}'" for name in names)
+    told = " or ".join(f"'{name}'" for name in names)
+    special = any(
+        name != name.strip().strip('"') or "," in name or _ID.fullmatch(name) for name in names
+    )
+    return f"{told} (in text: in double quotes)" if special else told

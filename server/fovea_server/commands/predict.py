@@ -25,6 +25,9 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 if TYPE_CHECKING:
     from fovea_server.commands.predictors import Predictor
 
+# Codes of a server's answer to what was typed here.
+_WRONG = {InvalidOption.code, NotFound.code}
+
 
 def predict(
     context: typer.Context,
@@ -45,7 +48,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="CLASSES",
-            help="Classes to keep, names or ids, e.g. person,2.",
+            help='Classes to keep, names or ids, e.g. person,2; "2" in quotes is a name.',
             show_default="all",
         ),
     ] = None,
@@ -72,7 +75,7 @@ def predict(
     Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
     """
     # Commands share one program, and `fovea serve` is not to wait for what only this one needs.
-    from fovea_client import FoveaClientError
+    from fovea_client import FoveaClientError, ServerError
     from fovea_server.commands.outcomes import complain, document, each_outcome, failed, show
 
     check_options(context, clashes=[("repository", "url")])
@@ -94,7 +97,8 @@ def predict(
                 show(outcome, table=not as_json)
     except (FoveaClientError, OSError) as error:
         complain(f"error: {error}")
-        raise typer.Exit(1) from error
+        wrong = isinstance(error, ServerError) and error.code in _WRONG
+        raise typer.Exit(2 if wrong else 1) from error
     if as_json:
         sys.stdout.write(json.dumps(document(model, outcomes), indent=2) + "\n")
     if failures := sum(map(failed, outcomes)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fovea_engines.detect.class_names import class_or_id, split_classes
+from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
@@ -38,8 +38,8 @@ def _classes(value: Any) -> tuple[int | str, ...] | None:
     if isinstance(value, str):
         return split_classes(value)
     if not isinstance(value, list) or not all(isinstance(each, int | str) for each in value):
-        raise TypeError
-    return tuple(class_or_id(each) for each in value)
+        raise TypeError("neither a name nor an id")
+    return tuple(value)
 
 
 def _whole(value: Any) -> int:

@@ -36,6 +36,8 @@ def test_ids_and_no_classes_need_no_labels():
         ("cat", None, "model 'm' has no labels, so it has no class 'cat': give class ids"),
         ("CAR", LABELS, "no class 'CAR' spelt like that; it has 'Car' or 'car'"),
         ("Persn", LABELS, "no class 'Persn'; did you mean 'person'"),
+        ("7", LABELS, "no class '7': an id is given without quotes"),
+        ("lead", (" lead",), "did you mean ' lead' \\(in text: in double quotes\\)"),
         ("zebra", LABELS, "no class 'zebra'; its classes are person, car, [^.]*$"),
         (
             "zebra",
@@ -56,5 +58,27 @@ def test_an_id_that_is_no_class_is_refused(classes):
         resolve_classes(PredictOptions(classes=classes), LABELS, "m", len(LABELS))
 
 
-def test_text_is_split_at_commas_outside_quotes():
-    assert split_classes('person, 5,"traffic light, red"') == ("person", 5, "traffic light, red")
+@pytest.mark.parametrize(
+    ("text", "classes"),
+    [
+        ('person, 5,"traffic light, red"', ("person", 5, "traffic light, red")),
+        ('7,"7" , 07', (7, "7", 7)),
+        ('" lead",  lead ', (" lead", "lead")),
+        ("1_0,+2,\u0663,-1", ("1_0", "+2", "\u0663", -1)),
+        ('"the ""big"" one",5"', ('the "big" one', '5"')),
+    ],
+)
+def test_text_is_split_at_commas_outside_quotes(text, classes):
+    assert split_classes(text) == classes
+
+
+@pytest.mark.parametrize("text", ["", " ", "a,", ",a", "a,,b", '"a', ' "a', 'a,"', '""', '"a"b'])
+def test_text_that_is_no_list_is_refused(text):
+    for each in (text, text + " " * 100_000):
+        with pytest.raises(ValueError, match="quotes do not match, or a name is empty"):
+            split_classes(each)
+
+
+def test_a_name_of_digits_can_be_chosen():
+    options = PredictOptions(classes=split_classes('"7"'))
+    assert resolve_classes(options, ("6", "8", "7"), "m").classes == (2,)

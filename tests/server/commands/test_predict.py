@@ -118,6 +118,14 @@ def test_a_bad_image_fails_only_itself(
     assert str(cut) in shown.stderr
     assert "absent.jpg" in shown.stderr
     assert "person" in shown.stdout
+    assert shown.stderr.endswith("\nerror: 3 of 4 images failed\n")
+
+
+@pytest.mark.parametrize("classes", ["persn", "", "person,", "-1"])
+def test_wrong_classes_exit_with_2(source: tuple[str, object], bus: Path, classes: str) -> None:
+    done = run(MODEL, bus, *source, "--classes", classes)
+    assert done.exit_code == 2, done.output
+    assert done.stderr.startswith("error: ")
 
 
 def test_saved_images_overwrite_nothing(
@@ -141,7 +149,7 @@ def test_nothing_found_is_said(source: tuple[str, object], bus: Path) -> None:
 
 def test_a_wrong_model_is_a_sentence(source: tuple[str, object], bus: Path) -> None:
     done = run("no-such-model", bus, *source)
-    assert done.exit_code == (2 if source[0] == "--repository" else 1)
+    assert done.exit_code == 2
     assert isinstance(done.exception, SystemExit)
     assert "no-such-model" in done.stderr
 

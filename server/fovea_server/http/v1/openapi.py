@@ -14,7 +14,10 @@ from fovea_server.http.v1.schemas import Error, PredictAnswer, PredictRequest
 
 _BINARY = {"type": "string", "format": "binary"}
 _OPTIONS = ("conf", "iou", "classes", "max_det", "agnostic")
-_CLASSES = "names or ids of the classes to keep; a name with a comma goes in double quotes"
+_CLASSES = (
+    "names or ids of the classes to keep; a whole number is an id, and a name with a comma, blanks "
+    "around it or only digits goes in double quotes"
+)
 _BODY = (
     "One encoded image as it is, whatever the Content-Type says (`image/jpeg` is fine too); "
     "a form with an image in each file part; or JSON with images as base64 or addresses. "

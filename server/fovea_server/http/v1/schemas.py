@@ -35,7 +35,7 @@ class PredictRequest(BaseModel):
         _DEFAULT.iou, ge=0, le=1, description="overlap above which the weaker of two boxes goes"
     )
     classes: list[int | str] | None = Field(
-        None, description="names or ids of the classes to keep; default all"
+        None, description="classes to keep, default all: text is a name, a number an id"
     )
     max_det: int = Field(
         _DEFAULT.max_det, ge=1, le=MAX_DETECTIONS, description="most detections an image"
