@@ -27,7 +27,7 @@ _OFF = "false"
 @partial(with_flags, settings=_SETTINGS, hidden=())
 def health(
     live: Annotated[
-        bool, typer.Option("--live", help="Ask whether it is alive, not whether it is ready.")
+        bool, typer.Option("--live", help="Check that the server is running, not that it is ready.")
     ] = False,
     timeout: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="Time to wait for the answer.")
@@ -43,7 +43,7 @@ def health(
 
     Example: fovea health --live
     """
-    # What else the server serves is not asked, so that its ports are no matter here.
+    # Only one port is checked, so the settings of the others do not count.
     settings = read_settings(None, given | {"allow_grpc": _OFF, "allow_metrics": _OFF})
     if not settings.allow_http:
         settings = read_settings(None, given | {"allow_metrics": _OFF})

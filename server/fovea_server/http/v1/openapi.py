@@ -21,13 +21,13 @@ _BODY = (
     "Options in a form or in JSON win over those in the address."
 )
 _ERRORS = {
-    400: "the request, or its only image, cannot be understood; or a class name is unknown",
+    400: "the request, or its only image, cannot be read; or a class name is unknown",
     403: "a header that the operator asks for is missing or wrong",
     404: "no such model or version",
     408: "the body did not arrive in time",
     413: "the body or the image is over the limit",
     422: "an option, or the version, is out of its range or not known",
-    429: "too much is waiting; send again after `Retry-After` seconds",
+    429: "the queue is full; send again after `Retry-After` seconds",
     503: "the server or the model is not ready, or the server is stopping",
     504: "no answer within X-Request-Timeout-Ms",
 }
@@ -140,7 +140,7 @@ def _parameters() -> list[dict[str, Any]]:
         "in": "header",
         "required": False,
         "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
-        "description": "after this it answers 504 and work on it stops",
+        "description": "after this time the answer is 504 and the work stops",
         "example": 2000,
     }
     return [*parameters, deadline]
