@@ -179,7 +179,7 @@ class Settings(Listening):
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least that is logged; debug: with health probes and scrapes"
+        "info", description="lowest level that is logged; debug includes health probes and scrapes"
     )
     log_verbose: int = Field(0, ge=0, description="above 0: as --log-level=debug")
     log_info: bool = Field(True, description="log events, not only warnings and errors")
@@ -187,11 +187,11 @@ class Settings(Listening):
     log_error: bool = Field(True, description="log errors")
     log_access: bool = Field(True, description="log every request, with its status and time")
     log_format: LogFormat = Field(
-        "default", description="default: local times; ISO8601: UTC; json: an object a line, UTC"
+        "default", description="default: local times; ISO8601: UTC; json: one object per line, UTC"
     )
     log_file: Path | None = Field(None, description="file of the log; default stderr")
 
-    max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests at once, MiB")
+    max_held_mb: float = Field(512.0, gt=0, description="bodies of all requests together, MiB")
     max_image_mb: float = Field(32.0, gt=0, description="largest encoded image, MiB")
     max_megapixels: float = Field(64.0, gt=0, description="largest image after decoding")
     max_images: int = Field(64, ge=1, description="most images in one request")

@@ -163,7 +163,7 @@ def _gate_figures(
 ) -> EngineCard:
     """Measure the engine's figures for the gate, and return its card with them."""
     if plan.check_images is None and graphs.precision != "fp32":
-        progress.note(f"judged on the {SHIPPED}: --images takes your own")
+        progress.note(f"judged on the {SHIPPED}: use --images for your own")
     if prepared.head.family is None and plan.preprocess is None:
         progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
     with progress.phase("agreement"):

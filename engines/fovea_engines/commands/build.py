@@ -149,7 +149,7 @@ def build(
             metavar="MAP",
             min=0,
             max=1,
-            help="Most mAP50-95 that the precision may cost. Needs --data.",
+            help="Largest allowed loss of mAP50-95. Needs --data.",
             rich_help_panel=CHECK_PANEL,
         ),
     ] = 0.01,

@@ -20,9 +20,9 @@ _WIDE = 140
 def diff(
     context: typer.Context,
     a: Annotated[
-        str, typer.Argument(metavar="A", help="The model that is right: .onnx, or an engine.")
+        str, typer.Argument(metavar="A", help="The reference model: .onnx, or an engine.")
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The model that is judged, likewise.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The model to compare with it, likewise.")],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     images: Annotated[
         Path | None,

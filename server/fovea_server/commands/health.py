@@ -39,7 +39,7 @@ class HealthCommand(SwitchCommand):
 @partial(with_flags, settings=_SETTINGS, hidden=())
 def health(
     live: Annotated[
-        bool, typer.Option("--live", help="Ask whether it is alive, not whether it is ready.")
+        bool, typer.Option("--live", help="Check that the server is running, not that it is ready.")
     ] = False,
     timeout: Annotated[
         float,

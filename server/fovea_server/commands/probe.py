@@ -56,13 +56,13 @@ def probe(settings: Listening, check: str, timeout_s: float) -> Health:
         url = f"grpc://{joined(host, port)}"
         reason = ask(settings, host, port, check, timeout_s)
         return Health(check, url, reason is None, reason)
-    raise InvalidOption("neither HTTP nor gRPC is served, so there is nothing to ask")
+    raise InvalidOption("HTTP and gRPC are both off, so there is no server to check")
 
 
 def _address(settings: Listening, name: str) -> tuple[str, int]:
     host, port = getattr(settings, f"{name}_address"), getattr(settings, f"{name}_port")
     if port == 0:
-        raise InvalidOption(f"port 0 is another one at every start: give --{name}-port")
+        raise InvalidOption(f"port 0 means another port at every start: give --{name}-port")
     return _LOOPBACK.get(host, host), port
 
 

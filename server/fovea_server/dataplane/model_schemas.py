@@ -83,8 +83,12 @@ class Model(ModelSummary):
         Field(description="how an image becomes the input; null where it takes no images"),
     ]
     labels: Annotated[list[str] | None, Field(description="class names by id")]
-    card: Annotated[EngineCard | None, Field(description="what `fovea build` wrote of the engine")]
-    card_reason: Annotated[str | None, Field(description="why there is no card")]
+    card: Annotated[
+        EngineCard | None, Field(description="what `fovea build` recorded about the engine")
+    ]
+    card_reason: Annotated[
+        str | None, Field(description="why there is no card; null where there is one")
+    ]
 
 
 class Duration(BaseModel):

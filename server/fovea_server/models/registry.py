@@ -271,8 +271,8 @@ class Registry:
         if self._mode is not ModelControlMode.EXPLICIT:
             # The answer is Triton's, whatever the mode is: clients look for that text.
             log.warning(
-                "a request to %s was refused: only with --model-control-mode=explicit do requests "
-                "load and unload models, and it is %s",
+                "a request to %s was refused: requests may load and unload models only with "
+                "--model-control-mode=explicit, and it is %s",
                 asked,
                 self._mode.value,
             )

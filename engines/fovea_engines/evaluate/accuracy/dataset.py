@@ -97,7 +97,7 @@ class Dataset:
         if names is not None and num_classes is not None and len(names) != num_classes:
             raise InvalidOption(
                 f"{self.path} has {counted(len(names), 'class')} and the model {num_classes} "
-                "without names, so which is which is unknown: build the model with --labels"
+                "without names, so they cannot be matched: build the model with --labels"
             )
 
     def sha256(self) -> str:

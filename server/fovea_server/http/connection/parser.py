@@ -17,11 +17,11 @@ class Head(Protocol):
 
 
 class RequestParser(httptools.HttpRequestParser):
-    """Reads requests, and ignores their wish for another protocol, as RFC 9110 (7.8) allows.
+    """Reads requests, and ignores `Upgrade` headers, as RFC 9110 (7.8) allows.
 
-    httptools ends such a request behind its head, so that its body would be the next request.
+    httptools ends such a request after its head, and would read its body as the next request.
     The callbacks for that end come while `should_upgrade()` is true, and must do nothing: the
-    same request comes once more, without the wish.
+    same request is then parsed once more, without `Upgrade`.
 
     Args:
         protocol: gets the callbacks, and collects the head.

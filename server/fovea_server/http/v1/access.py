@@ -1,4 +1,4 @@
-"""Parts of /v1 that answer only those who know a secret, as over the v2 protocol."""
+"""Parts of /v1 that ask for a secret header, as those of the v2 protocol do."""
 
 from __future__ import annotations
 

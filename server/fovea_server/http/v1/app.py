@@ -54,7 +54,7 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
         version="1",
         openapi_tags=[
             {"name": "predict", "description": "Images in, boxes out."},
-            {"name": "models", "description": "What is served, and what it has done."},
+            {"name": "models", "description": "The models that are served, and their statistics."},
             {"name": "health", "description": "For probes and load balancers."},
         ],
         redoc_url=None,

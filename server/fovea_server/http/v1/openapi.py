@@ -143,7 +143,7 @@ def _parameters() -> list[dict[str, Any]]:
         "in": "header",
         "required": False,
         "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
-        "description": "after this it answers 504 and work on it stops",
+        "description": "after this time the answer is 504 and the work stops",
         "example": 2000,
     }
     return [*parameters, deadline]
