@@ -58,7 +58,7 @@ class LogSettings:
         given = {name: value for name, value in given.items() if value is not None}
         if "log_file" in given:
             raise Unsupported("log file location can not be updated through network protocol")
-        told = {
+        levels = {
             severity
             for name, severity in _SEVERITIES.items()
             if as_bool(given.get(name, severity in self._log.told))
@@ -73,5 +73,5 @@ class LogSettings:
             if wanted not in _FORMATS:
                 raise Unavailable(f"invalid argument for --log_format, got: {wanted}")
             self._log.format = _FORMATS[wanted]
-        self._log.tell(frozenset(told), verbose)
+        self._log.tell(frozenset(levels), verbose)
         return self.get()

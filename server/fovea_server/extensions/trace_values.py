@@ -44,19 +44,19 @@ def count(name: str, value: Any) -> int:
         MalformedJson: it is no text.
         InvalidRequest: it is no number, or out of its range.
     """
-    number = _number(name, value, -_MOST_SIGNED, _MOST_SIGNED, told_least=-1)
+    number = _number(name, value, -_MOST_SIGNED, _MOST_SIGNED, shown_least=-1)
     if number < -1:
         raise InvalidRequest(f"Unable to parse '{name}'. Expecting value >= -1, got:{value}")
     return number
 
 
-def _number(name: str, value: Any, least: int, most: int, told_least: int = 0) -> int:
+def _number(name: str, value: Any, least: int, most: int, shown_least: int = 0) -> int:
     number = leading_number(as_string(value))
     if number is None:
         raise InvalidRequest(f"Unable to parse '{name}', got: {value}")
     if not least <= number <= _MOST_SIGNED:
         raise InvalidRequest(
-            f"Unable to parse '{name}', value is out of range [ {told_least}, {most} ], "
+            f"Unable to parse '{name}', value is out of range [ {shown_least}, {most} ], "
             f"got: {value}"
         )
     return number

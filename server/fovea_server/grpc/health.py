@@ -32,13 +32,13 @@ class HealthCalls:
 
     async def watch(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Watch: now, and whenever it changes, until the server stops."""
-        told = b""
+        sent = b""
         while not self._closed.is_set():
-            if (status := await self.check(None)) != told:
-                told = status
-                await call.write(told)
+            if (status := await self.check(None)) != sent:
+                sent = status
+                await call.write(sent)
             await _sleep(self._closed, _LOOK_S)
-        if told != _NOT_SERVING:
+        if sent != _NOT_SERVING:
             await call.write(_NOT_SERVING)
 
     def close(self) -> None:

@@ -21,9 +21,9 @@ class SharedMemoryCalls:
         """SystemSharedMemoryStatus: of one region, or of all."""
         answer = messages.SystemSharedMemoryStatusResponse()
         for region in self._system.status(request.name or None):
-            told = answer.regions[region.name]
-            told.name, told.key = region.name, region.key
-            told.offset, told.byte_size = region.offset, region.byte_size
+            added = answer.regions[region.name]
+            added.name, added.key = region.name, region.key
+            added.offset, added.byte_size = region.offset, region.byte_size
         return answer
 
     async def register_system(self, request: Any) -> Any:
@@ -40,9 +40,9 @@ class SharedMemoryCalls:
         """CudaSharedMemoryStatus: of one region, or of all."""
         answer = messages.CudaSharedMemoryStatusResponse()
         for region in self._cuda.status(request.name or None):
-            told = answer.regions[region.name]
-            told.name, told.device_id = region.name, region.device_id
-            told.byte_size = region.byte_size
+            added = answer.regions[region.name]
+            added.name, added.device_id = region.name, region.device_id
+            added.byte_size = region.byte_size
         return answer
 
     async def register_cuda(self, request: Any) -> Any:

@@ -25,7 +25,7 @@ class MachineMetrics:
     """Looks at the machine when it is asked, but not more often than it should.
 
     Args:
-        interval_s: what was seen is told again for so long.
+        interval_s: what was seen is text again for so long.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -57,8 +57,8 @@ class MachineMetrics:
             if gpu.energy_j is not None and start is not None:
                 energy.add({"gpu_uuid": gpu.uuid}, gpu.energy_j - start)
         families = [energy]
-        for name, (reading, told) in _GPU_GAUGES.items():
-            family = Family(name, "gauge", told)
+        for name, (reading, text) in _GPU_GAUGES.items():
+            family = Family(name, "gauge", text)
             for gpu in gpus:
                 value = getattr(gpu, reading)
                 if value is not None:

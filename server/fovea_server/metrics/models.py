@@ -41,7 +41,7 @@ _PENDING = "nv_inference_pending_request_count"
 
 def model_families(models: Iterable[ServedModel]) -> list[Family]:
     """The families of all models that can answer now."""
-    families = {name: Family(name, "counter", told) for name, told in _COUNTERS.items()}
+    families = {name: Family(name, "counter", text) for name, text in _COUNTERS.items()}
     families[_PENDING] = Family(
         _PENDING,
         "gauge",

@@ -1,4 +1,4 @@
-"""gzip and deflate of bodies."""
+"""Compresses and decompresses bodies with gzip and deflate."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import AsyncIterator
 from fovea_preprocess.errors import BodyTooLarge, InvalidRequest, Unsupported
 from fovea_server.http.v2.messages import Answer, Request
 
-# Above this, compressing takes longer than the event loop should stand still.
+# Compressing more bytes than this would block the event loop.
 _IN_THREAD = 65_536
-# Unpacked on the event loop, and from then on in a thread.
+# Bytes that are unpacked on the event loop; the rest is unpacked in a thread, by the piece.
 _FIRST, _PIECE = 65_536, 1 << 20
-# Packed bytes that are looked at in one go; what is left over of them is copied each time.
+# Packed bytes given to zlib in one call; it copies the rest each time.
 _PACKED = 65_536
-# What zlib calls its formats: gzip or deflate, whichever it finds; and either, to write.
+# zlib's window bits: to read gzip or deflate, whichever it finds; and to write each.
 _EITHER = 32 + zlib.MAX_WBITS
 _WRITTEN = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 async def decompressed(request: Request, limit: int) -> bytes | bytearray:
-    """The body as it was before it was compressed.
+    """Decompress the body.
 
-    Bytes that are not compressed as they claim are nothing, as they are for Triton.
+    A body that cannot be decompressed is taken as empty, as Triton does.
 
     Raises:
         Unsupported: the encoding is neither gzip nor deflate.
-        BodyTooLarge: it would be over the limit; found while unpacking.
-        QueueFull: there is no room for it beside what is held already.
+        BodyTooLarge: it exceeds the limit; found while unpacking.
+        QueueFull: too many bytes are held already.
     """
     encoding = request.headers.get(b"content-encoding", b"identity")
     if encoding in (b"identity", b""):
@@ -54,7 +54,7 @@ async def _unpacked(body: memoryview) -> AsyncIterator[bytes]:
         left: bytes | memoryview = body[at : at + _PACKED]
         while left and not unpacker.eof:
             if at or piece:
-                # zlib lets other threads run.
+                # zlib releases the interpreter's lock.
                 piece = await asyncio.to_thread(unpacker.decompress, left, _PIECE)
             else:
                 piece = unpacker.decompress(left, _FIRST)
@@ -64,7 +64,7 @@ async def _unpacked(body: memoryview) -> AsyncIterator[bytes]:
 
 
 def too_large(size: int | str, limit: int) -> BodyTooLarge:
-    """The error of a body over the limit, in the words of Triton 2.73."""
+    """Make the error for a body over the limit, with the text of Triton 2.73."""
     return BodyTooLarge(
         f"Request JSON size of {size} bytes exceeds the maximum allowed value of {limit} bytes. "
         "Use --http-max-input-size to increase the limit."
@@ -72,17 +72,17 @@ def too_large(size: int | str, limit: int) -> BodyTooLarge:
 
 
 def refuse_encoding(request: Request) -> None:
-    """Only infer takes compressed bodies.
+    """Refuse a compressed body, which only infer accepts.
 
     Raises:
-        InvalidRequest: this one is compressed.
+        InvalidRequest: the body is compressed.
     """
     if request.headers.get(b"content-encoding", b"identity") not in (b"identity", b""):
         raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
 
 
 async def compress(answer: Answer, accepted: bytes) -> None:
-    """Compress an answer in place, if the client would rather have that."""
+    """Compress an answer in place, if the client prefers that."""
     encoding = _preferred(accepted.decode("latin-1"))
     if encoding is None:
         return
@@ -100,7 +100,7 @@ def _packed(pieces: list[bytes | memoryview], wbits: int) -> list[bytes | memory
 
 
 def _preferred(accepted: str) -> str | None:
-    """Of an Accept-Encoding header: gzip or deflate, or None for neither; the first of the best."""
+    """Choose gzip, deflate or None by an Accept-Encoding header; the first of equals."""
     best, best_weight = "identity", 0.0
     for entry in accepted.split(","):
         encoding, _, weight_text = entry.strip().partition(";q=")

@@ -1,4 +1,4 @@
-"""A body that is one tensor and nothing else: its name, type and shape are the model's."""
+"""Reads a body that is one bare tensor; its name, type and shape are the model's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fovea_server.tensors.messages import InputTensor
 
 
 def raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
-    """The input that a whole body is.
+    """Make the input from the whole body.
 
     Raises:
-        InvalidRequest: the model has several inputs, or the shape cannot be told; Triton's text.
+        InvalidRequest: the model has several inputs, or the shape is ambiguous; Triton's text.
     """
     view = memoryview(body)
     signature = model.signature

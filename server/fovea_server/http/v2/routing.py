@@ -1,4 +1,4 @@
-"""The addresses of the protocol. Source: the regular expressions of Triton's http_server.cc."""
+"""The routes of the protocol. Source: the regular expressions of Triton's http_server.cc."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ _CUDA = r"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What an address is for.
+    """A route of the protocol.
 
     Attributes:
-        path: what it looks like.
-        api: the part of the protocol that it belongs to; restrictions name it.
-        methods: that it takes.
-        endpoint: what it does.
-        refusal: type of the answer to another method.
+        path: pattern of the path.
+        api: name of its API in restrictions.
+        refusal: content type of the answer to another method.
     """
 
     path: str
@@ -46,7 +44,7 @@ class Route:
     refusal: bytes = JSON
 
 
-# Of two that fit an address, the first is meant.
+# The first that matches a path is used.
 _ROUTES = (
     Route(_MODEL + "/infer", "inference", ("POST",), infer.infer, TEXT),
     Route("/v2/health/live", "health", ("GET",), health.live, TEXT),
@@ -88,7 +86,7 @@ _NAMES = dict.fromkeys(("model", "version", "region", "repository"))
 
 @lru_cache(maxsize=256)
 def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
-    """The route of a path, still quoted, and what the path names; None where there is none."""
+    """Find the route of a quoted path, and the names in it; None if there is none."""
     for pattern, route in _PATTERNS:
         if found := pattern.fullmatch(path):
             return route, _NAMES | found.groupdict()

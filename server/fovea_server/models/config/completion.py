@@ -1,4 +1,4 @@
-"""What an open engine adds to its model's configuration, as Triton's backends complete one.
+"""Completes a model's configuration from its engine, as Triton's backends do.
 
 Sources: `AutoCompleteConfig` of Triton's onnxruntime.cc, `NormalizeInstanceGroup` of
 model_config_utils.cc.
@@ -22,18 +22,15 @@ log = logging.getLogger(__name__)
 
 
 def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Any:
-    """The whole `ModelConfig` message of a version.
+    """Build the complete `ModelConfig` message of a version.
 
     Args:
-        config: what is said of the model.
+        config: the model's configuration.
         engine: of the version, open.
-        fill_in: take from the engine what is not said; else it must be said.
-
-    Returns:
-        A message of its own.
+        fill_in: take missing fields from the engine; otherwise they are required.
 
     Raises:
-        InvalidModel: what is said does not fit the engine.
+        InvalidModel: the configuration does not fit the engine.
     """
     message = model_config_messages().ModelConfig()
     message.CopyFrom(config.message)
@@ -53,7 +50,7 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> An
         if engine.card.metadata and "metadata" not in message.parameters:
             # Ultralytics' client reads names, stride and task from here, as a Python literal.
             message.parameters["metadata"].string_value = repr(engine.card.metadata)
-        # Of an engine without a card it is not known.
+        # An engine without a card has no known precision.
         if engine.card.created is not None and "precision" not in message.parameters:
             message.parameters["precision"].string_value = engine.card.precision
     _add_instances(message, engine.card.backend)

@@ -1,4 +1,4 @@
-"""Whether every tensor of an ensemble is written once, and before it is read.
+"""Checks that every tensor of an ensemble is written once, and before it is read.
 
 Texts and rules: `ValidateEnsembleSchedulingConfig` of Triton's model_config_utils.cc.
 """
@@ -17,7 +17,7 @@ def check_data_flow(message: Any) -> None:
         message: its `ModelConfig`.
 
     Raises:
-        InvalidModel: one is written twice or never, read before it can be, or not used.
+        InvalidModel: a tensor is written twice or never, in a cycle, or not used.
     """
     name, steps = message.name, message.ensemble_scheduling.step
     inputs = {tensor.name for tensor in message.input}
@@ -31,13 +31,13 @@ def check_data_flow(message: Any) -> None:
     ready = _ready(steps, inputs)
     if late := sorted(outputs - ready):
         raise InvalidModel(f"output '{late[0]}' for ensemble '{name}' is not written")
-    # A tensor that is never there is one of a circle, or nobody writes it.
+    # A tensor that never becomes ready is part of a cycle, or no step writes it.
     if unused := sorted((read | written) - (ready & read) - outputs):
         raise InvalidModel(f"ensemble tensor '{unused[0]}' is unused in ensemble '{name}'")
 
 
 def _written(message: Any, inputs: set[str]) -> set[str]:
-    """What the steps write, and no two of them."""
+    """Collect the tensors that the steps write; no two may write the same."""
     written: set[str] = set()
     for index, step in enumerate(message.ensemble_scheduling.step):
         for field in ("model_name", "input_map", "output_map"):
@@ -61,7 +61,7 @@ def _written(message: Any, inputs: set[str]) -> set[str]:
 
 
 def _ready(steps: Any, inputs: set[str]) -> set[str]:
-    """The tensors that are there in the end."""
+    """Collect the tensors that exist after the last step."""
     ready, waiting = set(inputs), list(steps)
     while able := [step for step in waiting if ready.issuperset(step.input_map.values())]:
         waiting = [step for step in waiting if step not in able]

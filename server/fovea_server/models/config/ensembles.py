@@ -1,4 +1,4 @@
-"""Whether the models of an ensemble fit together.
+"""Checks that the models of an ensemble fit together.
 
 Texts: `ValidateEnsembleConfig` of Triton's ensemble_utils.cc.
 """
@@ -15,7 +15,7 @@ from fovea_preprocess.errors import InvalidModel
 
 @dataclass(frozen=True, slots=True)
 class _StepTensor:
-    """A tensor between steps, as one of the models has it."""
+    """A tensor between steps, as one of the models declares it."""
 
     model: str
     kind: int
@@ -28,11 +28,11 @@ class _StepTensor:
 
 
 def check_ensemble(ensemble: Any, config_of: Callable[[str, int | None], Any]) -> None:
-    """Compare what the steps of an ensemble take and give.
+    """Compare the inputs and outputs of an ensemble's steps.
 
     Args:
         ensemble: its `ModelConfig` message.
-        config_of: the complete message of a model that it runs, by name and version.
+        config_of: gives the complete message of a model, by name and version.
 
     Raises:
         InvalidModel: they do not fit.
@@ -100,16 +100,16 @@ def _join(
 ) -> None:
     for name, tensor in names.items():
         here, there = tensors.setdefault(tensor, own[name]), own[name]
-        told = f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent "
+        about = f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent "
         if here.kind != there.kind:
             kinds = model_config_messages().DataType
             raise InvalidModel(
-                f"{told}data type: {kinds.Name(here.kind)} is inferred from model {here.model} "
+                f"{about}data type: {kinds.Name(here.kind)} is inferred from model {here.model} "
                 f"while {kinds.Name(there.kind)} is inferred from model {there.model}"
             )
         if not (_same(here.dims, there.dims) or _same(here.full, there.full)):
             raise InvalidModel(
-                f"{told}shape: {_text(here.full)} is inferred from model {here.model} while "
+                f"{about}shape: {_text(here.full)} is inferred from model {here.model} while "
                 f"{_text(there.full)} is inferred from model {there.model}"
             )
 

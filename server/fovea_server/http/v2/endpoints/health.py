@@ -1,6 +1,6 @@
-"""Live and ready, as Triton's clients and Kubernetes' probes ask for them.
+"""The health endpoints for Triton's clients and Kubernetes' probes.
 
-Triton answers with a status and no body; KServe's clients look into the body, so there is one.
+Triton answers with a status and no body; KServe's clients read the body, so there is one.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from fovea_server.models.model import State
 
 
 async def live(service: Service, request: Request) -> Answer:
-    """Whether the process answers."""
+    """Answer that the process is live."""
     return json_answer({"live": True})
 
 
 async def ready(service: Service, request: Request) -> Answer:
-    """Whether the server is ready."""
+    """Report if the server is ready."""
     if service.plane.ready:
         return json_answer({"ready": True})
     return _not_ready({"ready": False, "reason": service.plane.reason})
 
 
 async def model_ready(service: Service, request: Request) -> Answer:
-    """Whether a model is ready; its newest version unless the path names one."""
+    """Report if a model is ready; its newest version unless the path names one."""
     try:
         model = service.plane.get(name_of(request, "model"), version_of(request))
     except (NotFound, ModelNotReady) as error:

@@ -1,4 +1,4 @@
-"""Tensors in, tensors out."""
+"""The infer endpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fovea_server.tensors.messages import InferRequest
 
 async def infer(service: Service, request: Request) -> Answer:
     """Run a model."""
-    # Triton names JSON as the type of only those errors that it finds between these two.
+    # Triton answers errors with the type JSON only for those between these two blocks.
     try:
         model = model_of(service, request)
         refuse_decoupled(model, "HTTP end point")
@@ -63,16 +63,16 @@ def _asked(
         return asked, reader.encoding
     image = raw_image(model, memoryview(body))
     asked.inputs.append(image or raw_input(model, body))
-    # Who sends an image so reads the answer, too; Triton answers a tensor in binary.
+    # Clients that send a bare image expect JSON; Triton answers a bare tensor in binary.
     return asked, OutputEncoding(by_default=image is None)
 
 
 def _header_size(request: Request, body_size: int) -> int:
-    """Bytes of JSON in the body; 0 says that it is a tensor and nothing else."""
+    """Read the number of bytes of JSON in the body; 0 if it is one bare tensor."""
     given = request.headers.get(b"inference-header-content-length")
     if given is None:
         return body_size
-    # Triton reads it with C's atoi.
+    # Triton parses it with C's atoi.
     size = leading_number(given.decode("latin-1")) or 0
     if not 0 <= size <= body_size:
         raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""What the server and its models are, and what they have done."""
+"""The endpoints for metadata, configuration and statistics."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from fovea_server.http.v2.messages import Answer, Request, json_answer
 
 
 async def server(service: Service, request: Request) -> Answer:
-    """Name, version and extensions of the server."""
+    """Answer with the server's name, version and extensions."""
     return json_answer(server_metadata(service))
 
 
 async def model(service: Service, request: Request) -> Answer:
-    """Versions, inputs and outputs of a model."""
+    """Answer with a model's versions, inputs and outputs."""
     return json_answer(service.plane.metadata(model_of(service, request)))
 
 
 async def config(service: Service, request: Request) -> Answer:
-    """The complete configuration of a model."""
+    """Answer with the complete configuration of a model."""
     return Answer(body=[config_json(model_of(service, request).config)])
 
 
 async def statistics(service: Service, request: Request) -> Answer:
-    """Counters of a model."""
+    """Answer with the counters of a model."""
     name, version = name_of(request, "model"), version_of(request)
     return json_answer(statistics_json(service.plane, name, version))
 
 
 async def all_statistics(service: Service, request: Request) -> Answer:
-    """Counters of every model."""
+    """Answer with the counters of all models."""
     return json_answer(statistics_json(service.plane, None, None))

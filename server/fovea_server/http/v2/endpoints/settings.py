@@ -1,4 +1,4 @@
-"""Settings of tracing and of the log, which clients may read and change."""
+"""The endpoints for trace and log settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fovea_server.http.v2.messages import Answer, Request, json_answer
 
 
 async def trace(service: Service, request: Request) -> Answer:
-    """Settings of tracing, of a model or of all."""
+    """Read or change the trace settings of a model or of all."""
     model = name_of(request, "model") or None
     if request.method == "POST":
         return json_answer(service.trace.update(model, _given(request)))
@@ -20,7 +20,7 @@ async def trace(service: Service, request: Request) -> Answer:
 
 
 async def log(service: Service, request: Request) -> Answer:
-    """Settings of the log."""
+    """Read or change the log settings."""
     if request.method == "POST":
         return json_answer(service.log_settings.update(_given(request)))
     return json_answer(service.log_settings.get())
@@ -28,5 +28,5 @@ async def log(service: Service, request: Request) -> Answer:
 
 def _given(request: Request) -> Mapping[str, Any]:
     given = parse_json(request.body)
-    # Triton finds no setting in what is no object, and changes none.
+    # Triton changes no setting if the body is not an object.
     return given if type(given) is dict else {}

@@ -1,4 +1,4 @@
-"""Registering memory that client and server share."""
+"""The endpoints for shared memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fovea_server.http.v2.messages import Answer, Request, json_answer
 
 
 async def system_status(service: Service, request: Request) -> Answer:
-    """Regions of system memory."""
+    """List regions of system memory."""
     regions = service.system_shared_memory.status(name_of(request, "region") or None)
     return json_answer([asdict(region) for region in regions])
 
@@ -34,13 +34,13 @@ async def register_system(service: Service, request: Request) -> Answer:
 
 
 async def unregister_system(service: Service, request: Request) -> Answer:
-    """Forget a region of system memory, or all."""
+    """Unregister a region of system memory, or all."""
     service.system_shared_memory.unregister(name_of(request, "region") or None)
     return Answer()
 
 
 async def cuda_status(service: Service, request: Request) -> Answer:
-    """Regions of GPUs' memory."""
+    """List regions of GPUs' memory."""
     regions = service.cuda_shared_memory.status(name_of(request, "region") or None)
     return json_answer([asdict(region) for region in regions])
 
@@ -52,14 +52,14 @@ async def register_cuda(service: Service, request: Request) -> Answer:
     handle = as_string(member(_required(given, "raw_handle"), "b64"))
     byte_size = as_unsigned(member(given, "byte_size"))
     device_id = as_unsigned(member(given, "device_id"))
-    # The first one opens the GPU, which takes its time.
+    # In a thread: the first one opens the GPU, which takes long.
     register = service.cuda_shared_memory.register
     await asyncio.to_thread(register, name, _decoded(handle), device_id, byte_size)
     return Answer()
 
 
 async def unregister_cuda(service: Service, request: Request) -> Answer:
-    """Forget a region of a GPU's memory, or all."""
+    """Unregister a region of a GPU's memory, or all."""
     service.cuda_shared_memory.unregister(name_of(request, "region") or None)
     return Answer()
 
@@ -82,5 +82,5 @@ def _decoded(text: str) -> bytes:
     try:
         return decoded(text)
     except ValueError:
-        # Too short to be a handle, which is told by who knows how long they are.
+        # Empty, so that `register` refuses it as a handle of the wrong length.
         return b""
