@@ -1,7 +1,7 @@
-"""The trace extension: which requests leave their timestamps in a file.
+"""The trace extension: writes the timestamps of sampled requests to a file.
 
 Source: "Trace Extension" of Triton's protocol and its docs/user_guide/trace.md. Timestamps are
-traced; the level TENSORS is taken and adds nothing.
+traced; the level TENSORS is accepted and adds nothing.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ _DEFAULTS = {"trace_level": (), "trace_rate": 1000, "trace_count": -1, "log_freq
 
 
 class TraceSettings:
-    """Settings of tracing, of the server and of single models, and what they choose.
+    """The trace settings of the server and of single models, and their sampling.
 
-    A model's own settings go before the server's, and those before the operator's.
+    A model's settings precede the server's, and those the operator's.
 
     Args:
-        config: the operator's, as `--trace-config` takes them.
-        registry: knows the models.
+        config: values of `--trace-config`.
 
     Raises:
-        InvalidOption: the operator's cannot be understood, or trace to no file.
+        InvalidOption: a value is invalid, or a trace has no file.
     """
 
     def __init__(self, config: Iterable[str], registry: Registry) -> None:
@@ -42,7 +41,7 @@ class TraceSettings:
         self._ids = itertools.count(1)
         self._file: TraceFile | None = None
         self._defaults: dict[str, Any] = dict(_DEFAULTS)
-        # What is said for the server (None) and for models; the rest is what they fall back to.
+        # Settings made for the server (None) and for models; others fall back to the defaults.
         self._own: dict[str | None, dict[str, Any]] = {None: {}}
         self._samplers: dict[str | None, _Sampler] = {}
         try:
@@ -56,7 +55,7 @@ class TraceSettings:
             ) from error
 
     def get(self, model: str | None = None) -> dict[str, Any]:
-        """trace_level, trace_rate, trace_count, log_frequency, trace_file and trace_mode.
+        """Report trace_level, trace_rate, trace_count, log_frequency, trace_file and trace_mode.
 
         Raises:
             InvalidRequest: there is no such model.
@@ -73,15 +72,15 @@ class TraceSettings:
         }
 
     def update(self, model: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Change what is given and known; None takes back what was said.
+        """Change the known settings among `given`; None resets a setting.
 
         Returns:
-            As `get`.
+            The settings, as `get`.
 
         Raises:
             Unsupported: the file is given.
-            MalformedJson: a value is of another type.
-            InvalidRequest: there is no such model, or a value is out of its range.
+            MalformedJson: a value has another type.
+            InvalidRequest: there is no such model, or a value is out of range.
         """
         self._known(model)
         if "trace_file" in given:
@@ -96,13 +95,13 @@ class TraceSettings:
         return self.get(model)
 
     def sample(self, model: str, version: int, request_id: str) -> RequestTrace | None:
-        """A trace for a request that has just come; nearly always None."""
+        """Start a trace for a new request; nearly always None."""
         if not self._sampler(model).chooses():
             return None
         return RequestTrace(next(self._ids), model, version, request_id)
 
     def save(self, trace: RequestTrace) -> None:
-        """Write a trace of `sample`, now that its request is answered."""
+        """Write the trace of an answered request."""
         assert self._file is not None, "nothing is chosen without one"
         try:
             self._file.add(trace.entries(), self._sampler(trace.model).log_frequency)
@@ -125,7 +124,7 @@ class TraceSettings:
         samplers = {
             name: self._made(ChainMap(said, scope[None], self._defaults))
             for name, said in scope.items()
-            # Those that fall back to what has changed begin to count anew with it.
+            # Models that fall back to a changed setting restart their count.
             if model in (None, name)
         }
         self._own = scope
@@ -162,7 +161,7 @@ class TraceSettings:
 
 
 class _Sampler:
-    """Chooses every so many'th request, until there were enough."""
+    """Samples every n-th request, up to a number of traces."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.level: tuple[str, ...] = settings["trace_level"]

@@ -1,4 +1,4 @@
-"""Where traces go: a JSON array that is whole after every trace."""
+"""The file of traces: a JSON array that is complete after every trace."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import orjson
 
 
 class TraceFile:
-    """A file that traces are added to, or a file for every so many of them.
+    """Writes traces to one file, or to numbered files of a fixed number of traces.
 
     Args:
-        path: of the file; it is written anew.
+        path: of the file, which is overwritten.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,9 +28,8 @@ class TraceFile:
         """Add a trace.
 
         Args:
-            entries: what it holds, in order.
-            log_frequency: write so many traces to a numbered file of their own; 0 for each to
-                the one file.
+            entries: of the trace, in order.
+            log_frequency: number of traces in each numbered file; 0 for one file.
 
         Raises:
             OSError: the file cannot be written.

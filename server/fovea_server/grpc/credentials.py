@@ -9,10 +9,10 @@ from fovea_server.tls import check_grpc_files
 
 
 def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """What the server shows clients, and asks of them; None where it serves without TLS.
+    """Read the server's credentials for TLS; None where it serves without TLS.
 
     Raises:
-        InvalidOption: a file is not named, cannot be read, or is not what it should be.
+        InvalidOption: a file is not named, cannot be read, or is not valid.
     """
     check_grpc_files(settings)
     key, certificate = settings.grpc_server_key, settings.grpc_server_cert

@@ -1,4 +1,4 @@
-"""Every method of the services, what answers it, and what it takes to be let in."""
+"""The methods of the gRPC services, with their handlers and access checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEALTH = "grpc.health.v1.Health"
 def inference_methods(
     service: Service, inference: Inference, budget: ByteBudget
 ) -> dict[str, Handler]:
-    """Triton's own service.
+    """Make the handlers of Triton's service, by method.
 
     Args:
         service: of the protocol.
@@ -88,9 +88,9 @@ def inference_methods(
 
 
 def health_methods(service: Service, health: HealthCalls, budget: ByteBudget) -> dict[str, Handler]:
-    """The service that probes ask, alike."""
+    """Make the handlers of the health service, by method."""
     admit, traffic = guard(service.grpc_restrictions, "health"), service.traffic
-    # Of what they ask about nothing is read.
+    # The content of health requests is ignored.
     return {
         "Check": unary(f"/{HEALTH}/Check", health.check, bytes, admit, budget, traffic),
         "Watch": stream(f"/{HEALTH}/Watch", health.watch, admit, traffic),
@@ -98,17 +98,17 @@ def health_methods(service: Service, health: HealthCalls, budget: ByteBudget) ->
 
 
 class OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses methods that do not exist, as gRPC would, but with an id and a line in the log.
+    """Refuses unknown methods, as gRPC does, but with an id and a line in the log.
 
     Args:
-        traffic: hears of each call.
+        traffic: logs and counts each call.
     """
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        """The handler of any method; unary calls are streams of one message."""
+        """Make the handler of any method; a unary call is a stream of one message."""
         return stream(handler_call_details.method, _not_found, lambda context: None, self._traffic)
 
 

@@ -1,4 +1,4 @@
-"""Settings of tracing and of the log, which clients may read and change."""
+"""Calls of the trace and logging extensions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2 as messages
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
 
-# Of each setting of the log: the field it travels in, and what Triton calls that.
+# Setting of the log -> its field, and Triton's name of that.
 _LOG = {
     "log_file": ("string_param", "string"),
     "log_info": ("bool_param", "boolean"),
@@ -28,7 +28,7 @@ class SettingsCalls:
         self._log = service.log_settings
 
     async def trace(self, request: Any) -> Any:
-        """TraceSetting: change what is given, and tell all."""
+        """TraceSetting: change the given settings, and report all."""
         model = request.model_name or None
         given = {
             name: _trace_value(name, list(setting.value))
@@ -41,7 +41,7 @@ class SettingsCalls:
         return answer
 
     async def log(self, request: Any) -> Any:
-        """LogSettings: change what is given, and tell all."""
+        """LogSettings: change the given settings, and report all."""
         given = {
             name: _log_value(name, setting)
             for name, setting in request.settings.items()
@@ -55,7 +55,7 @@ class SettingsCalls:
 
 
 def _trace_value(name: str, values: list[str]) -> list[str] | str | None:
-    """As JSON would have it: None takes a setting back."""
+    """Convert to the value in JSON: None resets a setting."""
     if not values:
         return None
     if name == "trace_level":

@@ -1,4 +1,4 @@
-"""Registering memory that client and server share."""
+"""Calls of the shared memory extensions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SharedMemoryCalls:
         self._cuda = service.cuda_shared_memory
 
     async def system_status(self, request: Any) -> Any:
-        """SystemSharedMemoryStatus: of one region, or of all."""
+        """SystemSharedMemoryStatus: list one region, or all."""
         answer = messages.SystemSharedMemoryStatusResponse()
         for region in self._system.status(request.name or None):
             added = answer.regions[region.name]
@@ -27,17 +27,17 @@ class SharedMemoryCalls:
         return answer
 
     async def register_system(self, request: Any) -> Any:
-        """SystemSharedMemoryRegister."""
+        """SystemSharedMemoryRegister: register a region."""
         self._system.register(request.name, request.key, request.offset, request.byte_size)
         return messages.SystemSharedMemoryRegisterResponse()
 
     async def unregister_system(self, request: Any) -> Any:
-        """SystemSharedMemoryUnregister: one region, or all."""
+        """SystemSharedMemoryUnregister: unregister one region, or all."""
         self._system.unregister(request.name or None)
         return messages.SystemSharedMemoryUnregisterResponse()
 
     async def cuda_status(self, request: Any) -> Any:
-        """CudaSharedMemoryStatus: of one region, or of all."""
+        """CudaSharedMemoryStatus: list one region, or all."""
         answer = messages.CudaSharedMemoryStatusResponse()
         for region in self._cuda.status(request.name or None):
             added = answer.regions[region.name]
@@ -46,7 +46,7 @@ class SharedMemoryCalls:
         return answer
 
     async def register_cuda(self, request: Any) -> Any:
-        """CudaSharedMemoryRegister; the first one of a GPU has to open it."""
+        """CudaSharedMemoryRegister: register a region; the first on a GPU opens the device."""
         await asyncio.to_thread(
             self._cuda.register,
             request.name,
@@ -57,6 +57,6 @@ class SharedMemoryCalls:
         return messages.CudaSharedMemoryRegisterResponse()
 
     async def unregister_cuda(self, request: Any) -> Any:
-        """CudaSharedMemoryUnregister: one region, or all."""
+        """CudaSharedMemoryUnregister: unregister one region, or all."""
         self._cuda.unregister(request.name or None)
         return messages.CudaSharedMemoryUnregisterResponse()

@@ -1,4 +1,4 @@
-"""What the response cache has done, over all models.
+"""Metrics of the response cache, over all models.
 
 Source: docs/user_guide/metrics.md of Triton, "Triton-reported Response Cache Metrics".
 """
@@ -10,7 +10,7 @@ from fovea_server.statistics.family import Family, gauge
 
 
 def cache_families(cache: ResponseCache) -> list[Family]:
-    """The families of a cache."""
+    """Build the families of a cache."""
     done = cache.statistics
     return [
         gauge("nv_cache_util", "Cache utilization [0.0 - 1.0]", cache.used / max(cache.size, 1)),

@@ -1,4 +1,4 @@
-"""What each model has done: Triton's families, and the stages of images.
+"""Metrics of models: Triton's families, and the stages of images.
 
 Source: docs/user_guide/metrics.md of Triton.
 """
@@ -40,7 +40,7 @@ _PENDING = "nv_inference_pending_request_count"
 
 
 def model_families(models: Iterable[ServedModel]) -> list[Family]:
-    """The families of all models that can answer now."""
+    """Build the families of all models that can answer now."""
     families = {name: Family(name, "counter", text) for name, text in _COUNTERS.items()}
     families[_PENDING] = Family(
         _PENDING,
@@ -81,7 +81,7 @@ def _labels(model: ServedModel) -> Labels:
 
 
 def _add_pending(pending: Family, stages: Family, model: ServedModel, labels: Labels) -> None:
-    # It may be unloaded meanwhile.
+    # The model may be unloaded meanwhile.
     with suppress(ModelNotReady):
         waiting = model.scheduler.pending
         if model.takes_images:

@@ -36,7 +36,7 @@ class Arrival(Enum):
     UNDER_WAY = auto()
     WHOLE = auto()
     REFUSED = auto()
-    """Not all, and the rest is for nobody."""
+    """Incomplete, and the rest is dropped."""
 
 
 class Turn(Enum):

@@ -164,7 +164,7 @@ def _strings(flat: Array) -> bytes:
     try:
         return orjson.dumps([element.decode() for element in elements])
     except UnicodeDecodeError:
-        # Unchanged, which may be invalid JSON; Triton does the same, and clients use binary for BYTES.
+        # Unchanged, which may be invalid JSON, as in Triton; clients use binary for BYTES.
         texts = [element.decode(errors="surrogateescape") for element in elements]
         text = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
         return text.encode(errors="surrogateescape")
