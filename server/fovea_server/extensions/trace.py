@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
-from fovea_server.extensions.trace_file import TraceFile
 from fovea_server.extensions.trace_values import count, levels, whole
 from fovea_server.models.registry import Registry
 from fovea_server.tensors.request_trace import RequestTrace
@@ -187,3 +189,51 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "trace_count": count,
     "log_frequency": whole,
 }
+
+
+class TraceFile:
+    """Writes traces to one file, or to numbered files of a fixed number of traces.
+
+    A file is a JSON array that is complete after every trace.
+
+    Args:
+        path: of the file, which is overwritten.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._begun = False
+        self._gathered: list[Any] = []
+        self._traces = self._written = 0
+
+    def add(self, entries: Sequence[Any], log_frequency: int) -> None:
+        """Add a trace.
+
+        Args:
+            entries: of the trace, in order.
+            log_frequency: number of traces in each numbered file; 0 for one file.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with self._lock:
+            if not log_frequency:
+                self._append(orjson.dumps(list(entries)))
+                return
+            self._gathered += entries
+            self._traces += 1
+            if self._traces >= log_frequency:
+                file = self.path.with_name(f"{self.path.name}.{self._written}")
+                file.write_bytes(orjson.dumps(self._gathered))
+                self._gathered, self._traces = [], 0
+                self._written += 1
+
+    def _append(self, array: bytes) -> None:
+        if not self._begun:
+            self.path.write_bytes(array)
+            self._begun = True
+            return
+        with self.path.open("r+b") as file:
+            file.seek(-1, 2)
+            file.write(b"," + array[1:])

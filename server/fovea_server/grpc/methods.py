@@ -13,13 +13,12 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
+from fovea_server.grpc.extensions import SettingsCalls, SharedMemoryCalls
 from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.infer_message import parse_infer
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.models import ModelCalls
 from fovea_server.grpc.repository import RepositoryCalls
-from fovea_server.grpc.settings import SettingsCalls
-from fovea_server.grpc.shared_memory import SharedMemoryCalls
 from fovea_server.traffic.traffic import Traffic
 
 INFERENCE = "inference.GRPCInferenceService"

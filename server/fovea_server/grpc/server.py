@@ -10,7 +10,6 @@ import grpc
 from fovea_preprocess.errors import Unavailable
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
-from fovea_server.grpc.credentials import server_credentials
 from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.methods import (
@@ -21,6 +20,7 @@ from fovea_server.grpc.methods import (
     inference_methods,
 )
 from fovea_server.settings import Settings
+from fovea_server.tls import check_grpc_files
 
 log = logging.getLogger(__name__)
 
@@ -121,3 +121,20 @@ def _listen(
             "--grpc-port"
         ) from None
     return bound
+
+
+def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
+    """Read the server's credentials for TLS; None where it serves without TLS.
+
+    Raises:
+        InvalidOption: a file is not named, cannot be read, or is not valid.
+    """
+    check_grpc_files(settings)
+    key, certificate = settings.grpc_server_key, settings.grpc_server_cert
+    mutual = settings.grpc_use_ssl_mutual
+    if not (settings.grpc_use_ssl or mutual) or key is None or certificate is None:
+        return None
+    root = settings.grpc_root_cert
+    trusted = None if root is None else root.read_bytes()
+    pair = key.read_bytes(), certificate.read_bytes()
+    return grpc.ssl_server_credentials([pair], trusted, require_client_auth=mutual)

@@ -14,9 +14,8 @@ from uvicorn.server import ServerState
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.listen import bind
-from fovea_server.metrics.cache import cache_families
 from fovea_server.metrics.machine import MachineMetrics
-from fovea_server.metrics.models import model_families
+from fovea_server.metrics.models import cache_families, model_families
 from fovea_server.metrics.process import Process
 from fovea_server.statistics.family import render
 from fovea_server.traffic.asgi import WithTraffic

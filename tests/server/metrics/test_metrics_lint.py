@@ -11,9 +11,8 @@ from fovea_engines.backends.cuda.readings import GpuReading
 from fovea_server.images.job import Timing
 from fovea_server.images.stages import Stages, stage_family
 from fovea_server.metrics import machine
-from fovea_server.metrics.cache import cache_families
 from fovea_server.metrics.machine import Machine
-from fovea_server.metrics.models import model_families
+from fovea_server.metrics.models import cache_families, model_families
 from fovea_server.metrics.process import Process
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.durations import Durations

@@ -9,13 +9,11 @@ from functools import lru_cache
 
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v2.endpoints import (
+    extensions,
     generate,
-    health,
     infer,
-    metadata,
+    models,
     repository,
-    settings,
-    shared_memory,
 )
 from fovea_server.http.v2.messages import JSON, TEXT, Answer, Request
 
@@ -47,19 +45,19 @@ class Route:
 # The first that matches a path is used.
 _ROUTES = (
     Route(_MODEL + "/infer", "inference", ("POST",), infer.infer, TEXT),
-    Route("/v2/health/live", "health", ("GET",), health.live, TEXT),
-    Route("/v2/health/ready", "health", ("GET",), health.ready, TEXT),
-    Route(_MODEL + "/ready", "health", ("GET",), health.model_ready, TEXT),
-    Route("/v2", "metadata", ("GET",), metadata.server),
-    Route("/v2/models/stats", "statistics", ("GET",), metadata.all_statistics),
-    Route(_MODEL, "metadata", ("GET",), metadata.model),
-    Route(_MODEL + "/config", "model-config", ("GET",), metadata.config),
-    Route(_MODEL + "/stats", "statistics", ("GET",), metadata.statistics),
+    Route("/v2/health/live", "health", ("GET",), models.live, TEXT),
+    Route("/v2/health/ready", "health", ("GET",), models.ready, TEXT),
+    Route(_MODEL + "/ready", "health", ("GET",), models.model_ready, TEXT),
+    Route("/v2", "metadata", ("GET",), models.server),
+    Route("/v2/models/stats", "statistics", ("GET",), models.all_statistics),
+    Route(_MODEL, "metadata", ("GET",), models.model),
+    Route(_MODEL + "/config", "model-config", ("GET",), models.config),
+    Route(_MODEL + "/stats", "statistics", ("GET",), models.statistics),
     Route(_MODEL + "/generate", "inference", ("POST",), generate.generate),
     Route(_MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
-    Route(_MODEL + "/trace/setting", "trace", ("GET", "POST"), settings.trace),
-    Route("/v2/trace/setting", "trace", ("GET", "POST"), settings.trace),
-    Route("/v2/logging", "logging", ("GET", "POST"), settings.log),
+    Route(_MODEL + "/trace/setting", "trace", ("GET", "POST"), extensions.trace),
+    Route("/v2/trace/setting", "trace", ("GET", "POST"), extensions.trace),
+    Route("/v2/logging", "logging", ("GET", "POST"), extensions.log),
     Route(_REPOSITORY + "/index", "model-repository", ("POST",), repository.index),
     Route(
         _REPOSITORY + "/models/(?P<model>[^/]+)/load",
@@ -73,12 +71,12 @@ _ROUTES = (
         ("POST",),
         repository.unload,
     ),
-    Route(_SYSTEM + "/status", "shared-memory", ("GET",), shared_memory.system_status),
-    Route(_SYSTEM + "/register", "shared-memory", ("POST",), shared_memory.register_system),
-    Route(_SYSTEM + "/unregister", "shared-memory", ("POST",), shared_memory.unregister_system),
-    Route(_CUDA + "/status", "shared-memory", ("GET",), shared_memory.cuda_status),
-    Route(_CUDA + "/register", "shared-memory", ("POST",), shared_memory.register_cuda),
-    Route(_CUDA + "/unregister", "shared-memory", ("POST",), shared_memory.unregister_cuda),
+    Route(_SYSTEM + "/status", "shared-memory", ("GET",), extensions.system_status),
+    Route(_SYSTEM + "/register", "shared-memory", ("POST",), extensions.register_system),
+    Route(_SYSTEM + "/unregister", "shared-memory", ("POST",), extensions.unregister_system),
+    Route(_CUDA + "/status", "shared-memory", ("GET",), extensions.cuda_status),
+    Route(_CUDA + "/register", "shared-memory", ("POST",), extensions.register_cuda),
+    Route(_CUDA + "/unregister", "shared-memory", ("POST",), extensions.unregister_cuda),
 )
 _PATTERNS = [(re.compile(route.path), route) for route in _ROUTES]
 _NAMES = dict.fromkeys(("model", "version", "region", "repository"))

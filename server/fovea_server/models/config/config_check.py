@@ -10,7 +10,7 @@ from typing import Any
 from fovea_engines.backends.registry import DISTRIBUTIONS
 from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.models.config.data_flow import check_data_flow
+from fovea_server.models.config.ensembles import check_data_flow
 
 _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
 

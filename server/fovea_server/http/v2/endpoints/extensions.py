@@ -1,9 +1,11 @@
-"""The endpoints for shared memory."""
+"""The endpoints for shared memory, trace settings and log settings."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
@@ -84,3 +86,24 @@ def _decoded(text: str) -> bytes:
     except ValueError:
         # Empty, so that `register` refuses it as a handle of the wrong length.
         return b""
+
+
+async def trace(service: Service, request: Request) -> Answer:
+    """Read or change the trace settings of a model or of all."""
+    model = name_of(request, "model") or None
+    if request.method == "POST":
+        return json_answer(service.trace.update(model, _given(request)))
+    return json_answer(service.trace.get(model))
+
+
+async def log(service: Service, request: Request) -> Answer:
+    """Read or change the log settings."""
+    if request.method == "POST":
+        return json_answer(service.log_settings.update(_given(request)))
+    return json_answer(service.log_settings.get())
+
+
+def _given(request: Request) -> Mapping[str, Any]:
+    given = parse_json(request.body)
+    # Triton changes no setting if the body is not an object.
+    return given if type(given) is dict else {}
