@@ -1,4 +1,4 @@
-"""Running the application: sockets, signals, exit."""
+"""Runs the servers: sockets, signals, exit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fovea_server.traffic.asgi import WithTraffic
 
 log = logging.getLogger(__name__)
 
-# Clients keep connections for their next request; one that is closed as it is sent is an error.
+# Clients reuse connections; one that is closed as a request is sent is an error for them.
 KEEP_ALIVE_S = 75
 
 
@@ -36,24 +36,24 @@ class OtherServer(Protocol):
     """A server of another protocol."""
 
     async def start(self) -> None:
-        """Answer from now on."""
+        """Listen and serve."""
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing new, and finish what was accepted, for so long."""
+        """Refuse new requests, and finish accepted ones within the grace period."""
         ...
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, with those of other protocols beside it; exit code 0 after it has drained.
+    """uvicorn's server, which also runs the others; its exit code is 0 after draining.
 
-    uvicorn raises the signal once more after shutting down, so that the process would die of it;
-    orchestrators then report a failed stop.
+    uvicorn raises the signal again after shutting down, which would kill the process, and
+    orchestrators would report a failed stop.
 
     Args:
         config: of uvicorn.
-        service: is drained and closed at the end.
-        others: start and stop with it.
+        service: drained and closed at the end.
+        others: started and stopped with it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Server(uvicorn.Server):
         self._others = others
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start them all.
+        """Start all servers.
 
         Raises:
             Unavailable: another server cannot listen.
@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
             log.info("HTTP%s on %s port %d", "S" if self.config.is_ssl else "", host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop them all, side by side: the time to exit is that of all of them."""
+        """Stop all servers concurrently: they share the time to exit."""
         log.info("stopping")
         timeout_s = self._service.settings.exit_timeout_secs
         await asyncio.gather(super().shutdown(sockets), self._stop_others(timeout_s))
@@ -95,7 +95,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle SIGTERM and SIGINT while serving, and put the old handlers back after."""
+        """Handle SIGTERM and SIGINT while serving, and restore the old handlers after."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -114,15 +114,15 @@ class Server(uvicorn.Server):
 
 
 def make_server(service: Service) -> Server:
-    """A server for a service; `run()` it.
+    """Build the server of a service; start it with `run()`.
 
     Raises:
-        InvalidOption: a setting cannot be understood, or a file is not what it should be.
+        InvalidOption: a setting is invalid, or a file is not valid.
     """
     settings = service.settings
     budget = ByteBudget(settings.max_held_bytes)
     certificate, key = https_files(settings) or (None, None)
-    # uvicorn calls it as it would call a class.
+    # uvicorn calls it like a class.
     protocol: Any = partial(ServerProtocol, front=Front(service, budget))
     return Server(
         uvicorn.Config(
@@ -134,7 +134,7 @@ def make_server(service: Service) -> Server:
             ws="none",
             lifespan="on",
             access_log=False,
-            # The log names the peer of the connection, whatever a header says.
+            # The log names the peer of the connection, not an address in a header.
             proxy_headers=False,
             log_config=None,
             server_header=False,
@@ -149,7 +149,7 @@ def make_server(service: Service) -> Server:
 
 
 def _others(service: Service, budget: ByteBudget) -> list[OtherServer]:
-    """Those that are asked for. Their imports cost tenths of a second that others need not pay."""
+    """Build the enabled servers; their imports cost tenths of a second."""
     others: list[OtherServer] = []
     if service.settings.allow_grpc:
         silence_grpc()

@@ -9,7 +9,7 @@ import pytest
 from tests import certificates
 
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.grpc.credentials import server_credentials
+from fovea_server.grpc.server import server_credentials
 from fovea_server.settings import Settings
 
 READY = "/grpc.health.v1.Health/Check"

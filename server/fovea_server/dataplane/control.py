@@ -1,4 +1,4 @@
-"""Loading and unloading as requests ask, on threads of its own."""
+"""Loads and unloads models for requests, in separate threads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import partial
 
 from fovea_server.models.registry import Registry
 
-# Most of them wait for others that load the same model.
+# Most threads wait for others that load the same model.
 _THREADS = 8
 
 
 class ModelControl:
-    """A registry's `load` and `unload` for the event loop.
+    """Offers a registry's `load` and `unload` to the event loop.
 
-    They take seconds and wait for one another, so that they get no thread that requests need.
+    They take seconds and wait for one another, so they do not use the threads of other requests.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -26,11 +26,11 @@ class ModelControl:
     async def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
-        """As `Registry.load`."""
+        """Load a model; raises as `Registry.load`."""
         await self._run(partial(self._registry.load, name, config=config, files=files))
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """As `Registry.unload`."""
+        """Unload a model; raises as `Registry.unload`."""
         await self._run(partial(self._registry.unload, name, dependents=dependents))
 
     async def _run(self, work: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What is known of models, as the documents of /v1."""
+"""Builds the documents of /v1 about models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_BUILT = "`fovea build` did not make this engine: its folder has no card.jso
 
 
 def model_list(registry: Registry) -> ModelList:
-    """Every model that is served, or could not be loaded; by name."""
+    """List every model that is served, or could not be loaded, by name."""
     models = []
     for name in dict.fromkeys(entry.name for entry in registry.index()):
         try:
@@ -23,17 +23,17 @@ def model_list(registry: Registry) -> ModelList:
         except ModelNotReady as error:
             models.append(ModelSummary(name=name, ready=False, reason=str(error)))
         except NotFound:
-            # It lies in the repository, and nobody has asked to load it.
+            # It is in the repository, but no request has loaded it.
             continue
     return ModelList(models=models)
 
 
 def model_document(registry: Registry, name: str, version: int | None) -> Model:
-    """All that is known of one version of a model; of the one that answers where none is named.
+    """Describe one version of a model; for None, the newest that answers.
 
     Raises:
         NotFound: there is no such model or version.
-        ModelNotReady: none of its versions could be looked at.
+        ModelNotReady: none of its versions could be read.
     """
     model = registry.get(name, version)
     engine = model.engine
@@ -87,5 +87,5 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
 
 
 def _reason(model: ServedModel) -> str | None:
-    """Why a model is not ready; None where it is."""
+    """Find the reason why a model is not ready; None if it is."""
     return model.failure or model.reason or None

@@ -1,8 +1,8 @@
-"""Images that travel as tensors: a JPEG in a BYTES element in, boxes out.
+"""Images as tensors: encoded images in BYTES elements in, boxes out.
 
-So Triton's clients need no preprocessing and no NMS of their own. A model that takes images
-answers a BYTES tensor of the name of its input, [n] or [n, 1], an encoded image an element; the
-options of a prediction travel as `parameters` of the request.
+So Triton's clients need neither preprocessing nor NMS. A model that takes images accepts a BYTES
+tensor with the name of its input, [n] or [n, 1], with an encoded image in each element; the options
+of a prediction are `parameters` of the request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
-    """The input that a raw request means whose whole body is an image; None where it is none."""
+    """Make an input from a body that is one image; None if it is not an image."""
     if not model.takes_images or not looks_encoded(bytes(body[:8])):
         return None
     element = np.empty(1, object)
@@ -38,10 +38,10 @@ def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
 
 
 def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | None:
-    """The images in a request; None where it holds tensors for the engine.
+    """Extract the images in a request; None if it holds tensors for the engine.
 
     Raises:
-        InvalidRequest: its BYTES are not images one by one.
+        InvalidRequest: the shape or the number of its BYTES elements is wrong.
     """
     if not model.takes_images or len(request.inputs) != 1:
         return None
@@ -66,7 +66,7 @@ def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | N
 
 
 def options_of(request: InferRequest) -> PredictOptions:
-    """What the request's parameters ask of the detector.
+    """Read the options of the detector from the request's parameters.
 
     Raises:
         InvalidOption: one is unknown or out of its range.
@@ -78,9 +78,9 @@ def options_of(request: InferRequest) -> PredictOptions:
 
 
 def timeout_of(model: ServedModel, request: InferRequest) -> float | None:
-    """Seconds that the answer may take; None for any time.
+    """Compute the seconds that the answer may take; None for no limit.
 
-    What the model's queue policy says; where that refuses nobody, what the request asks for.
+    The model's queue policy decides; if it rejects no request, the request's own timeout.
     """
     policy = QueuePolicy.of(model.config.dynamic_batching.default_queue_policy)
     asked_us = request.timeout_us
@@ -90,16 +90,16 @@ def timeout_of(model: ServedModel, request: InferRequest) -> float | None:
 
 
 def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
-    """A prediction as tensors.
+    """Convert a prediction to tensors.
 
     Returns:
         ``num_detections`` INT32 [n]; ``boxes`` FP32 [n, k, 4], x1 y1 x2 y2 in pixels of the
         upright image; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
-        [n, k]. k is the most found on one image; what is over an image's own number is zero.
+        [n, k]. k is the largest number of detections on one image; the other rows are zero.
         The engine's own outputs, [n, ...], where the head is not recognised.
 
     Raises:
-        FoveaError: the first image that could not be answered.
+        FoveaError: of the first image that failed.
     """
     results = [_result(prediction, index) for index in range(len(prediction.images))]
     if results[0].detections is None:
@@ -122,10 +122,10 @@ def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
 
 
 def wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
-    """Those that the request asks for.
+    """Select the tensors that the request asks for.
 
     Raises:
-        InvalidRequest: it asks for one that is not there.
+        InvalidRequest: it asks for an unknown one.
     """
     asked = {output.name for output in request.outputs}
     known = {tensor.name for tensor in tensors}

@@ -1,4 +1,4 @@
-"""What clients are told of the server and of its models."""
+"""The metadata of the server and of models in the v2 protocol."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fovea_server.dataplane.service import Service
     from fovea_server.models.model import ServedModel
 
-# The Triton whose answers these are; clients compare versions.
+# The version of Triton that these answers follow; clients compare versions.
 VERSION = "2.51.0"
 _EXTENSIONS = (
     "classification",
@@ -31,17 +31,12 @@ _EXTENSIONS = (
 
 
 def server_metadata(service: Service) -> dict[str, Any]:
-    """Name, version and extensions of the protocol."""
+    """Describe the server: name, version and extensions of the protocol."""
     return {"name": service.settings.id, "version": VERSION, "extensions": list(_EXTENSIONS)}
 
 
 def model_metadata(model: ServedModel, versions: Iterable[int]) -> dict[str, Any]:
-    """Inputs and outputs of a model.
-
-    Args:
-        model: one of its versions.
-        versions: all that are served.
-    """
+    """Describe a model: its inputs, outputs and the versions in service."""
     config, signature = model.config, model.signature
     return {
         "name": model.name,

@@ -92,7 +92,7 @@ class Model(ModelSummary):
 
 
 class Duration(BaseModel):
-    """How often something happened, and how long it took in all."""
+    """The number of times that something happened, and the total time it took."""
 
     count: int
     ns: int

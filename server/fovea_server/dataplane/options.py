@@ -1,4 +1,4 @@
-"""Options of a request for detections, read from text or JSON values."""
+"""Parses the options of a request for detections."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SHOWN = 60
 
 
 def parse_options(given: Mapping[str, Any]) -> PredictOptions:
-    """Options from text or JSON values.
+    """Parse options from text or JSON values.
 
     Raises:
-        InvalidOption: one is unknown, not of its type, or out of its range.
+        InvalidOption: one is unknown, of another type, or out of range.
     """
     values: dict[str, Any] = {}
     for name, value in given.items():

@@ -1,4 +1,4 @@
-"""What both transports refuse before they look at a request's content, in Triton's words."""
+"""Checks of both transports before they read a request's content, with Triton's messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from fovea_server.models.model import ServedModel
 
 
 def refuse_decoupled(model: ServedModel, caller: str) -> None:
-    """Refuse a model that answers a request with any number of answers, where one is expected.
+    """Refuse a decoupled model, which sends any number of answers, where one is expected.
 
     Args:
-        model: that is asked for.
-        caller: what expects one answer; Triton's name of it.
+        model: of the request.
+        caller: Triton's name of the interface that expects one answer.
 
     Raises:
         Unsupported: the model is decoupled.
@@ -21,10 +21,10 @@ def refuse_decoupled(model: ServedModel, caller: str) -> None:
 
 
 def refuse_repository(name: str | None) -> None:
-    """Refuse a request that names one of several repositories; there is one, without a name.
+    """Refuse a request that names a repository: the only one has no name.
 
     Raises:
-        Unsupported: it names one.
+        Unsupported: the request names one.
     """
     if name:
         raise Unsupported("'repository_name' specification is not supported")

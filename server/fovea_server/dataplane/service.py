@@ -1,4 +1,4 @@
-"""What both transports of the v2 protocol share, in one place."""
+"""The objects that all transports share."""
 
 from __future__ import annotations
 
@@ -21,20 +21,13 @@ from fovea_server.traffic.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The parts that answer v2 requests, whatever carries them.
+    """The objects that answer requests over any transport.
 
     Attributes:
-        settings: what the operator decided.
-        plane: infers.
-        control: loads and unloads models.
-        system_shared_memory: memory of this machine that clients have registered.
-        cuda_shared_memory: memory of GPUs that clients have registered.
-        regions: tensors in both of them.
-        trace: settings of tracing.
-        log_settings: settings of the log.
-        traffic: hears of every request that was answered.
-        http_restrictions: which parts of the protocol ask for a header over HTTP.
-        grpc_restrictions: the same over gRPC.
+        regions: finds tensors in registered shared memory of both kinds.
+        traffic: logs and counts every answered request.
+        http_restrictions: secrets that parts of the protocol require over HTTP.
+        grpc_restrictions: secrets that parts of the protocol require over gRPC.
     """
 
     settings: Settings
@@ -51,10 +44,10 @@ class Service:
 
     @classmethod
     def of(cls, settings: Settings, registry: Registry) -> Self:
-        """The service that answers from a registry.
+        """Build the service of a registry.
 
         Raises:
-            InvalidOption: a setting cannot be understood.
+            InvalidOption: a setting is invalid.
         """
         system = SharedMemory(settings.allow_client_shm)
         cuda = CudaSharedMemory(settings.allow_client_shm)

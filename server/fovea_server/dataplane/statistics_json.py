@@ -1,4 +1,4 @@
-"""The statistics extension: the counters of models as clients read them."""
+"""The statistics extension: the counters of models as JSON."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def statistics_json(
 
 
 def version_statistics(model: ServedModel) -> dict[str, Any]:
-    """Counters of one version of a model."""
+    """Report the counters of one version of a model."""
     statistics = model.statistics
     return {
         "name": model.name,

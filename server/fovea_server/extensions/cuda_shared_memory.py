@@ -1,4 +1,4 @@
-"""Memory of GPUs that clients have registered, for tensors that are not sent.
+"""The CUDA shared memory extension: tensors in registered memory of GPUs.
 
 Source: "CUDA Shared Memory Extension" of Triton's protocol.
 """
@@ -33,12 +33,11 @@ _HANDLE_SIZE = 64
 
 @dataclass(frozen=True, slots=True)
 class CudaRegion:
-    """Memory of a GPU that another process has allocated.
+    """A region of a GPU's memory that another process has allocated.
 
     Attributes:
-        name: what requests call it.
+        name: in requests.
         device_id: number of the GPU.
-        byte_size: its size.
     """
 
     name: str
@@ -47,13 +46,13 @@ class CudaRegion:
 
 
 class CudaSharedMemory:
-    """The regions of GPUs' memory that clients have registered; any thread may call.
+    """The registered regions of GPUs' memory; safe in any thread.
 
-    Tensors are copied through the host, and are taken like any others from there.
+    Tensors are copied to and from the host's memory.
 
     Args:
-        allowed: whether clients may register anything.
-        device: opens the GPU of a number.
+        allowed: clients may register regions.
+        device: opens a GPU by its number.
     """
 
     def __init__(self, allowed: bool, device: Callable[[int], Device] = open_device) -> None:
@@ -62,22 +61,22 @@ class CudaSharedMemory:
         self._devices: dict[int, Device] = {}
         self._lock = threading.Lock()
         self._opened: dict[str, OpenedRegion] = {}
-        # Those that are unregistered and still held, too.
+        # Includes unregistered regions that are still in use.
         self._open: weakref.WeakSet[OpenedRegion] = weakref.WeakSet()
 
     def register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
-        """Open memory that another process has allocated, in Triton's words where it is refused.
+        """Open memory that another process has allocated, with Triton's messages on refusal.
 
         Args:
-            name: what requests will call it.
+            name: for requests.
             raw_handle: a `cudaIpcMemHandle_t`.
             device_id: number of its GPU.
-            byte_size: how much of it.
+            byte_size: of the region.
 
         Raises:
-            Unsupported: clients may not.
+            Unsupported: clients may not register regions.
             AlreadyExists: the name is taken.
-            InvalidRequest: the handle is none, there is no such GPU, or its memory is smaller.
+            InvalidRequest: the handle is invalid, there is no such GPU, or its memory is smaller.
         """
         if not self._allowed:
             raise Unsupported(NOT_ALLOWED)
@@ -100,17 +99,17 @@ class CudaSharedMemory:
             self._open.add(opened)
 
     def unregister(self, name: str | None = None) -> None:
-        """Forget a region, or all; one that is not there is as good as forgotten."""
+        """Unregister a region, or all; an unknown name is ignored."""
         with self._lock:
             names = list(self._opened) if name is None else [name]
             for each in names:
                 self._opened.pop(each, None)
 
     def status(self, name: str | None = None) -> list[CudaRegion]:
-        """One region, or all in the order of their names.
+        """List one region, or all sorted by name.
 
         Raises:
-            NotFound: there is none of that name.
+            NotFound: there is no region of that name.
         """
         opened = dict(self._opened)
         if name is None:
@@ -120,11 +119,11 @@ class CudaSharedMemory:
         return [opened[name].region]
 
     def find(self, name: str) -> OpenedRegion | None:
-        """A region, which stays open while it is held; None where there is none."""
+        """Look up a region, which stays open while it is referenced; None if there is none."""
         return self._opened.get(name)
 
     def close(self) -> None:
-        """Forget everything and let go of the GPUs. Calling it again does nothing."""
+        """Unregister everything and release the GPUs. Calling it again does nothing."""
         self.unregister()
         with self._lock:
             for region in list(self._open):
@@ -134,13 +133,9 @@ class CudaSharedMemory:
 
 
 class OpenedRegion:
-    """A region, and what it takes to copy from and to it, until nothing refers to it any more.
-
-    Any thread may call.
+    """An open region, which closes with its last reference; safe in any thread.
 
     Args:
-        region: what is known of it.
-        device: its GPU.
         handle: a `cudaIpcMemHandle_t`.
 
     Raises:
@@ -165,15 +160,15 @@ class OpenedRegion:
             undo.pop_all()
         taken = (self._stream, self._pinned, self._memory)
         self._finalizer = weakref.finalize(self, _close, region.name, device, taken)
-        # The driver may be gone by then.
+        # At exit the driver may be unloaded already.
         self._finalizer.atexit = False
 
     def close(self) -> None:
-        """Let go of it, whoever refers to it. Calling it again does nothing."""
+        """Close it, even if it is referenced. Calling it again does nothing."""
         self._finalizer()
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """A copy of a part of it, in the host's memory.
+        """Copy a part of it to the host's memory.
 
         Raises:
             RegionFailed: the GPU has failed.
@@ -186,7 +181,7 @@ class OpenedRegion:
             return memoryview(self._pinned.array[:byte_size].tobytes())
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write to a part of it; done when this returns.
+        """Write to a part of it; the copy is complete on return.
 
         Raises:
             RegionFailed: the GPU has failed.

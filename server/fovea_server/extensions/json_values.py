@@ -1,4 +1,4 @@
-"""Values of JSON that must be of a type; where they are not, in the words of Triton's parser."""
+"""Checks the types of JSON values, with the messages of Triton's parser."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fovea_preprocess.errors import MalformedJson
 
 
 def as_bool(value: Any) -> bool:
-    """True or false.
+    """Check that a value is a boolean.
 
     Raises:
-        MalformedJson: it is something else.
+        MalformedJson: it is not.
     """
     if not isinstance(value, bool):
         raise MalformedJson("attempt to access JSON non-boolean as boolean")
@@ -19,10 +19,10 @@ def as_bool(value: Any) -> bool:
 
 
 def as_unsigned(value: Any) -> int:
-    """A whole number from 0.
+    """Check that a value is a whole number from 0.
 
     Raises:
-        MalformedJson: it is something else.
+        MalformedJson: it is not.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise MalformedJson("attempt to access JSON non-unsigned-integer as unsigned-integer")
@@ -30,10 +30,10 @@ def as_unsigned(value: Any) -> int:
 
 
 def as_string(value: Any) -> str:
-    """A text.
+    """Check that a value is a string.
 
     Raises:
-        MalformedJson: it is something else.
+        MalformedJson: it is not.
     """
     if not isinstance(value, str):
         raise MalformedJson("attempt to access JSON non-string as string")
@@ -41,10 +41,10 @@ def as_string(value: Any) -> str:
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list.
+    """Check that a value is a list.
 
     Raises:
-        MalformedJson: it is something else.
+        MalformedJson: it is not.
     """
     if not isinstance(value, list):
         raise MalformedJson("attempt to access JSON non-array as array")

@@ -1,4 +1,4 @@
-"""The logging extension: what the log tells can be changed while the server runs.
+"""The logging extension: changes the settings of the log while the server runs.
 
 Source: "Logging Extension" of Triton's protocol.
 """
@@ -19,23 +19,19 @@ _SEVERITIES = {
     "log_warning": logging.WARNING,
     "log_error": logging.ERROR,
 }
-# Triton's is an int32, and gRPC has no room for more.
+# An int32 in Triton and in the gRPC message.
 _MOST_VERBOSE = 2**31 - 1
 _FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
 
 
 class LogSettings:
-    """Settings of a log, as requests name them.
-
-    Args:
-        log: what they steer.
-    """
+    """The settings of a log, under the names in requests."""
 
     def __init__(self, log: ServerLog) -> None:
         self._log = log
 
     def get(self) -> dict[str, Any]:
-        """log_file, log_info, log_warning, log_error, log_verbose_level and log_format."""
+        """Report log_file, log_info, log_warning, log_error, log_verbose_level and log_format."""
         return {
             "log_file": "" if self._log.file is None else str(self._log.file),
             **{name: severity in self._log.told for name, severity in _SEVERITIES.items()},
@@ -44,21 +40,21 @@ class LogSettings:
         }
 
     def update(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Change what is given and known; None leaves a setting as it is.
+        """Change the known settings among `given`; None leaves a setting as it is.
 
         Returns:
-            As `get`.
+            The settings, as `get`.
 
         Raises:
             Unsupported: the file is given.
-            MalformedJson: a value is of another type.
-            InvalidRequest: the verbosity is out of its range.
+            MalformedJson: a value has another type.
+            InvalidRequest: the verbosity is out of range.
             Unavailable: there is no such format.
         """
         given = {name: value for name, value in given.items() if value is not None}
         if "log_file" in given:
             raise Unsupported("log file location can not be updated through network protocol")
-        told = {
+        levels = {
             severity
             for name, severity in _SEVERITIES.items()
             if as_bool(given.get(name, severity in self._log.told))
@@ -73,5 +69,5 @@ class LogSettings:
             if wanted not in _FORMATS:
                 raise Unavailable(f"invalid argument for --log_format, got: {wanted}")
             self._log.format = _FORMATS[wanted]
-        self._log.tell(frozenset(told), verbose)
+        self._log.tell(frozenset(levels), verbose)
         return self.get()

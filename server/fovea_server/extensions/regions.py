@@ -1,4 +1,4 @@
-"""Tensors in memory that clients have registered: where a request says so, nothing is sent."""
+"""Tensors in shared memory that clients have registered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fovea_server.tensors.wire import wire
 
 
 class RegionSlice(NamedTuple):
-    """Where in shared memory a tensor is, bytes."""
+    """The place of a tensor in shared memory, in bytes."""
 
     region: str
     offset: int
@@ -20,12 +20,11 @@ class RegionSlice(NamedTuple):
 
 
 class SharedOutput:
-    """A place for an output, which stays good when its region is unregistered.
+    """A place for an output, which stays valid after its region is unregistered.
 
     Args:
-        target: the bytes themselves; or the GPU's region that they are in.
+        target: the region: bytes of system memory, or a GPU's region.
         offset: of the first byte in the target.
-        byte_size: how many there are.
     """
 
     def __init__(self, target: memoryview | OpenedRegion, offset: int, byte_size: int) -> None:
@@ -34,13 +33,13 @@ class SharedOutput:
         self._byte_size = byte_size
 
     def write(self, output: OutputTensor) -> int:
-        """Put an output there.
+        """Write an output.
 
         Returns:
-            Bytes that were written.
+            Number of bytes written.
 
         Raises:
-            RegionFailed: the room is too small, or the GPU has failed; Triton's text.
+            RegionFailed: the place is too small, or the GPU has failed; Triton's text.
         """
         data = memoryview(wire(output))
         if data.nbytes > self._byte_size:
@@ -57,29 +56,24 @@ class SharedOutput:
 
 
 class Regions:
-    """Finds tensors in registered regions, in Triton's words where it cannot.
-
-    Args:
-        system: regions of this machine's memory.
-        cuda: regions of GPUs' memory.
-    """
+    """Finds tensors in registered regions, with Triton's messages."""
 
     def __init__(self, system: SharedMemory, cuda: CudaSharedMemory) -> None:
         self._system = system
         self._cuda = cuda
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """Bytes of a region; of system memory not a copy, so that the client can still change it.
+        """Read bytes of a region; system memory is not copied, so a client can still change it.
 
         Args:
             region: its name.
             offset: of the first byte in the region.
-            byte_size: how many.
+            byte_size: number of bytes.
 
         Raises:
             NotFound: there is no such region.
-            InvalidRequest: it is smaller.
-            RegionFailed: its memory is not there any more.
+            InvalidRequest: the region is smaller.
+            RegionFailed: its memory no longer exists.
         """
         found = self._find(region, offset, byte_size)
         if isinstance(found, memoryview):
@@ -87,17 +81,17 @@ class Regions:
         return found.read(offset, byte_size)
 
     def output(self, region: str, offset: int, byte_size: int) -> SharedOutput:
-        """Where an output is to go; asked for before the model runs, lest it run for nothing.
+        """Find the place for an output, before the model runs.
 
         Args:
             region: its name.
             offset: of the first byte in the region.
-            byte_size: room for the output there.
+            byte_size: size of the place.
 
         Raises:
             NotFound: there is no such region.
-            InvalidRequest: it is smaller than the room.
-            RegionFailed: its memory is not there any more.
+            InvalidRequest: the region is smaller.
+            RegionFailed: its memory no longer exists.
         """
         return SharedOutput(self._find(region, offset, byte_size), offset, byte_size)
 

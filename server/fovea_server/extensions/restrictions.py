@@ -1,4 +1,4 @@
-"""Parts of the protocol that answer only those who know a secret.
+"""Restricts parts of the protocol to clients with a secret.
 
 Source: "Limit Endpoint Access" of Triton's protocol documentation.
 """
@@ -29,7 +29,7 @@ _KEY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Restrictions:
-    """Which parts of the protocol ask for which header.
+    """The secrets that parts of the protocol require in a header.
 
     Args:
         secrets: (key, value) by the name of the API.
@@ -40,11 +40,10 @@ class Restrictions:
 
     @classmethod
     def parse(cls, values: Iterable[str]) -> Self:
-        """From the operator's words, each ``API[,API...]:KEY=VALUE``.
+        """Parse the operator's options, each ``API[,API...]:KEY=VALUE``.
 
         Raises:
-            InvalidOption: one is not of that form, names an unknown API or one that is named
-                already.
+            InvalidOption: one has another form, or names an unknown API or one twice.
         """
         secrets: dict[str, tuple[str, str]] = {}
         for given in values:
@@ -75,19 +74,19 @@ class Restrictions:
         return cls(secrets)
 
     def secret(self, api: str) -> tuple[str, str] | None:
-        """The key and the value that an API asks for; None where it is open."""
+        """Look up the key and value that an API requires; None if it is open."""
         return self._secrets.get(api)
 
     def missing(self, api: str, header: Callable[[str], str | None]) -> str | None:
-        """The key of the secret that a request lacks; None where it may pass.
+        """Find the key of the secret that a request lacks; None if it is allowed.
 
         Args:
             api: one of `APIS`.
-            header: what the request says for a key.
+            header: looks up a header of the request.
         """
         if api not in self._secrets:
             return None
         key, value = self._secrets[api]
         given = header(key) or ""
-        # In constant time: what is right of a wrong secret must not show.
+        # In constant time, so that the time does not reveal parts of the secret.
         return None if hmac.compare_digest(given.encode(), value.encode()) else key

@@ -1,4 +1,4 @@
-"""Memory of this machine that clients have registered, for tensors that are not sent.
+"""The system shared memory extension: tensors in registered memory of this machine.
 
 Source: "System Shared Memory Extension" of Triton's protocol.
 """
@@ -27,9 +27,9 @@ NOT_ALLOWED = (
     "where all who can reach it are trusted"
 )
 
-# POSIX shared memory of Linux lives here; nothing else can be registered.
+# The folder of POSIX shared memory in Linux; no other file can be registered.
 _FOLDER = "/dev/shm"
-# Triton's Python backend keeps its tensors in these, and may run beside us.
+# Names that Triton's Python backend uses, which may run on the same machine.
 _RESERVED = "triton_python_backend_shm_region_"
 
 
@@ -38,10 +38,9 @@ class Region:
     """A part of a shared memory object.
 
     Attributes:
-        name: what requests call it.
-        key: name of the object, as `shm_open` takes it.
+        name: in requests.
+        key: name of the object for `shm_open`.
         offset: of its first byte in the object.
-        byte_size: its size.
     """
 
     name: str
@@ -51,17 +50,16 @@ class Region:
 
 
 class SharedMemory:
-    """The regions of system memory that clients have registered; any thread may call.
+    """The registered regions of system memory; safe in any thread.
 
-    A view that was handed out stays good when its region is unregistered: the mapping goes with
-    the last view of it.
+    A view stays valid after its region is unregistered: the mapping closes with its last view.
 
-    Nothing is copied, as in Triton, so whoever may name memory is trusted not to truncate its
-    object while a request uses it: the engine reads the view later than its size is looked at, and
-    reading behind the end of an object ends the process (SIGBUS). Hence the default, not allowed.
+    As in Triton, nothing is copied, so clients are trusted not to truncate an object while a
+    request uses it: the engine reads the view after its size was checked, and reading past the end
+    of an object kills the process (SIGBUS). Hence the default: not allowed.
 
     Args:
-        allowed: whether clients may register anything.
+        allowed: clients may register regions.
     """
 
     def __init__(self, allowed: bool) -> None:
@@ -70,13 +68,13 @@ class SharedMemory:
         self._mapped: dict[str, tuple[Region, _Mapping]] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Map a region, in Triton's words where it is refused.
+        """Map a region, with Triton's messages on refusal.
 
         Raises:
-            Unsupported: clients may not.
+            Unsupported: clients may not register regions.
             AlreadyExists: the name is taken.
             RegionFailed: there is no such object, or it cannot be opened.
-            InvalidRequest: it is smaller than the region, or not for clients.
+            InvalidRequest: the object is smaller than the region, or reserved.
         """
         if not self._allowed:
             raise Unsupported(NOT_ALLOWED)
@@ -87,7 +85,7 @@ class SharedMemory:
             self._mapped[name] = region, _Mapping(region)
 
     def unregister(self, name: str | None = None) -> None:
-        """Forget a region, or all; one that is not there is as good as forgotten."""
+        """Unregister a region, or all; an unknown name is ignored."""
         with self._lock:
             if name is None:
                 self._mapped.clear()
@@ -95,10 +93,10 @@ class SharedMemory:
                 self._mapped.pop(name, None)
 
     def status(self, name: str | None = None) -> list[Region]:
-        """One region, or all in the order of their names.
+        """List one region, or all sorted by name.
 
         Raises:
-            NotFound: there is none of that name.
+            NotFound: there is no region of that name.
         """
         mapped = dict(self._mapped)
         if name is None:
@@ -108,7 +106,7 @@ class SharedMemory:
         return [mapped[name][0]]
 
     def view(self, name: str) -> memoryview | None:
-        """All bytes of a region, shared with whoever else has it; None where there is none.
+        """Return a view of a region's bytes; None if there is no such region.
 
         Raises:
             RegionFailed: the object has become smaller than the region.
@@ -118,7 +116,7 @@ class SharedMemory:
 
 
 class _Mapping:
-    """A region in this process's address space, until nothing refers to it any more."""
+    """A region in this process's address space, until its last reference is gone."""
 
     def __init__(self, region: Region) -> None:
         self._region = region
@@ -141,7 +139,7 @@ class _Mapping:
             os.close(descriptor)
 
     def view(self) -> memoryview:
-        # Tells what was cut before the request; `SharedMemory` says what cannot be told.
+        # Detects an object truncated before the request; see `SharedMemory` for a later one.
         if self._map.size() < self._region.offset + self._region.byte_size:
             raise RegionFailed(f"Invalid shared memory region: '{self._region.key}'")
         return memoryview(self._map)[self._skipped :]
@@ -155,7 +153,7 @@ def _open(region: Region) -> int:
             f"key contains the reserved prefix '{_RESERVED}'"
         )
     refused = RegionFailed(f"Unable to open shared memory region: '{region.key}'")
-    # As shm_open: a name is one component of a path, and leads nowhere else.
+    # As in shm_open, a name is one component of a path.
     if not name or "/" in name or "\0" in name:
         raise refused
     try:

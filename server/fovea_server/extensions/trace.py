@@ -1,20 +1,22 @@
-"""The trace extension: which requests leave their timestamps in a file.
+"""The trace extension: writes the timestamps of sampled requests to a file.
 
 Source: "Trace Extension" of Triton's protocol and its docs/user_guide/trace.md. Timestamps are
-traced; the level TENSORS is taken and adds nothing.
+traced; the level TENSORS is accepted and adds nothing.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
-from fovea_server.extensions.trace_file import TraceFile
 from fovea_server.extensions.trace_values import count, levels, whole
 from fovea_server.models.registry import Registry
 from fovea_server.tensors.request_trace import RequestTrace
@@ -25,16 +27,15 @@ _DEFAULTS = {"trace_level": (), "trace_rate": 1000, "trace_count": -1, "log_freq
 
 
 class TraceSettings:
-    """Settings of tracing, of the server and of single models, and what they choose.
+    """The trace settings of the server and of single models, and their sampling.
 
-    A model's own settings go before the server's, and those before the operator's.
+    A model's settings precede the server's, and those the operator's.
 
     Args:
-        config: the operator's, as `--trace-config` takes them.
-        registry: knows the models.
+        config: values of `--trace-config`.
 
     Raises:
-        InvalidOption: the operator's cannot be understood, or trace to no file.
+        InvalidOption: a value is invalid, or a trace has no file.
     """
 
     def __init__(self, config: Iterable[str], registry: Registry) -> None:
@@ -42,7 +43,7 @@ class TraceSettings:
         self._ids = itertools.count(1)
         self._file: TraceFile | None = None
         self._defaults: dict[str, Any] = dict(_DEFAULTS)
-        # What is said for the server (None) and for models; the rest is what they fall back to.
+        # Settings made for the server (None) and for models; others fall back to the defaults.
         self._own: dict[str | None, dict[str, Any]] = {None: {}}
         self._samplers: dict[str | None, _Sampler] = {}
         try:
@@ -56,7 +57,7 @@ class TraceSettings:
             ) from error
 
     def get(self, model: str | None = None) -> dict[str, Any]:
-        """trace_level, trace_rate, trace_count, log_frequency, trace_file and trace_mode.
+        """Report trace_level, trace_rate, trace_count, log_frequency, trace_file and trace_mode.
 
         Raises:
             InvalidRequest: there is no such model.
@@ -73,15 +74,15 @@ class TraceSettings:
         }
 
     def update(self, model: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Change what is given and known; None takes back what was said.
+        """Change the known settings among `given`; None resets a setting.
 
         Returns:
-            As `get`.
+            The settings, as `get`.
 
         Raises:
             Unsupported: the file is given.
-            MalformedJson: a value is of another type.
-            InvalidRequest: there is no such model, or a value is out of its range.
+            MalformedJson: a value has another type.
+            InvalidRequest: there is no such model, or a value is out of range.
         """
         self._known(model)
         if "trace_file" in given:
@@ -96,13 +97,13 @@ class TraceSettings:
         return self.get(model)
 
     def sample(self, model: str, version: int, request_id: str) -> RequestTrace | None:
-        """A trace for a request that has just come; nearly always None."""
+        """Start a trace for a new request; nearly always None."""
         if not self._sampler(model).chooses():
             return None
         return RequestTrace(next(self._ids), model, version, request_id)
 
     def save(self, trace: RequestTrace) -> None:
-        """Write a trace of `sample`, now that its request is answered."""
+        """Write the trace of an answered request."""
         assert self._file is not None, "nothing is chosen without one"
         try:
             self._file.add(trace.entries(), self._sampler(trace.model).log_frequency)
@@ -125,7 +126,7 @@ class TraceSettings:
         samplers = {
             name: self._made(ChainMap(said, scope[None], self._defaults))
             for name, said in scope.items()
-            # Those that fall back to what has changed begin to count anew with it.
+            # Models that fall back to a changed setting restart their count.
             if model in (None, name)
         }
         self._own = scope
@@ -162,7 +163,7 @@ class TraceSettings:
 
 
 class _Sampler:
-    """Chooses every so many'th request, until there were enough."""
+    """Samples every n-th request, up to a number of traces."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.level: tuple[str, ...] = settings["trace_level"]
@@ -188,3 +189,51 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "trace_count": count,
     "log_frequency": whole,
 }
+
+
+class TraceFile:
+    """Writes traces to one file, or to numbered files of a fixed number of traces.
+
+    A file is a JSON array that is complete after every trace.
+
+    Args:
+        path: of the file, which is overwritten.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._begun = False
+        self._gathered: list[Any] = []
+        self._traces = self._written = 0
+
+    def add(self, entries: Sequence[Any], log_frequency: int) -> None:
+        """Add a trace.
+
+        Args:
+            entries: of the trace, in order.
+            log_frequency: number of traces in each numbered file; 0 for one file.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with self._lock:
+            if not log_frequency:
+                self._append(orjson.dumps(list(entries)))
+                return
+            self._gathered += entries
+            self._traces += 1
+            if self._traces >= log_frequency:
+                file = self.path.with_name(f"{self.path.name}.{self._written}")
+                file.write_bytes(orjson.dumps(self._gathered))
+                self._gathered, self._traces = [], 0
+                self._written += 1
+
+    def _append(self, array: bytes) -> None:
+        if not self._begun:
+            self.path.write_bytes(array)
+            self._begun = True
+            return
+        with self.path.open("r+b") as file:
+            file.seek(-1, 2)
+            file.write(b"," + array[1:])

@@ -1,4 +1,4 @@
-"""Values of the trace extension, as requests spell them; refused in Triton's words."""
+"""Parses values of the trace extension in requests, with Triton's messages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MOST_SIGNED, _MOST_UNSIGNED = 2**31 - 1, 2**32 - 1
 
 
 def levels(name: str, value: Any) -> tuple[str, ...] | None:
-    """The levels in a list, none for OFF; None where the list says nothing that is known.
+    """Parse a list of levels: empty for OFF; None if it has no known level.
 
     Raises:
-        MalformedJson: it is no list of texts.
-        InvalidRequest: it says OFF and more.
+        MalformedJson: it is no list of strings.
+        InvalidRequest: it has OFF and other levels.
     """
     given = [as_string(level) for level in as_list(value)]
     if given == ["OFF"]:
@@ -28,35 +28,35 @@ def levels(name: str, value: Any) -> tuple[str, ...] | None:
 
 
 def whole(name: str, value: Any) -> int:
-    """A number from 0.
+    """Parse a number from 0.
 
     Raises:
-        MalformedJson: it is no text.
-        InvalidRequest: it is no number, or out of its range.
+        MalformedJson: it is no string.
+        InvalidRequest: it is no number, or out of range.
     """
     return _number(name, value, 0, _MOST_UNSIGNED)
 
 
 def count(name: str, value: Any) -> int:
-    """A number from 0, or -1 for as many as there are.
+    """Parse a number from 0, or -1 for no limit.
 
     Raises:
-        MalformedJson: it is no text.
-        InvalidRequest: it is no number, or out of its range.
+        MalformedJson: it is no string.
+        InvalidRequest: it is no number, or out of range.
     """
-    number = _number(name, value, -_MOST_SIGNED, _MOST_SIGNED, told_least=-1)
+    number = _number(name, value, -_MOST_SIGNED, _MOST_SIGNED, shown_least=-1)
     if number < -1:
         raise InvalidRequest(f"Unable to parse '{name}'. Expecting value >= -1, got:{value}")
     return number
 
 
-def _number(name: str, value: Any, least: int, most: int, told_least: int = 0) -> int:
+def _number(name: str, value: Any, least: int, most: int, shown_least: int = 0) -> int:
     number = leading_number(as_string(value))
     if number is None:
         raise InvalidRequest(f"Unable to parse '{name}', got: {value}")
     if not least <= number <= _MOST_SIGNED:
         raise InvalidRequest(
-            f"Unable to parse '{name}', value is out of range [ {told_least}, {most} ], "
+            f"Unable to parse '{name}', value is out of range [ {shown_least}, {most} ], "
             f"got: {value}"
         )
     return number

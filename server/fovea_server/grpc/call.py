@@ -1,4 +1,4 @@
-"""One call: its id, how it was answered, and how that is accounted for."""
+"""One gRPC call: its id, status and line in the log."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _PROBES = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"
 
 
 class Call:
-    """Gives a call its id, which goes back in the trailing metadata.
+    """Gives a call its id, which is sent in the trailing metadata.
 
     Args:
         method: full name, as in `/inference.GRPCInferenceService/ModelInfer`.
-        traffic: hears how the call ended.
+        traffic: logs and counts the call.
 
     Attributes:
         status: name of the gRPC status.
-        error: the answer, where it is one that was raised on purpose.
+        error: the error it answers with, if any.
         size: bytes of the answers.
-        model: that was asked for, of a stream the latest; "" where there is none.
+        model: of the request, the latest of a stream; "" for none.
     """
 
     def __init__(self, method: str, context: Context, traffic: Traffic) -> None:
@@ -47,16 +47,16 @@ class Call:
         context.set_trailing_metadata(((HEADER, self._id),))
 
     def fail(self, error: FoveaError) -> None:
-        """It ends with an error."""
+        """Set the error that it ends with."""
         self.error, self.status = error, grpc_status(error)
 
     async def write(self, message: bytes) -> None:
-        """Send one of many answers."""
+        """Send one message of a stream."""
         self.size += len(message)
         await self._context.write(message)
 
     def close(self, message: Any = None) -> None:
-        """Account for the call, whose request was this; None where it could not be read."""
+        """Log and count the call; `message` is its request, None if it could not be read."""
         method = self._method.rpartition("/")[2]
         model = getattr(message, "model_name", self.model)
         if not model and method.startswith("Model"):
@@ -81,5 +81,5 @@ class Call:
 
 
 def _address(peer: str) -> str:
-    """The address in `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
+    """Extract the address from `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
     return unquote(peer.partition(":")[2]).rpartition(":")[0].strip("[]") or "-"

@@ -1,4 +1,4 @@
-"""Calls: how their messages are read and their errors told, and who may make them."""
+"""Handlers of gRPC calls: reading messages, reporting errors, checking access."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Unary = Callable[[Any], Awaitable[Any]]
 Stream = Callable[[AsyncIterator[bytes], Context, Call], Awaitable[None]]
 Guard = Callable[[Context], None]
 
-# Bytes from which a request takes longer to read than the event loop should stand still.
+# Reading a request of this many bytes would block the event loop.
 LARGE = 262_144
-# Details travel in a header, and clients take only so many bytes of those.
+# Details are sent in a header, and clients limit its size.
 _MOST_DETAILS = 2000
-# Nearly all printable characters travel as they are, all else as three bytes a byte of UTF-8.
+# Printable ASCII except "%" is sent unchanged, all else as three bytes for each byte of UTF-8.
 _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _SECRET = "triton-grpc-protocol-"
 
 
 def parse(message_type: Any, data: bytes) -> Any:
-    """A message of a type.
+    """Parse a message.
 
     Raises:
-        InvalidRequest: the bytes are none.
+        InvalidRequest: the bytes are not such a message.
     """
     try:
         return message_type.FromString(data)
@@ -48,7 +48,7 @@ def parse(message_type: Any, data: bytes) -> Any:
 
 
 def guard(restrictions: Restrictions, api: str) -> Guard:
-    """What lets through only those calls of an API that carry its secret."""
+    """Make a guard that refuses calls of an API without its secret."""
     if restrictions.missing(api, lambda key: None) is None:
         return lambda context: None
 
@@ -69,15 +69,15 @@ def unary(
     budget: ByteBudget,
     traffic: Traffic,
 ) -> Handler:
-    """A call with one request and one answer.
+    """Make the handler of a call with one request and one answer.
 
     Args:
         name: of the call, with its service.
-        method: takes what was read and gives a message, or its bytes.
-        read: makes sense of the bytes of a request.
-        admit: raises for calls that may not be made.
+        method: takes a parsed request and returns a message, or its bytes.
+        read: parses the bytes of a request.
+        admit: raises for calls that are not allowed.
         budget: counts the bytes of requests, and of large answers until they are sent.
-        traffic: hears of each call.
+        traffic: logs and counts each call.
     """
 
     async def answer(data: bytes, context: Context) -> bytes:
@@ -111,13 +111,13 @@ def unary(
 
 
 def stream(name: str, method: Stream, admit: Guard, traffic: Traffic) -> Handler:
-    """A call with many requests and many answers.
+    """Make the handler of a call with many requests and many answers.
 
     Args:
         name: of the call, with its service.
-        method: reads and writes them, as bytes.
-        admit: raises for calls that may not be made.
-        traffic: hears of each call.
+        method: reads and writes messages, as bytes.
+        admit: raises for calls that are not allowed.
+        traffic: logs and counts each call.
     """
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
@@ -134,7 +134,7 @@ def stream(name: str, method: Stream, admit: Guard, traffic: Traffic) -> Handler
             call.status = str(context.code().name)
             raise
         except grpc.aio.InternalError:
-            # The client has left while it was written to; there is nobody to tell.
+            # The client has left during a write: there is no one to answer.
             raise asyncio.CancelledError from None
         except Exception:
             log.exception("a stream failed")
@@ -147,28 +147,28 @@ def stream(name: str, method: Stream, admit: Guard, traffic: Traffic) -> Handler
 
 
 async def refuse(context: Context, error: FoveaError) -> NoReturn:
-    """End a call with an error that somebody has raised on purpose."""
+    """End a call with an expected error."""
     await context.abort(grpc.StatusCode[grpc_status(error)], _cut(str(error)))
     raise AssertionError("abort raises")
 
 
 def fault() -> FoveaError:
-    """What is told of an error of ours; the log has the traceback, which is nobody else's."""
+    """Make the answer to an internal error; the traceback is only in the log."""
     return FoveaError("an internal error; the server's log has the details")
 
 
 def _hold(budget: ByteBudget, size: int, context: Context) -> None:
-    """Count an answer until the client has it, or has left."""
+    """Count an answer until it is sent, or the client has left."""
     budget.take(size)
     context.add_done_callback(lambda _: budget.give_back(size))
 
 
 def _cut(details: str) -> str:
-    """As much of it as there is room for."""
+    """Cut details to the size of the header."""
     if 12 * len(details) <= _MOST_DETAILS:
         return details
     encoded = quote(details, safe=_AS_IT_IS, errors="replace")[:_MOST_DETAILS]
-    # What was cut within a character is no character.
+    # Drop a character that was cut.
     return unquote(encoded.rstrip("%"), errors="ignore")
 
 

@@ -1,4 +1,4 @@
-"""Tensors that travel element by element in the typed fields of a request.
+"""Reads tensors from the typed fields of a request.
 
 Source: `InferTensorContents` of the protocol; the checks are those of Triton's infer_handler.cc.
 """
@@ -13,7 +13,7 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors.datatypes import NUMPY
 
-# The types that may travel in a field; that of its own elements comes first.
+# The datatypes that a field may hold; the type of its elements comes first.
 _TYPES = {
     "bool_contents": ("BOOL",),
     "int_contents": ("INT32", "INT16", "INT8"),
@@ -25,19 +25,19 @@ _TYPES = {
     "bytes_contents": ("BYTES",),
 }
 
-# Elements that are taken together: single steps over more would keep other threads waiting.
+# Elements read in one step: a longer step would block other threads.
 _PIECE = 65_536
 
 
 def contents_of(tensor: Any, model: str) -> memoryview | Array:
-    """The elements of an input, flat.
+    """Read the elements of an input, flat.
 
     Args:
         tensor: an `InferInputTensor` that has contents.
-        model: that it was sent to, for the message.
+        model: name for the message.
 
     Raises:
-        InvalidRequest: they are in a field of another type, or in more than one; Triton's text.
+        InvalidRequest: they are in a field of another type, or in several; Triton's text.
     """
     data: memoryview | Array = memoryview(b"")
     taken = False
@@ -59,5 +59,5 @@ def _array(values: Any, carrier: str, datatype: str) -> Array:
     elements: Array = np.empty(len(values), NUMPY[carrier])
     for at in range(0, len(elements), _PIECE):
         elements[at : at + _PIECE] = np.fromiter(values[at : at + _PIECE], elements.dtype)
-    # Of what is too large for a narrow type Triton takes the low bytes, as this does.
+    # As Triton does, keep the low bytes of values that exceed a narrow type.
     return elements.astype(NUMPY[datatype], copy=False)

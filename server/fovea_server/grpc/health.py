@@ -1,7 +1,7 @@
-"""grpc.health.v1, which Kubernetes' probes and load balancers ask.
+"""The service grpc.health.v1, which Kubernetes' probes and load balancers call.
 
-As with Triton there is one answer for every service that is named. The messages are so small that
-they are written by hand: field 1 of the answer is the status.
+As in Triton, the answer is the same for every service. The messages are so small that
+they are encoded by hand: field 1 of the answer is the status.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fovea_server.grpc.call import Call, Context
 
 _SERVING = bytes([1 << 3, 1])
 _NOT_SERVING = bytes([1 << 3, 2])
-# How long a change may go unnoticed by those who watch.
+# Seconds between two checks of a watching call.
 _LOOK_S = 0.5
 
 
@@ -27,27 +27,27 @@ class HealthCalls:
         self._closed = asyncio.Event()
 
     async def check(self, request: Any) -> bytes:
-        """Check: now."""
+        """Check: the status now."""
         return _SERVING if self._plane.ready else _NOT_SERVING
 
     async def watch(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
-        """Watch: now, and whenever it changes, until the server stops."""
-        told = b""
+        """Watch: the status now and at each change, until the server stops."""
+        sent = b""
         while not self._closed.is_set():
-            if (status := await self.check(None)) != told:
-                told = status
-                await call.write(told)
+            if (status := await self.check(None)) != sent:
+                sent = status
+                await call.write(sent)
             await _sleep(self._closed, _LOOK_S)
-        if told != _NOT_SERVING:
+        if sent != _NOT_SERVING:
             await call.write(_NOT_SERVING)
 
     def close(self) -> None:
-        """Tell those who watch that it is over."""
+        """End the watching calls."""
         self._closed.set()
 
 
 async def _sleep(event: asyncio.Event, seconds: float) -> None:
-    """Until the event, and no longer than that."""
+    """Wait for the event, with a limit."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

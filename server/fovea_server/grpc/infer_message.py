@@ -1,7 +1,7 @@
-"""A `ModelInferRequest` off the wire, without copies of large tensors.
+"""Parses a `ModelInferRequest` without copying large tensors.
 
-protobuf copies what travels raw. In a large message those fields are found by hand, and the rest is
-left to protobuf.
+protobuf copies raw contents. In a large message those fields are found by hand, and protobuf parses
+the rest.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from tritonclient.grpc import service_pb2 as messages
 
 from fovea_server.grpc.calls import parse
 
-# Below this a copy is cheaper than a look at the fields.
+# Below this size in bytes a copy is cheaper than finding the fields.
 _SMALL = 65_536
 # Wire type of every field of the message, and the tag of `raw_input_contents`.
 _DELIMITED = 2
 _RAW = 7 << 3 | _DELIMITED
-# Bytes of a length.
+# Most bytes of a length.
 _MOST_VARINT = 10
-# More fields than any request has that means well.
+# More fields than any honest request has.
 _MOST_FIELDS = 1024
 
 
 class InferMessage(NamedTuple):
-    """A request as it was sent.
+    """A parsed request.
 
     Attributes:
-        fields: the `ModelInferRequest`; without its raw contents in a large one.
-        raw: its raw contents.
-        size: bytes that protobuf has read.
+        fields: the `ModelInferRequest`, without the raw contents of a large one.
+        raw: the raw contents.
+        size: bytes that protobuf has parsed.
     """
 
     fields: Any
@@ -39,16 +39,16 @@ class InferMessage(NamedTuple):
 
     @property
     def model_name(self) -> str:
-        """The model that is asked for."""
+        """Name of the requested model."""
         name: str = self.fields.model_name
         return name
 
 
 def parse_infer(data: bytes) -> InferMessage:
-    """A message from its bytes.
+    """Parse a message.
 
     Raises:
-        InvalidRequest: they are none.
+        InvalidRequest: the bytes are not such a message.
     """
     if len(data) > _SMALL:
         found = _taken_apart(memoryview(data))
@@ -60,7 +60,7 @@ def parse_infer(data: bytes) -> InferMessage:
 
 
 def _taken_apart(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
-    """All but the raw contents, and those; None where protobuf is to look at it."""
+    """Split raw contents from the rest; None if protobuf is to parse the whole."""
     rest: list[memoryview] = []
     raw: list[memoryview] = []
     at = 0
@@ -84,7 +84,7 @@ def _taken_apart(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The number there, and where it ends."""
+    """Read the number at an offset; return it and the offset of its end."""
     number = 0
     for index in range(_MOST_VARINT):
         byte = data[at + index]

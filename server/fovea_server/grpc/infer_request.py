@@ -1,4 +1,4 @@
-"""An infer request, from its protobuf."""
+"""Converts an infer request from protobuf."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOu
 def read_request(
     message: InferMessage, version: int | None, regions: Regions
 ) -> tuple[InferRequest, dict[str, SharedOutput]]:
-    """A request as no transport spells it.
+    """Convert a request from protobuf.
 
     Args:
-        message: as sent.
+        message: as parsed.
         version: of the model, as `message` names it.
         regions: shared memory.
 
     Returns:
-        The request, its arrays views into the message where they travel raw; and of each output
-        that goes to shared memory, its room there.
+        The request, its raw arrays views into the message; and the place of each output in
+        shared memory.
 
     Raises:
-        InvalidRequest: fields contradict each other, or are of another type; Triton's text.
-        NotFound, RegionFailed: an input or output has no place in the shared memory that is named.
+        InvalidRequest: fields contradict each other, or have another type; Triton's text.
+        NotFound, RegionFailed: a tensor's shared memory is missing or too small.
     """
     fields, buffers = message.fields, message.raw
     request = InferRequest(fields.model_name, version, [], id=fields.id)
@@ -77,7 +77,7 @@ def _data(
 
 
 def _read_outputs(outputs: Any, request: InferRequest, regions: Regions) -> dict[str, SharedOutput]:
-    """Fill in what is asked for; of an output that is named twice, the first."""
+    """Fill in the requested outputs; of an output that is named twice, the first counts."""
     shared: dict[str, SharedOutput] = {}
     named: set[str] = set()
     for output in outputs:

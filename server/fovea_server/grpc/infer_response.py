@@ -1,7 +1,7 @@
-"""The answer of an infer request, as the bytes of its protobuf.
+"""Writes the answer of an infer request as protobuf bytes.
 
-Everything but the tensors is left to protobuf; those are laid down behind it by hand, because
-protobuf would copy them three times.
+protobuf writes all but the tensors; those are appended by hand, because protobuf would copy them
+three times.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _STREAMED = bytes([2 << 3 | 2])
 
 
 def response_bytes(response: InferResponse, shared: Mapping[str, SharedOutput]) -> bytes:
-    """A `ModelInferResponse`; outputs that have room in shared memory are written there.
+    """Write a `ModelInferResponse`; outputs in shared memory are written there.
 
     Raises:
-        RegionFailed: the room does not hold an output.
+        RegionFailed: an output does not fit its shared memory.
     """
     head = messages.ModelInferResponse(
         model_name=response.model_name, model_version=response.model_version, id=response.id
@@ -48,12 +48,12 @@ def response_bytes(response: InferResponse, shared: Mapping[str, SharedOutput]) 
 
 
 def streamed_bytes(response: bytes) -> bytes:
-    """A `ModelStreamInferResponse` with an answer in it."""
+    """Wrap an answer in a `ModelStreamInferResponse`."""
     return b"".join((_STREAMED, _varint(len(response)), response))
 
 
 def streamed_error(request_id: str, message: str) -> bytes:
-    """A `ModelStreamInferResponse` that says what was wrong with a request."""
+    """Write a `ModelStreamInferResponse` with an error."""
     answer = messages.ModelStreamInferResponse(error_message=message)
     answer.infer_response.id = request_id
     answer.infer_response.parameters[FINAL].bool_param = True
@@ -62,7 +62,7 @@ def streamed_error(request_id: str, message: str) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """As protobuf writes lengths: seven bits a byte, the low ones first."""
+    """Write a length as protobuf does: seven bits a byte, the low ones first."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

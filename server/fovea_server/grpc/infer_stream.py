@@ -1,4 +1,4 @@
-"""One ModelStreamInfer call."""
+"""Runs a ModelStreamInfer call."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fovea_server.grpc.infer_response import streamed_bytes, streamed_error
 from fovea_server.status import grpc_status
 from fovea_server.traffic.traffic import Traffic
 
-# A client that sends this stops at its first error, which it then gets as the call's status.
+# Metadata of a client that wants its first error as the status of the call.
 _STRICT = ("triton_grpc_error", "true")
-# Bytes of requests and answers that a stream holds before it reads on. A request may be larger.
+# Bytes of requests and answers that a stream may hold; a single request may be larger.
 _MOST_BYTES = 64 << 20
 
 
 class StreamedAnswer(NamedTuple):
-    """What has become of a request.
+    """The answer to a request of a stream.
 
     Attributes:
-        request_id: its own; "" for none.
-        answer: bytes of a `ModelInferResponse`, or what was wrong.
-        model: that was asked for; "" where that could not be read.
+        request_id: "" for none.
+        answer: bytes of a `ModelInferResponse`, or an error.
+        model: of the request; "" if it could not be read.
     """
 
     request_id: str
@@ -36,13 +36,13 @@ class StreamedAnswer(NamedTuple):
 
 
 class InferStream:
-    """Runs a stream's requests side by side, and answers them in their order.
+    """Runs a stream's requests concurrently, and answers them in order.
 
     Args:
         infer: runs a request; never raises a FoveaError.
-        most: requests under way at once; more are not read until there is room.
+        most: number of requests in flight; more are not read until one is answered.
         budget: counts the bytes of requests and of answers that are not written yet.
-        traffic: hears of each request.
+        traffic: logs and counts each request.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class InferStream:
         self._most = most
         self._budget = budget
         self._traffic = traffic
-        # Requests that are not answered yet, and what of them and their answers is in the budget.
+        # Requests in flight, and the bytes of them and their answers in the budget.
         self._under_way = self._held = 0
         self._freed = asyncio.Event()
         # In the order of the requests; None follows the last.
@@ -65,7 +65,7 @@ class InferStream:
         self._reader: asyncio.Task[None] | None = None
 
     async def run(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
-        """Answer until the client has said all; cancelling this cancels what is under way."""
+        """Answer until the client's last request; cancelling this cancels those in flight."""
         strict = _STRICT in (context.invocation_metadata() or ())
         self._reader = asyncio.create_task(self._read(requests))
         try:
@@ -83,11 +83,11 @@ class InferStream:
         finally:
             for running in (self._reader, *self._tasks):
                 running.cancel()
-            # They take no other step, and waiting for them here could itself be cancelled.
+            # Cancelled tasks run no further, and waiting for them here could itself be cancelled.
             self._give_back(self._held)
 
     def close(self) -> None:
-        """Read no more; what was read is answered, then the stream ends."""
+        """Stop reading; the stream ends when all that was read is answered."""
         if self._reader is not None:
             self._reader.cancel()
 
@@ -128,7 +128,7 @@ class InferStream:
         return self._under_way < self._most and self._held + size <= _MOST_BYTES
 
     def _take(self, size: int) -> FoveaError | None:
-        """Hold so many more, or say why not."""
+        """Count bytes as held; return the error if that exceeds the budget."""
         try:
             self._budget.take(size)
         except QueueFull as full:

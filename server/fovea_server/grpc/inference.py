@@ -1,4 +1,4 @@
-"""ModelInfer and ModelStreamInfer."""
+"""The calls ModelInfer and ModelStreamInfer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fovea_server.tensors.messages import InferRequest, InferResponse
 
 log = logging.getLogger(__name__)
 
-# Bytes of an output that take longer to copy than the event loop should stand still. Those of
-# BYTES are pointers here, and are copied one by one.
+# Copying an output of this many bytes would block the event loop. Elements of BYTES are pointers
+# here, and are copied one by one.
 _LARGE_NUMBERS = 4 << 20
 _LARGE_STRINGS = 64 << 10
 
@@ -47,8 +47,7 @@ class Inference:
         """Answer a request with the bytes of a `ModelInferResponse`.
 
         Raises:
-            FoveaError: see `DataPlane.infer`; the request is not sound; the model answers more
-                than once.
+            FoveaError: see `DataPlane.infer`; the request is invalid; the model is decoupled.
         """
         version = version_of(message.fields.model_version)
         model = self._plane.find(message.fields.model_name, version)
@@ -57,7 +56,7 @@ class Inference:
         return await _answer(await self._plane.infer(model, request), shared)
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
-        """Answer a stream of requests; what is wrong with one is said in its answer."""
+        """Answer a stream of requests; an error of one is in its answer."""
         stream = InferStream(self._streamed, self._most_streamed, self._budget, self._traffic)
         self._streams.add(stream)
         try:
@@ -66,7 +65,7 @@ class Inference:
             self._streams.discard(stream)
 
     def close(self) -> None:
-        """End the streams, as soon as what they have sent is answered."""
+        """End each stream as soon as its requests are answered."""
         for stream in self._streams:
             stream.close()
 

@@ -1,4 +1,4 @@
-"""Every method of the services, what answers it, and what it takes to be let in."""
+"""The methods of the gRPC services, with their handlers and access checks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc.call import Call, Context
 from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
+from fovea_server.grpc.extensions import SettingsCalls, SharedMemoryCalls
 from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.infer_message import parse_infer
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.models import ModelCalls
 from fovea_server.grpc.repository import RepositoryCalls
-from fovea_server.grpc.settings import SettingsCalls
-from fovea_server.grpc.shared_memory import SharedMemoryCalls
 from fovea_server.traffic.traffic import Traffic
 
 INFERENCE = "inference.GRPCInferenceService"
@@ -29,7 +28,7 @@ HEALTH = "grpc.health.v1.Health"
 def inference_methods(
     service: Service, inference: Inference, budget: ByteBudget
 ) -> dict[str, Handler]:
-    """Triton's own service.
+    """Make the handlers of Triton's service, by method.
 
     Args:
         service: of the protocol.
@@ -88,9 +87,9 @@ def inference_methods(
 
 
 def health_methods(service: Service, health: HealthCalls, budget: ByteBudget) -> dict[str, Handler]:
-    """The service that probes ask, alike."""
+    """Make the handlers of the health service, by method."""
     admit, traffic = guard(service.grpc_restrictions, "health"), service.traffic
-    # Of what they ask about nothing is read.
+    # The content of health requests is ignored.
     return {
         "Check": unary(f"/{HEALTH}/Check", health.check, bytes, admit, budget, traffic),
         "Watch": stream(f"/{HEALTH}/Watch", health.watch, admit, traffic),
@@ -98,17 +97,17 @@ def health_methods(service: Service, health: HealthCalls, budget: ByteBudget) ->
 
 
 class OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses methods that do not exist, as gRPC would, but with an id and a line in the log.
+    """Refuses unknown methods, as gRPC does, but with an id and a line in the log.
 
     Args:
-        traffic: hears of each call.
+        traffic: logs and counts each call.
     """
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        """The handler of any method; unary calls are streams of one message."""
+        """Make the handler of any method; a unary call is a stream of one message."""
         return stream(handler_call_details.method, _not_found, lambda context: None, self._traffic)
 
 

@@ -1,4 +1,4 @@
-"""What clients ask about the server and its models."""
+"""Calls about the server and its models."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ModelCalls:
         return messages.ServerLiveResponse(live=True)
 
     async def ready(self, request: Any) -> Any:
-        """ServerReady: what was to be loaded at start is."""
+        """ServerReady: all models of the start are loaded."""
         return messages.ServerReadyResponse(ready=self._plane.ready)
 
     async def model_ready(self, request: Any) -> Any:
-        """ModelReady: false for what is not there, too."""
+        """ModelReady: also false for an unknown model."""
         version = version_of(request.version)
         try:
             model = self._plane.get(request.name, version)
@@ -40,16 +40,16 @@ class ModelCalls:
         return messages.ModelReadyResponse(ready=model.state is State.READY)
 
     async def server_metadata(self, request: Any) -> Any:
-        """ServerMetadata."""
+        """ServerMetadata: name, version and extensions."""
         return ParseDict(server_metadata(self._service), messages.ServerMetadataResponse())
 
     async def metadata(self, request: Any) -> Any:
-        """ModelMetadata."""
+        """ModelMetadata: versions, inputs and outputs."""
         model = self._plane.find(request.name, version_of(request.version))
         return ParseDict(self._plane.metadata(model), messages.ModelMetadataResponse())
 
     async def config(self, request: Any) -> Any:
-        """ModelConfig."""
+        """ModelConfig: the complete configuration."""
         model = self._plane.find(request.name, version_of(request.version))
         return messages.ModelConfigResponse(config=model.config)
 

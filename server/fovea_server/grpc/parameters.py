@@ -1,4 +1,4 @@
-"""Parameters of requests and tensors, in gRPC's own wrapping.
+"""Converts parameters of requests and tensors from and to protobuf.
 
 Source: infer_handler.cc and grpc_utils.h of Triton.
 """
@@ -15,7 +15,7 @@ from fovea_server.tensors.messages import InferRequest, Parameter
 _CHOICE = "parameter_choice"
 _UNSIGNED = 2**64
 
-# Field of InferRequest, and what its parameter may be wrapped in.
+# Field of InferRequest -> the types that its parameter may have.
 _KNOWN = {
     "sequence_id": ("sequence_id", ("int64_param", "string_param")),
     "sequence_start": ("sequence_start", ("bool_param",)),
@@ -23,19 +23,19 @@ _KNOWN = {
     "priority": ("priority", ("int64_param", "uint64_param")),
     "timeout": ("timeout_us", ("int64_param",)),
 }
-# Asks for an empty answer after the last one of a decoupled model; there are none.
+# Requests an empty answer after the last one of a decoupled model, which do not exist here.
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
 def set_parameters(request: InferRequest, given: Mapping[str, Any]) -> None:
-    """Put the parameters of a request where they belong.
+    """Store parameters in the fields of a request.
 
     Args:
-        request: that is filled in.
+        request: to fill in.
         given: `InferParameter` by name.
 
     Raises:
-        InvalidRequest: one is of another type than the protocol says, or is reserved.
+        InvalidRequest: one does not have the type that the protocol says, or is reserved.
     """
     for name, parameter in given.items():
         if name in _KNOWN:
@@ -53,7 +53,7 @@ def set_parameters(request: InferRequest, given: Mapping[str, Any]) -> None:
 
 
 def set_parameter(message: Any, value: Parameter) -> None:
-    """Wrap a value into an `InferParameter`."""
+    """Store a value in an `InferParameter`."""
     match value:
         case bool():
             message.bool_param = value
@@ -66,10 +66,10 @@ def set_parameter(message: Any, value: Parameter) -> None:
 
 
 def region_slice(tensor: Any) -> RegionSlice | None:
-    """Where a tensor of a request is; None where it is not in shared memory.
+    """Read the place of a tensor in shared memory; None if it is not there.
 
     Raises:
-        InvalidRequest: parts of that are missing, or of another type; Triton's text.
+        InvalidRequest: a parameter is missing, or has another type; Triton's text.
     """
     given = tensor.parameters
     region = _of_tensor(tensor, "shared_memory_region", "string_param")
@@ -92,10 +92,10 @@ def region_slice(tensor: Any) -> RegionSlice | None:
 
 
 def classes_of(output: Any) -> int:
-    """How many classes are asked for in place of an output; 0 for the output itself.
+    """Read the number of classes that replace an output; 0 for the output itself.
 
     Raises:
-        InvalidRequest: it is no number from 1; Triton's text.
+        InvalidRequest: it is not a number from 1; Triton's text.
     """
     if "classification" not in output.parameters:
         return 0
@@ -119,7 +119,7 @@ def _known(name: str, parameter: Any, kinds: tuple[str, ...]) -> Any:
     value = getattr(parameter, kind)
     if name == "priority" and value < 0:
         raise InvalidRequest("invalid value for 'priority', expected value >= 0.")
-    # Triton takes what is signed as unsigned.
+    # Triton reads signed values as unsigned.
     return value % _UNSIGNED if kind == "int64_param" else value
 
 

@@ -1,4 +1,4 @@
-"""Which models there are, and loading and unloading them."""
+"""Calls of the model repository extension."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RepositoryCalls:
         return answer
 
     async def load(self, request: Any) -> Any:
-        """RepositoryModelLoad: load a model, or load it again, with files of the client's."""
+        """RepositoryModelLoad: load or reload a model, also from files in the request."""
         refuse_repository(request.repository_name)
         config, files = None, {}
         for name, parameter in request.parameters.items():
@@ -45,7 +45,7 @@ class RepositoryCalls:
         return messages.RepositoryModelLoadResponse()
 
     async def unload(self, request: Any) -> Any:
-        """RepositoryModelUnload: and what is made of it, if that is asked for."""
+        """RepositoryModelUnload: unload a model, on request with the models that it runs."""
         refuse_repository(request.repository_name)
         dependents = False
         if "unload_dependents" in request.parameters:

@@ -10,7 +10,6 @@ import grpc
 from fovea_preprocess.errors import Unavailable
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
-from fovea_server.grpc.credentials import server_credentials
 from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.inference import Inference
 from fovea_server.grpc.methods import (
@@ -21,12 +20,13 @@ from fovea_server.grpc.methods import (
     inference_methods,
 )
 from fovea_server.settings import Settings
+from fovea_server.tls import check_grpc_files
 
 log = logging.getLogger(__name__)
 
-# Of a message; protobuf has no larger ones. gRPC's own default is too small for an image's floats.
+# The largest message of protobuf; gRPC's default is too small for an image as floats.
 _MOST_BYTES = 2**31 - 1
-# At once: more than the clients of one machine have, and few enough to keep account of.
+# Concurrent calls: more than the clients of one machine make, and few enough to track.
 _MOST_CALLS = 4096
 _LEVELS = ("none", "low", "medium", "high")
 
@@ -38,10 +38,10 @@ class GrpcServer:
         budget: counts the bytes of requests and answers.
 
     Attributes:
-        port: that it listens on; that of the settings until it is started.
+        port: that it listens on; the one in the settings until it is started.
 
     Raises:
-        InvalidOption: the settings of TLS do not do.
+        InvalidOption: the settings of TLS are invalid.
     """
 
     def __init__(self, service: Service, budget: ByteBudget) -> None:
@@ -54,13 +54,13 @@ class GrpcServer:
         self.port = service.settings.grpc_port
 
     async def start(self) -> None:
-        """Listen, and answer from now on.
+        """Listen and serve.
 
         Raises:
-            Unavailable: the port is taken, or the address not this machine's.
+            Unavailable: the port is taken, or the address is not this machine's.
         """
         settings = self._service.settings
-        # It belongs to the loop that runs now.
+        # Made here, because it belongs to the running event loop.
         server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=_MOST_CALLS)
         inference = inference_methods(self._service, self._inference, self._budget)
         health = health_methods(self._service, self._health, self._budget)
@@ -77,7 +77,7 @@ class GrpcServer:
         log.info("gRPC on %s port %d", settings.grpc_address, self.port)
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing new, and finish what was accepted, for so long."""
+        """Refuse new calls, and finish accepted ones within the grace period."""
         if self._server is None:
             return
         self._inference.close()
@@ -87,10 +87,10 @@ class GrpcServer:
 
 def _options(settings: Settings) -> list[tuple[str, Any]]:
     return [
-        # Alone, a request may fill what all may hold.
+        # A single request may use the whole budget.
         ("grpc.max_receive_message_length", min(settings.max_held_bytes, _MOST_BYTES)),
         ("grpc.max_send_message_length", _MOST_BYTES),
-        # A port that is taken is to be told, and not shared.
+        # A taken port must be an error, and not be shared.
         ("grpc.so_reuseport", 0),
         (
             "grpc.default_compression_level",
@@ -121,3 +121,20 @@ def _listen(
             "--grpc-port"
         ) from None
     return bound
+
+
+def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
+    """Read the server's credentials for TLS; None where it serves without TLS.
+
+    Raises:
+        InvalidOption: a file is not named, cannot be read, or is not valid.
+    """
+    check_grpc_files(settings)
+    key, certificate = settings.grpc_server_key, settings.grpc_server_cert
+    mutual = settings.grpc_use_ssl_mutual
+    if not (settings.grpc_use_ssl or mutual) or key is None or certificate is None:
+        return None
+    root = settings.grpc_root_cert
+    trusted = None if root is None else root.read_bytes()
+    pair = key.read_bytes(), certificate.read_bytes()
+    return grpc.ssl_server_credentials([pair], trusted, require_client_auth=mutual)

@@ -1,4 +1,4 @@
-"""Versions of models, which travel as text."""
+"""Parses the versions of models in requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _MOST = 2**63 - 1
 
 
 def version_of(text: str) -> int | None:
-    """The number in a version; None for "", which leaves the choice to the server.
+    """Parse a version; None for "", which leaves the choice to the server.
 
     Raises:
-        InvalidRequest: there is none, or it is below 0; Triton's text.
+        InvalidRequest: it is no number, or below 0; Triton's text.
     """
     if not text:
         return None

@@ -9,7 +9,7 @@ def allow(methods: Collection[str]) -> str:
     """The `Allow` header of an address.
 
     Args:
-        methods: that have an answer of their own.
+        methods: that the route answers itself.
     """
     also = ("HEAD", "OPTIONS") if "GET" in methods else ()
     return ", ".join(sorted({*methods, *also}))

@@ -1,4 +1,4 @@
-"""The machine that serves: its processor, memory and GPUs.
+"""Metrics of the machine: its processor, memory and GPUs.
 
 Source: docs/user_guide/metrics.md of Triton.
 """
@@ -22,10 +22,10 @@ _GPU_GAUGES = {
 
 
 class MachineMetrics:
-    """Looks at the machine when it is asked, but not more often than it should.
+    """Reads the machine on request, at most once in each interval.
 
     Args:
-        interval_s: what was seen is told again for so long.
+        interval_s: readings are reused for this many seconds.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -33,11 +33,11 @@ class MachineMetrics:
         self._seen_at: float | None = None
         self._seen: list[Family] = []
         self._energy_at_start = {gpu.uuid: gpu.energy_j for gpu in read_gpus()}
-        # The rate is of the time between two calls; this is the first.
+        # The rate covers the time between two calls; this is the first.
         psutil.cpu_percent()
 
     def families(self) -> list[Family]:
-        """The families of the processor, of memory, and of GPUs where there are some."""
+        """Build the families of the processor, of memory, and of GPUs if there are any."""
         now = time.monotonic()
         if self._seen_at is None or now - self._seen_at >= self._interval_s:
             self._seen = _host() + self._gpus(read_gpus())
@@ -57,8 +57,8 @@ class MachineMetrics:
             if gpu.energy_j is not None and start is not None:
                 energy.add({"gpu_uuid": gpu.uuid}, gpu.energy_j - start)
         families = [energy]
-        for name, (reading, told) in _GPU_GAUGES.items():
-            family = Family(name, "gauge", told)
+        for name, (reading, text) in _GPU_GAUGES.items():
+            family = Family(name, "gauge", text)
             for gpu in gpus:
                 value = getattr(gpu, reading)
                 if value is not None:
@@ -73,7 +73,7 @@ def _host() -> list[Family]:
         gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent() / 100),
         gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
         gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
-        # Each engine pins what it needs; dashboards of Triton look for a pool.
+        # Dashboards of Triton expect a pool; here each engine pins its own memory.
         gauge(
             "nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0
         ),

@@ -1,4 +1,4 @@
-"""What each model has done: Triton's families, and the stages of images.
+"""Metrics of models and of the response cache: Triton's families, and the stages of images.
 
 Source: docs/user_guide/metrics.md of Triton.
 """
@@ -12,7 +12,8 @@ from typing import Any
 from fovea_preprocess.errors import ModelNotReady
 from fovea_server.images.stages import stage_family
 from fovea_server.models.model import ServedModel, State
-from fovea_server.statistics.family import Family, Labels, label_name
+from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.statistics.family import Family, Labels, gauge, label_name
 from fovea_server.statistics.model import FailureReason
 
 _COUNTERS = {
@@ -40,8 +41,8 @@ _PENDING = "nv_inference_pending_request_count"
 
 
 def model_families(models: Iterable[ServedModel]) -> list[Family]:
-    """The families of all models that can answer now."""
-    families = {name: Family(name, "counter", told) for name, told in _COUNTERS.items()}
+    """Build the families of all models that can answer now."""
+    families = {name: Family(name, "counter", text) for name, text in _COUNTERS.items()}
     families[_PENDING] = Family(
         _PENDING,
         "gauge",
@@ -81,10 +82,37 @@ def _labels(model: ServedModel) -> Labels:
 
 
 def _add_pending(pending: Family, stages: Family, model: ServedModel, labels: Labels) -> None:
-    # It may be unloaded meanwhile.
+    # The model may be unloaded meanwhile.
     with suppress(ModelNotReady):
         waiting = model.scheduler.pending
         if model.takes_images:
             waiting += model.pipeline.pending
             model.pipeline.counts.stages.add_to(stages, labels)
         pending.add(labels, waiting)
+
+
+def cache_families(cache: ResponseCache) -> list[Family]:
+    """Build the families of a cache."""
+    done = cache.statistics
+    return [
+        gauge("nv_cache_util", "Cache utilization [0.0 - 1.0]", cache.used / max(cache.size, 1)),
+        gauge("nv_cache_num_entries", "Number of responses stored in response cache", len(cache)),
+        gauge(
+            "nv_cache_num_lookups", "Number of cache lookups in response cache", done.lookups.count
+        ),
+        gauge("nv_cache_num_hits", "Number of cache hits in response cache", done.hits),
+        gauge("nv_cache_num_misses", "Number of cache misses in response cache", done.misses),
+        gauge(
+            "nv_cache_num_evictions", "Number of cache evictions in response cache", done.evictions
+        ),
+        gauge(
+            "nv_cache_lookup_duration",
+            "Total cache lookup duration (hit and miss), in microseconds",
+            done.lookups.ns // 1000,
+        ),
+        gauge(
+            "nv_cache_insertion_duration",
+            "Total cache insertion duration, in microseconds",
+            done.insertions.ns // 1000,
+        ),
+    ]

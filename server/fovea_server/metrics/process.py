@@ -1,4 +1,4 @@
-"""This process, under the names that every Prometheus client library gives."""
+"""Metrics of this process, under the names that Prometheus' client libraries use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fovea_server.statistics.family import Family, gauge
 
 
 class Process:
-    """What the process takes of the machine, and what it is."""
+    """Reads the resources of the process, and the build."""
 
     def __init__(self) -> None:
-        # psutil and not prometheus-client's collector, which has nothing to say on macOS.
+        # psutil, because prometheus-client's collector reports nothing on macOS.
         self._process = psutil.Process()
         self._build = Family("fovea_build_info", "gauge", "Version of Fovea and what it runs on")
         self._build.add(
@@ -29,7 +29,7 @@ class Process:
         )
 
     def families(self) -> list[Family]:
-        """Memory, files, times and the build."""
+        """Build the families of memory, files, times and the build."""
         process = self._process
         with process.oneshot():
             memory, times = process.memory_info(), process.cpu_times()

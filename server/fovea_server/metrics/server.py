@@ -1,4 +1,4 @@
-"""The metrics on a port of their own."""
+"""Serves the metrics on a separate port."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from uvicorn.server import ServerState
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.listen import bind
-from fovea_server.metrics.cache import cache_families
 from fovea_server.metrics.machine import MachineMetrics
-from fovea_server.metrics.models import model_families
+from fovea_server.metrics.models import cache_families, model_families
 from fovea_server.metrics.process import Process
 from fovea_server.statistics.family import render
 from fovea_server.traffic.asgi import WithTraffic
@@ -31,16 +30,12 @@ _ALLOW = (b"allow", allow(["GET"]).encode())
 
 class _Connection(H11Protocol):
     def _should_upgrade(self) -> bool:
-        # uvicorn would advise the operator to install a library for WebSockets.
+        # uvicorn would log the advice to install a library for WebSockets.
         return False
 
 
 class MetricsServer:
-    """Answers /metrics as Triton does: all other paths are empty.
-
-    Args:
-        service: whose models are told.
-    """
+    """Answers /metrics as Triton does: all other paths are empty."""
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
@@ -48,20 +43,20 @@ class MetricsServer:
         self._traffic = service.traffic
         self._process = Process()
         self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
-        # Of its own: who looks is not to wait for those who are looked at.
+        # A separate thread, so that a scrape does not wait for the requests that it measures.
         self._thread = ThreadPoolExecutor(1, "metrics")
         self._state = ServerState()
         self._listener: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Answer from now on.
+        """Listen and serve.
 
         Raises:
             Unavailable: the port is taken, or the address is not this machine's.
         """
         app: Any = WithTraffic(cast("Any", self._answer), self._traffic)
-        # uvicorn's connections without its server, which would take the process's signals; those
-        # of h11, because they bound the heads of requests.
+        # uvicorn's connections without its server, which would handle the process's signals; those
+        # of h11, because they limit the heads of requests.
         config = Config(
             app,
             interface="asgi3",
@@ -79,12 +74,12 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it answers, once started."""
+        """The port that it listens on, once started."""
         assert self._listener is not None, "it was started"
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more connections, and close those that are open when they are answered."""
+        """Refuse new connections, and close open ones after their answers."""
         if self._listener is None:
             return
         self._listener.close()
@@ -99,7 +94,7 @@ class MetricsServer:
             await asyncio.sleep(0.01)
 
     def text(self) -> str:
-        """All metrics, as Prometheus reads them."""
+        """Write all metrics in Prometheus' text format."""
         cache = self._plane.cache
         families = model_families(self._plane)
         families += cache_families(cache) if cache is not None else []
@@ -117,7 +112,7 @@ class MetricsServer:
         elif scope["path"] != "/metrics":
             await _send(send, 200, _PLAIN_UTF8, b"")
         else:
-            # Not here: with many models it takes longer than a request should wait.
+            # In a thread: with many models it would block the event loop.
             loop = asyncio.get_running_loop()
             text = await loop.run_in_executor(self._thread, self.text)
             await _send(send, 200, _PLAIN_UTF8, text.encode())

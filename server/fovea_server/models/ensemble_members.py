@@ -8,39 +8,39 @@ from typing import Any, Protocol
 from fovea_preprocess.errors import ModelNotReady, NotFound
 
 
-class Part(Protocol):
+class EnsembleMember(Protocol):
     """A model that an ensemble runs."""
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
-        """Class names of an output, by index; None where it has none."""
+        """Look up the class names of an output, by index; None where it has none."""
 
 
 class EnsembleMembers:
-    """The models of the steps, as they are when an ensemble is loaded.
+    """The models of an ensemble's steps, as they were when it was loaded.
 
     Args:
         message: the `ModelConfig` of the ensemble.
-        find: gives a model that can answer now, by name and version; None for the newest.
+        find: looks up a model that can answer now, by name and version; None for the newest.
 
     Raises:
         NotFound, ModelNotReady: one of them cannot answer.
     """
 
-    def __init__(self, message: Any, find: Callable[[str, int | None], Part]) -> None:
+    def __init__(self, message: Any, find: Callable[[str, int | None], EnsembleMember]) -> None:
         self._steps = message.ensemble_scheduling.step
         self._find = find
         self._models = self._look()
 
     @property
     def outdated(self) -> bool:
-        """Whether one of them has been loaded again, or is gone."""
+        """True if one of them has been loaded again, or is gone."""
         try:
             return self._look() != self._models
         except (NotFound, ModelNotReady):
             return True
 
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """What they say of the ensemble's tensors: name -> class names by index."""
+        """Collect the ensemble's tensors with labels: name -> class names by index."""
         labels = {}
         for step, model in zip(self._steps, self._models, strict=True):
             for output, tensor in step.output_map.items():
@@ -48,7 +48,7 @@ class EnsembleMembers:
                     labels[tensor] = known
         return labels
 
-    def _look(self) -> list[Part]:
+    def _look(self) -> list[EnsembleMember]:
         return [
             self._find(step.model_name, max(0, step.model_version) or None) for step in self._steps
         ]

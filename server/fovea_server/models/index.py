@@ -11,7 +11,7 @@ from fovea_server.models.slot import ModelSlot
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """A version of a model in the repository's index; None for what is not known of it."""
+    """A version of a model in the repository's index; None for unknown fields."""
 
     name: str
     version: str | None = None
@@ -22,11 +22,11 @@ class IndexEntry:
 def make_index(
     slots: Mapping[str, ModelSlot], names: Iterable[str], *, ready: bool
 ) -> list[IndexEntry]:
-    """Every model, or every version that can answer, by name.
+    """List every model, or every version that can answer, by name.
 
     Args:
-        slots: of the models that were ever loaded.
-        names: of models that are there beside those.
+        slots: models that were ever loaded.
+        names: further models in the repository.
         ready: only versions that can answer.
     """
     every = sorted({*slots, *names})

@@ -1,4 +1,4 @@
-"""Loads and unloads models, in the order in which they need each other."""
+"""Loads and unloads models, in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Loader:
     Any number of threads may load and unload; each model waits for itself only.
 
     Attributes:
-        slots: of the models that were ever loaded, by name.
-        closing: nothing is loaded any more.
+        slots: models that were ever loaded, by name.
+        closing: set once no model is loaded any more.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Loader:
         self._cache = cache
 
     def read(self, name: str) -> Source:
-        """What the repositories have of a model now.
+        """Read a model's folder as it is now.
 
         Raises:
-            NotFound, InvalidModel: they have none of that name, or one that cannot be used.
+            NotFound, InvalidModel: there is no such model, or it cannot be used.
         """
         return Source.read(self._repositories.folder(name), name, self._settings)
 
@@ -70,12 +70,12 @@ class Loader:
         Args:
             name: of the model.
             source: what it is loaded from.
-            wanted: it is asked for by its name, and not for another's sake.
-            above: the ensembles for whose sake it is loaded.
+            wanted: it was requested by name, and not because an ensemble needs it.
+            above: the ensembles that need it.
 
         Raises:
-            InvalidModel: it cannot be loaded; what was served is served still.
-            ShuttingDown: nothing is loaded any more.
+            InvalidModel: it cannot be loaded; versions that were served stay in service.
+            ShuttingDown: the loader is closing.
         """
         slot = self.slots.setdefault(name, ModelSlot(name))
         try:
@@ -100,7 +100,7 @@ class Loader:
 
         Args:
             names: of the models.
-            begun: called when all have been looked at, and none is loaded yet.
+            begun: called after all folders were read, before the first model is loaded.
         """
         plans: list[_Plan] = []
         for name in names:
@@ -137,7 +137,7 @@ class Loader:
         elif not plan.source.config.composing:
             with slot.lock:
                 if not self.closing.is_set():
-                    # Rebuilding comes last: it may take minutes, and others wait for none.
+                    # Rebuilding comes last: it may take minutes, and other models must not wait.
                     slot.finish(plan.replacement, rebuild=False, timeout_s=self._timeout_s)
 
     def _load_ensemble(self, plan: _Plan) -> None:
@@ -151,7 +151,7 @@ class Loader:
             self.refuse(slot.name, error, source)
 
     def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:
-        """Keep and log why a model is not loaded from a source; None where there is none."""
+        """Keep and log the reason why a model cannot be loaded."""
         log.error("model %s failed to load: %s", name, error)
         slot = self.slots.setdefault(name, ModelSlot(name))
         with slot.lock:
@@ -159,7 +159,7 @@ class Loader:
             slot.abandon(str(error))
 
     def _load_composing(self, name: str, source: Source, above: tuple[str, ...]) -> None:
-        """Load what an ensemble runs and is not ready, and compare their tensors."""
+        """Load the models of an ensemble that are not ready, and compare their tensors."""
         composing, missing = source.config.composing, []
         for other in composing:
             if other in (name, *above) or name in self._composing_of(other):
@@ -201,7 +201,7 @@ class Loader:
             ) from error
 
     def _composing_of(self, name: str) -> set[str]:
-        """Models that a loaded model runs, directly or through others."""
+        """Collect the models that a loaded model runs, directly or through others."""
         slot = self.slots.get(name)
         if slot is None or slot.source is None or not slot.ready:
             return set()
@@ -213,11 +213,11 @@ class Loader:
         return slot.ready if slot is not None else ()
 
     def _refresh(self, name: str, *, but: Collection[str] = ()) -> None:
-        """Load the ensembles again that run a model which has changed, or waited for it.
+        """Reload the ensembles that run a changed model, or waited for it.
 
         Args:
             name: of the model.
-            but: these have been tried already, if they waited.
+            but: waiting ensembles that have been tried already.
         """
         for slot in list(self.slots.values()):
             if name not in slot.composing:
@@ -228,7 +228,7 @@ class Loader:
                 self._try(slot, source)
 
     def _bind(self, slot: ModelSlot) -> None:
-        """Let an ensemble run what its models are now, or nothing where that does not fit."""
+        """Bind an ensemble to its models as they are now; it fails if they do not fit."""
         assert slot.source is not None, "it is served"
         try:
             self.load(slot.name, slot.source, wanted=False)
@@ -241,7 +241,7 @@ class Loader:
                 self._bind(above)
 
     def rebuild(self) -> None:
-        """Build engines again where `load_all` has left that to do, one by one."""
+        """Rebuild the engines that `load_all` has left to rebuild, one by one."""
         for slot in list(self.slots.values()):
             with slot.lock:
                 if self.closing.is_set():
@@ -251,12 +251,12 @@ class Loader:
                 self._refresh(slot.name)
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model once it has finished what it has accepted; ensembles that run it first.
+        """Unload a model after its accepted requests; ensembles that run it first.
 
         Args:
-            name: of the model; one that is not loaded is left as it is.
-            dependents: unload also the models of an ensemble that nobody asked for by name and
-                no other ensemble runs.
+            name: of the model; nothing happens if it is not loaded.
+            dependents: also unload the models of an ensemble that were not requested by name and
+                that no other ensemble runs.
         """
         slot = self.slots.get(name)
         if slot is None:
@@ -278,7 +278,7 @@ class Loader:
             slot.close(self._timeout_s)
 
     def _ensembles_of(self, name: str) -> list[ModelSlot]:
-        """Ensembles that run a model and can answer."""
+        """Find the ensembles that run a model and can answer."""
         return [
             slot
             for slot in list(self.slots.values())
@@ -288,7 +288,7 @@ class Loader:
         ]
 
     def close(self) -> None:
-        """Unload everything, ensembles before what they run."""
+        """Unload everything, ensembles before their models."""
         slots = list(self.slots.values())
         ensembles = [slot for slot in slots if slot.source and slot.source.config.composing]
         with ThreadPoolExecutor(8) as pool:

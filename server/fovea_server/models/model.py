@@ -37,7 +37,7 @@ Find = Callable[[str, int | None], "ServedModel"]
 
 
 class State(StrEnum):
-    """Where a model stands; Triton's words."""
+    """The state of a model version, in Triton's terms."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -46,15 +46,13 @@ class State(StrEnum):
 
 
 class ServedModel:
-    """A model version that is being loaded, served or given back.
+    """A model version, from loading to unloading.
 
     Attributes:
         version: number of the version folder.
-        reason: why it is not ready, in one sentence; empty when it is.
+        reason: the reason why it is not ready, in one sentence; empty when it is.
         config: the `ModelConfig` message; complete from READY on.
-        signature: its inputs and outputs, as clients see them.
-        statistics: what it has done.
-        engine: what computes; None for an ensemble, and until it is loaded.
+        engine: None for an ensemble, and until it is loaded.
     """
 
     def __init__(
@@ -89,7 +87,7 @@ class ServedModel:
 
     @property
     def failure(self) -> str | None:
-        """Why it can never answer again, though it could; None while it can."""
+        """The reason why a version that was ready can never answer again; None while it can."""
         for part in (self._scheduler, self._pipeline):
             if part is not None and part.failure:
                 return part.failure
@@ -104,35 +102,35 @@ class ServedModel:
 
     @property
     def outdated(self) -> bool:
-        """Whether a model that this ensemble was loaded with has been loaded again, or is gone."""
+        """True if a model of this ensemble has been loaded again, or is gone."""
         return self._parts is not None and self._parts.outdated
 
     @property
     def is_live(self) -> bool:
-        """Whether it holds an engine, or may come to hold one."""
+        """True if it holds an engine, or may come to hold one."""
         return self.state is not State.UNAVAILABLE or self.failure is not None
 
     @property
     def unserved(self) -> str:
-        """Why it is not served though it should be; empty where it is, or nobody wants it."""
+        """The reason why it is not served although it should be; otherwise empty."""
         if self._wanted and self.state is not State.READY:
             return self.failure or self.reason
         return ""
 
     @property
     def takes_images(self) -> bool:
-        """Whether `pipeline` answers for it."""
+        """True if it has a `pipeline`."""
         return self._pipeline is not None
 
     @property
     def pipeline(self) -> Pipeline:
-        """What answers images.
+        """The pipeline that answers images.
 
         Raises:
             InvalidRequest: it takes tensors only.
             ModelNotReady: it is loading, failed to load, has died or is being unloaded.
         """
-        # Taken before it is looked at: another thread may be unloading it.
+        # Read once: another thread may be unloading it.
         pipeline = self._pipeline
         self._check_ready()
         if pipeline is None:
@@ -143,7 +141,7 @@ class ServedModel:
 
     @property
     def scheduler(self) -> Scheduler:
-        """What answers tensors.
+        """The scheduler that answers tensors.
 
         Raises:
             ModelNotReady: it is loading, failed to load, has died or is being unloaded.
@@ -159,30 +157,30 @@ class ServedModel:
             raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
-        """Class names of an output, by index; None where its configuration names no file."""
+        """Look up the class names of an output, by index; None without a file of labels."""
         return self._labels.get(output)
 
     def load(self) -> None:
         """Open the engine, warm it up, start the stages. Never raises: see `state`.
 
-        One that must be built again, and may be, stays LOADING until `rebuild`.
+        An engine that is to be rebuilt stays LOADING until `rebuild`.
         """
         if self._state is not State.LOADING:
             return
-        with self._told():
+        with self._failing():
             if self._settings.rebuild and (reason := self._mismatch()) is not None:
                 self.reason = f"it is being rebuilt: {reason}"
             else:
                 self._serve()
 
     def rebuild(self) -> None:
-        """Build the engine again and load it, where `load` has left that to do. Never raises."""
+        """Rebuild the engine and load it, if `load` has left that to do. Never raises."""
         if self._state is not State.LOADING:
             return
-        # Here, because a build brings a lot that serving does not need.
+        # Imported here: a build imports much that serving does not need.
         from fovea_engines.build.rebuild import rebuild
 
-        with self._told():
+        with self._failing():
             last = sum(EngineCard.read(self._folder / CARD_FILE).build_seconds.values())
             log.warning(
                 "model %s version %d: %s; its last build took %.0f s",
@@ -195,7 +193,7 @@ class ServedModel:
             self._serve()
 
     def cancel(self) -> None:
-        """Let a rebuild stop, now or as soon as it has begun."""
+        """Stop a rebuild, now or as soon as it begins."""
         self._rebuilding.cancelled = True
 
     def _mismatch(self) -> str | None:
@@ -203,15 +201,15 @@ class ServedModel:
         return mismatch(EngineCard.read(card)) if card.exists() else None
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Whatever goes wrong becomes the reason why it is not ready."""
+    def _failing(self) -> Iterator[None]:
+        """Turn any error into the reason why the model is not ready."""
         try:
             yield
         except FoveaError as error:
             self.fail(str(error))
         except OSError as error:
             self.fail(f"its folder cannot be read: {error}")
-        except Exception:  # one model must not keep the others from loading
+        except Exception:  # one model must not prevent others from loading
             log.exception("model %s version %d", self.name, self.version)
             self.fail("an internal error; the server's log has the details")
 
@@ -260,23 +258,23 @@ class ServedModel:
         return f"{card.backend} {card.precision}, head {head}"
 
     def retire(self) -> None:
-        """Take nothing new; `close` does the rest."""
+        """Refuse new requests; `close` does the rest."""
         self._wanted = False
         self._state, self.reason = State.UNLOADING, "it is being unloaded"
 
     def close(self, timeout_s: float) -> None:
-        """Finish what was accepted, then free the engine."""
+        """Finish accepted requests, then free the engine."""
         self.retire()
         self._free(timeout_s)
         self._state, self.reason = State.UNAVAILABLE, "unloaded"
 
     def abandon(self, reason: str) -> None:
-        """It will not be loaded, if it was going to be."""
+        """Give up loading it, for this reason."""
         if self._state is State.LOADING:
             self._state, self.reason = State.UNAVAILABLE, reason
 
     def fail(self, reason: str) -> None:
-        """It will not be ready, and says why."""
+        """Mark it as unavailable, for this reason."""
         self._free(0)
         # Clients are told this, who need not know where the repository lies.
         reason = reason.replace(f"{self._folder.parents[1]}/", "")

@@ -1,4 +1,4 @@
-"""Opening what a version of a model is made of, as its configuration and the operator say."""
+"""Opens the engine and pipeline of a version, by its configuration and the settings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> Engine
 def open_pipeline(
     engine: Engine, config: ModelConfig, settings: Settings, statistics: ModelStatistics
 ) -> Pipeline:
-    """Start the stages that answer images; they own the engine."""
+    """Start the pipeline, which owns the engine."""
     delay_s = config.max_queue_delay_s
     return Pipeline(
         engine,
@@ -67,7 +67,7 @@ def open_pipeline(
 
 
 def _file(message: Any) -> str:
-    """The engine file that the configuration names for what is here; "" where it names none."""
+    """Choose the engine file that the configuration names for this machine; "" for none."""
     gpu = gpu_here() if message.cc_model_filenames else None
     if gpu is not None:
         dotted = f"{gpu.capability[:-1]}.{gpu.capability[-1]}"
@@ -77,7 +77,7 @@ def _file(message: Any) -> str:
 
 
 def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
-    """Rows to open an engine with that has no card: what is said, or what Triton assumes."""
+    """Choose the batch size of an engine without a card: as configured, or Triton's default."""
     said: int = config.message.max_batch_size
     if said or config.has_tensors or settings.disable_auto_complete_config:
         return said
@@ -87,7 +87,7 @@ def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
 
 def _check_batch(engine: Engine, said: int) -> None:
     rows, built = engine.session.max_batch, engine.card.created is not None
-    # Buffers for images are made for whole batches.
+    # Buffers for images hold whole batches.
     if (rows > MAX_BATCH and engine.preprocessor is not None) or (built and rows < 1):
         raise InvalidModel(
             f"its max_batch is {rows}, and must be from 1 to {MAX_BATCH}: build the engine again, "

@@ -1,4 +1,4 @@
-"""Follows the repositories: what appears or changes is loaded, what disappears is unloaded."""
+"""Polls the repositories: loads new and changed models, and unloads removed ones."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ log = logging.getLogger(__name__)
 
 
 def poll(loader: Loader, repositories: Repositories, startup: set[str]) -> None:
-    """Look at the repositories once. Never raises: a fault is logged, and kept with its model.
+    """Poll the repositories once. Never raises: a fault is logged, and kept with its model.
 
-    What failed to load is tried again when it has changed.
+    A model that failed to load is tried again when it has changed.
 
     Args:
-        loader: of the models.
-        repositories: to look at.
-        startup: models whose state is the server's; those that have left are taken out.
+        loader: loads and unloads.
+        repositories: to poll.
+        startup: models that decide if the server is ready; removed ones are taken out.
     """
     try:
         _follow(loader, repositories, startup)
     except (FoveaError, OSError) as error:
         log.error("a repository cannot be read: %s", error)
-    except Exception:  # what went wrong at one look must not end all others
+    except Exception:  # one failed poll must not end polling
         log.exception("the repositories could not be followed")
 
 

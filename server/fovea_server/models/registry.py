@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 
 
 class Registry:
-    """Finds models in the repositories, loads them, gives them out.
+    """Finds models in the repositories, loads them, and looks them up.
 
-    Which models are loaded, and when, the settings' `model_control_mode` says; which versions of
-    one, its `version_policy`. As Triton does.
+    As in Triton, `model_control_mode` of the settings decides which models are loaded and when, and
+    `version_policy` of a model which of its versions.
 
     Attributes:
-        cache: answers of all models that are kept; None where the server keeps none.
-        started: whether all that the start was to load has been tried.
+        cache: the response cache of all models; None where there is none.
+        started: every model of the start has been tried.
 
     Raises:
         NotFound: a repository is not a folder.
@@ -57,13 +57,13 @@ class Registry:
         self.cache = None if given is None else ResponseCache.parse(given)
         self._loader = Loader(self._repositories, settings, self.find, self.cache)
         self._slots = self._loader.slots
-        # Models of the start whose state is the server's; later requests may take them out.
+        # Models of the start, which decide if the server is ready; later requests may remove them.
         self._startup: set[str] = set()
         self._scanned = self.started = False
         self._thread = threading.Thread(target=self._run, name="load")
 
     def start(self) -> None:
-        """Begin to load what is to be loaded at start, and return at once; see `ready`."""
+        """Begin to load the models of the start, and return at once; see `ready`."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -72,9 +72,9 @@ class Registry:
         except (FoveaError, OSError) as error:
             log.error("a repository cannot be read: %s", error)
         self._scanned = self.started = True
-        self._tell()
-        # What lives as long as the process need not be looked at by every later collection, and
-        # what loading has freed need not stay in the allocator.
+        self._log_start()
+        # Objects that live as long as the process need not be scanned by every collection, and
+        # memory that loading has freed need not stay in the allocator.
         gc.collect()
         gc.freeze()
         trim()
@@ -82,7 +82,7 @@ class Registry:
             while not self._loader.closing.wait(self._settings.repository_poll_secs):
                 poll(self._loader, self._repositories, self._startup)
 
-    def _tell(self) -> None:
+    def _log_start(self) -> None:
         """Log how the start went."""
         ready = sum(bool(slot.ready) for slot in list(self._slots.values()))
         failed = [name for name in sorted(self._startup) if self._slots[name].unserved()]
@@ -99,7 +99,7 @@ class Registry:
         self._startup = set(names)
         log.info("loading %s of %s", counted(len(names), "model"), self._repositories)
         self._loader.load_all(names, begun=self._seen)
-        # Last: it may take minutes, and what others can serve waits for none.
+        # Last: it may take minutes, and no other model should wait for it.
         self._loader.rebuild()
 
     def _seen(self) -> None:
@@ -111,18 +111,18 @@ class Registry:
         return name in self._slots
 
     def __iter__(self) -> Iterator[ServedModel]:
-        """Every version that is loaded, or is being loaded or unloaded."""
+        """Iterate over every version that is loaded, or is being loaded or unloaded."""
         for slot in list(self._slots.values()):
             for model in list(slot.versions.values()):
                 if model.is_live:
                     yield model
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """The model, of the newest version that can answer unless one is asked for.
+        """Look a model up; for a version of None, the newest that can answer.
 
         Raises:
-            NotFound: there is no such model or version; the message lists what there is.
-            ModelNotReady: the model is there, and none of its versions could be looked at.
+            NotFound: there is no such model or version; the message lists those that exist.
+            ModelNotReady: the model exists, but none of its versions could be read.
         """
         slot = self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
@@ -138,10 +138,10 @@ class Registry:
         return slot.versions[version]
 
     def find(self, name: str, version: int | None = None) -> ServedModel:
-        """As `get`, in Triton's words, and only models that can answer now.
+        """Look a model up that can answer now, with Triton's messages.
 
         Raises:
-            NotFound: there is no such model or version, or none of it can answer.
+            NotFound: there is no such model or version, or no version can answer.
             ModelNotReady: that version cannot answer now.
         """
         slot = self._slots.get(name)
@@ -150,41 +150,41 @@ class Registry:
         model = slot.newest if version is None else slot.versions.get(version)
         if model is not None and model.state is State.READY:
             return model
-        told = f"Request for unknown model: '{name}' "
+        about = f"Request for unknown model: '{name}' "
         if version is None:
             if ready := slot.ready:
                 return slot.versions[ready[-1]]
-            raise NotFound(f"{told}has no available versions")
+            raise NotFound(f"{about}has no available versions")
         if model is None:
-            raise NotFound(f"{told}version {version} is not found")
-        raise ModelNotReady(f"{told}version {version} is not at ready state")
+            raise NotFound(f"{about}version {version} is not found")
+        raise ModelNotReady(f"{about}version {version} is not at ready state")
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """The versions of a model that can answer, ascending."""
+        """List the versions of a model that can answer, ascending."""
         slot = self._slots.get(name)
         return slot.ready if slot is not None else ()
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
-        """Every model of the repository, or every version that can answer, by name."""
+        """List every model of the repository, or every version that can answer, by name."""
         names = () if ready else self._repositories.folders()
         return make_index(dict(self._slots), names, ready=ready)
 
     def entries(self, name: str) -> list[IndexEntry]:
-        """The part of `index` about one model."""
+        """List the entries of `index` for one model."""
         slot = self._slots.get(name)
         return make_index({} if slot is None else {name: slot}, (name,), ready=False)
 
     @property
     def ready(self) -> bool:
-        """Whether the start is over, all that it was to load is ready, and nothing has died.
+        """True if all models of the start are ready, and no model has died.
 
-        What requests load and unload later does not change this.
+        Models that requests load and unload later do not change this.
         """
         return not self.reason
 
     @property
     def reason(self) -> str:
-        """Why the server is not ready, in a sentence; empty when it is."""
+        """The reason why the server is not ready, in a sentence; empty when it is."""
         if not self._scanned:
             return "the repository is being read"
         if not self._settings.strict_readiness:
@@ -198,7 +198,7 @@ class Registry:
 
     @property
     def unserved(self) -> list[str]:
-        """What the start could not load, and what has died, each with its reason."""
+        """Models that the start could not load, and those that have died, each with its reason."""
         unserved = [f"{m.name}: {m.failure}" for m in self if m.failure]
         for name in sorted(self._startup):
             if (slot := self._slots.get(name)) is not None:
@@ -208,17 +208,17 @@ class Registry:
     def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
-        """Load a model, or load it again where something has changed; blocks.
+        """Load a model, or reload it if something has changed; blocks.
 
         Args:
             name: of the model.
-            config: JSON that takes the place of config.pbtxt until the next load.
-            files: path below the model's folder -> content; these take the place of the folder.
+            config: JSON that replaces config.pbtxt until the next load.
+            files: path below the model's folder -> content; they replace the folder.
 
         Raises:
             Unavailable: not in this mode; or the server is stopping.
-            LoadFailed: there is no such model, or what is said of it cannot be used.
-            InvalidRequest: the model cannot be served; what was served is served still.
+            LoadFailed: there is no such model, or its configuration or files cannot be used.
+            InvalidRequest: the model cannot be served; versions that were served stay in service.
         """
         self._check_mode(f"load model {name!r}")
         check_name(name)
@@ -226,14 +226,14 @@ class Registry:
             try:
                 source = self._source(stack, name, config, files or {})
             except (FoveaError, OSError) as error:
-                told = f"failed to load '{name}', failed to poll from model repository"
+                about = f"failed to load '{name}', failed to poll from model repository"
                 if isinstance(error, NotFound) or config is not None:
                     log.error("model %s cannot be loaded: %s", name, error)
                 else:
                     self._loader.refuse(name, error)
-                # Triton says no more; but clients look for its text alone, and people for why.
+                # Clients match Triton's text, which ends here; the reason is for people.
                 reason = "" if isinstance(error, NotFound) else f": {error}"
-                raise LoadFailed(told + reason) from error
+                raise LoadFailed(about + reason) from error
             try:
                 self._loader.load(name, source)
             except InvalidModel as error:
@@ -254,11 +254,11 @@ class Registry:
         return source
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model once it has finished what it has accepted; blocks.
+        """Unload a model after its accepted requests; blocks.
 
         Args:
-            name: of the model; nothing is done where it is not loaded.
-            dependents: unload also the models that only this ensemble runs.
+            name: of the model; nothing happens if it is not loaded.
+            dependents: also unload the models that only this ensemble runs.
 
         Raises:
             Unavailable: not in this mode; or the server is stopping.
@@ -269,7 +269,7 @@ class Registry:
 
     def _check_mode(self, asked: str) -> None:
         if self._mode is not ModelControlMode.EXPLICIT:
-            # The answer is Triton's, whatever the mode is: clients look for that text.
+            # Triton gives this answer in every mode: clients match that text.
             log.warning(
                 "a request to %s was refused: requests may load and unload models only with "
                 "--model-control-mode=explicit, and it is %s",
@@ -281,7 +281,7 @@ class Registry:
             raise ShuttingDown("the server is stopping")
 
     def close(self) -> None:
-        """Drain and unload everything; what is not loaded yet never will be."""
+        """Drain and unload everything; models that are not loaded yet never will be."""
         self._loader.closing.set()
         for slot in list(self._slots.values()):
             slot.cancel()

@@ -1,4 +1,4 @@
-"""Folders of models that are served as one."""
+"""Several model repositories, served as one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fovea_preprocess.errors import InvalidModel
 
 
 class Repositories:
-    """The models of several repositories.
+    """Finds models in several repositories.
 
     Args:
-        roots: the folders; one that is given twice counts once.
+        roots: the folders; duplicates count once.
     """
 
     def __init__(self, roots: Iterable[Path]) -> None:
@@ -21,11 +21,11 @@ class Repositories:
         self._all = tuple(ModelRepository(root) for root in places.values())
 
     def __str__(self) -> str:
-        """The folders, as they were given."""
+        """List the folders, as they were given."""
         return ", ".join(str(repository.root) for repository in self._all)
 
     def folders(self) -> tuple[str, ...]:
-        """Names of what may hold a model, sorted.
+        """List the folders that may hold a model, sorted by name.
 
         Raises:
             NotFound: a repository is not a folder.
@@ -33,7 +33,7 @@ class Repositories:
         return tuple(sorted({name for each in self._all for name in each.folders()}))
 
     def models(self) -> tuple[str, ...]:
-        """Names with at least one version, sorted.
+        """List the models with at least one version, sorted by name.
 
         Raises:
             NotFound: a repository is not a folder.
@@ -41,7 +41,7 @@ class Repositories:
         return tuple(sorted({name for each in self._all for name in each.models()}))
 
     def folder(self, name: str) -> Path:
-        """Where a model is, or would be if there was one of that name.
+        """Find the folder of a model, whether or not it exists.
 
         Raises:
             InvalidModel: it is in more than one repository.

@@ -1,4 +1,4 @@
-"""A model by its name: its versions, and how new ones take the place of old ones."""
+"""The versions of one model, and their replacement by new ones."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from fovea_server.models.config.ignored_settings import warn_of_ignored_settings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.source import Source
 
-# A request may have found an old version and not have entered its queue yet.
+# A request may have looked an old version up and not have entered its queue yet.
 _GRACE_S = 0.05
 
 Make = Callable[[Source, int], ServedModel]
-"""A version of a source, not loaded yet."""
+"""Makes a version of a source, not loaded yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replacement:
-    """Versions that are to be served from now on.
+    """Versions that are to replace those in service.
 
     Attributes:
-        source: what they come from.
-        kept: those that are served already, and have not changed.
-        fresh: those that are to be loaded.
+        kept: served already, and unchanged.
+        fresh: to be loaded.
     """
 
     source: Source
@@ -36,17 +35,17 @@ class Replacement:
 
 
 class ModelSlot:
-    """The place of one model in the registry.
+    """One model in the registry, with all its versions.
 
     Attributes:
-        lock: whoever loads or unloads it holds this.
-        versions: the last known of each version, unloaded ones among them.
+        lock: held while it is loaded or unloaded.
+        versions: the latest of each version, also unloaded ones.
         newest: the newest version that can answer; None while none can.
-        source: what is served comes from this; None before the first load.
-        tried: what the last load was made from; None after it was unloaded by its name, and where
-            the repository could not be read.
-        wanted: it was asked for by its name, and not unloaded since.
-        fault: why the last load failed; empty where it did not.
+        source: of the versions in service; None before the first load.
+        tried: source of the last load; None after it was unloaded by name, and where the
+            repository could not be read.
+        wanted: it was requested by name, and not unloaded since.
+        fault: the reason why the last load failed; empty if it did not.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,23 +66,23 @@ class ModelSlot:
 
     @property
     def composing(self) -> frozenset[str]:
-        """Models that an ensemble runs; of what is served, where something is."""
+        """Models that the ensemble runs, as it is served or else as it was last tried."""
         source = self.source if self.ready else self.tried
         return frozenset(source.config.composing if source is not None else ())
 
     @property
     def outdated(self) -> bool:
-        """Whether a model that it runs has been loaded again since."""
+        """True if a model of the ensemble has been loaded again since."""
         return any(self.versions[version].outdated for version in self.ready)
 
     @property
     def pending(self) -> Source | None:
-        """What is to be served, and could not be so far; None where nothing waits."""
+        """The source that should be served but could not be loaded so far; else None."""
         waits = not self.ready and (self.wanted or self.fault)
         return self.tried if waits else None
 
     def unserved(self) -> list[str]:
-        """What of it is not served though it should be, and why."""
+        """List the versions that are not served although they should be, with reasons."""
         if not self.wanted:
             return []
         if self.fault and not self.versions:
@@ -91,15 +90,15 @@ class ModelSlot:
         return [f"{self.name}: {m.unserved}" for m in self.versions.values() if m.unserved]
 
     def begin(self, source: Source, make: Make) -> Replacement | None:
-        """Decide what is to be loaded; `finish` does it.
+        """Decide which versions to load; `finish` loads them.
 
         Returns:
-            None where there is nothing that can be: `fault` says why.
+            None if no version can be loaded; `fault` has the reason.
         """
         self.tried, self.fault = source, ""
         for model in self.versions.values():
             if model.failure:
-                # What has died answers nobody, and holds memory that its successor needs.
+                # A dead version answers no request, and holds memory that its successor needs.
                 model.close(0)
         try:
             chosen = source.served()
@@ -118,20 +117,20 @@ class ModelSlot:
         fresh = {version: make(source, version) for version in chosen if version not in kept}
         self._next = Replacement(source, kept, fresh)
         if not self.ready:
-            # Nothing answers that these could put out of sight.
+            # No version in service is hidden by these.
             self.versions = self._still_there(source) | fresh
         return self._next
 
     def finish(self, replacement: Replacement, *, rebuild: bool, timeout_s: float) -> None:
-        """Load what is fresh; then it is served, and what it replaces is unloaded.
+        """Load the fresh versions, serve them, and unload those that they replace.
 
-        Where one version fails, none is exchanged: `fault` says why. Nor is one before its engine
-        is built again, where `rebuild` has still to do that.
+        If one version fails, none is replaced: `fault` has the reason. Nor is one while
+        an engine is still to be rebuilt by `rebuild`.
 
         Args:
-            replacement: of `begin`; nothing is done where another one has begun since.
-            rebuild: build engines again where they need it, and may be.
-            timeout_s: time for what is replaced to finish what it has accepted.
+            replacement: from `begin`; nothing happens if another one has begun since.
+            rebuild: rebuild engines that need and allow it.
+            timeout_s: time for replaced versions to finish accepted requests.
         """
         if replacement is not self._next:
             return
@@ -148,7 +147,7 @@ class ModelSlot:
             self._exchange(replacement, timeout_s)
 
     def abandon(self, fault: str) -> None:
-        """Load nothing of what was begun, and keep why."""
+        """Give up the load that was begun, and keep the reason."""
         self.fault, self._next = fault, None
         for model in self.versions.values():
             model.abandon(fault)
@@ -164,7 +163,7 @@ class ModelSlot:
                 model.close(timeout_s)
 
     def _displaced(self, replacement: Replacement) -> list[ServedModel]:
-        """What answers now, and will not when the new versions are served."""
+        """List the versions in service that the new ones replace."""
         new = replacement.kept | replacement.fresh
         return [
             m for v, m in self.versions.items() if m is not new.get(v) and m.state is State.READY
@@ -187,13 +186,13 @@ class ModelSlot:
         return {v: m for v, m in self.versions.items() if v in source.versions}
 
     def rebuild(self, timeout_s: float) -> bool:
-        """Build engines again where `finish` has left that to do.
+        """Rebuild the engines that `finish` has left to rebuild.
 
         Args:
-            timeout_s: time for what is replaced to finish what it has accepted.
+            timeout_s: time for replaced versions to finish accepted requests.
 
         Returns:
-            Whether other versions are served than before.
+            True if the versions in service have changed.
         """
         before = [self.versions[version] for version in self.ready]
         for model in self.versions.values():
@@ -204,13 +203,13 @@ class ModelSlot:
         return before != [self.versions[version] for version in self.ready]
 
     def cancel(self) -> None:
-        """Let a rebuild stop, now or as soon as it has begun."""
+        """Stop a rebuild, now or as soon as it begins."""
         coming = self._next.fresh.values() if self._next is not None else ()
         for model in [*self.versions.values(), *coming]:
             model.cancel()
 
     def fail(self, reason: str, timeout_s: float) -> None:
-        """Serve it no more, as it cannot work."""
+        """Take all versions out of service, for this reason."""
         served = [self.versions[version] for version in self.ready]
         self.close(timeout_s)
         self.fault = reason
@@ -218,12 +217,12 @@ class ModelSlot:
             model.fail(reason)
 
     def elect(self) -> None:
-        """Find the newest version that can answer."""
+        """Update `newest`."""
         ready = self.ready
         self.newest = self.versions[ready[-1]] if ready else None
 
     def close(self, timeout_s: float) -> None:
-        """Unload every version, once it has finished what it has accepted."""
+        """Unload every version after its accepted requests."""
         live = [model for model in self.versions.values() if model.is_live]
         self.newest = None
         self._next = None
@@ -236,5 +235,5 @@ class ModelSlot:
 
 
 def trim() -> None:
-    """Give what loading or unloading has freed back to the system."""
+    """Return memory that loading or unloading has freed to the system."""
     ctypes.CDLL(None).malloc_trim(0)

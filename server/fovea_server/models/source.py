@@ -1,4 +1,4 @@
-"""What the versions of a model are loaded from, and when that has changed."""
+"""The folder and configuration that a model is loaded from, and their changes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Stamp = frozenset[tuple[str, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model's folder and configuration, as they were at one moment.
+    """A snapshot of a model's folder and configuration.
 
-    Two are equal when nothing has changed between them.
+    Two are equal if nothing has changed between them.
 
     Attributes:
-        config: what is said of it.
+        config: from config.pbtxt, or from the request.
         versions: on disk, ascending.
         stamps: of each entry of the folder, by its name.
     """
@@ -42,8 +42,8 @@ class Source:
         Args:
             folder: of the model.
             name: of the model.
-            settings: how configurations are found.
-            config: JSON that takes the place of config.pbtxt.
+            settings: choose the configuration file.
+            config: JSON that replaces config.pbtxt.
 
         Raises:
             NotFound: the folder is not there.
@@ -78,15 +78,15 @@ class Source:
         )
 
     def served(self) -> tuple[int, ...]:
-        """The versions that are to be served.
+        """Choose the versions to serve.
 
         Raises:
-            InvalidModel: the version policy names none that is there.
+            InvalidModel: the version policy chooses none that exists.
         """
         return self.config.served(self.versions)
 
     def same_version(self, other: Source, version: int) -> bool:
-        """Whether a version that was loaded from `other` need not be loaded again from this."""
+        """Return True if a version loaded from `other` need not be loaded again from this."""
         return (
             self.folder == other.folder
             and _but_policy(self.config) == _but_policy(other.config)
@@ -94,7 +94,7 @@ class Source:
         )
 
     def _files_of(self, version: int) -> dict[str, Stamp]:
-        """What a version reads besides the configuration: its folder, and files beside it."""
+        """Stamp the files that a version reads: its folder, and files beside it."""
         return {
             name: stamp
             for name, stamp in self.stamps.items()
@@ -114,7 +114,7 @@ def _stamps(entry: os.DirEntry[str], *above: tuple[int, int]) -> Iterator[tuple[
     try:
         found = entry.stat()
     except OSError:
-        # A link that leads nowhere, or round in circles, is there all the same.
+        # A broken or circular link is an entry all the same.
         found = entry.stat(follow_symlinks=False)
     place = found.st_dev, found.st_ino
     if not stat.S_ISDIR(found.st_mode):
@@ -126,7 +126,7 @@ def _stamps(entry: os.DirEntry[str], *above: tuple[int, int]) -> Iterator[tuple[
 
 
 def check_name(name: str) -> None:
-    """Refuse what could lead out of the repository, or forge a line of the log.
+    """Refuse names that could lead out of the repository, or forge a line of the log.
 
     Raises:
         InvalidRequest: Triton's text, where it has one.

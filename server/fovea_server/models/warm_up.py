@@ -1,4 +1,4 @@
-"""Runs before the first request, so that no caller pays for what a runtime does once."""
+"""Warms a model up, so that no request pays for a runtime's one-time work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEED = 1
 
 
 def warm_up_images(engine: Engine) -> None:
-    """Run an empty image through everything, as a lone request and as one of many.
+    """Run an empty image through all stages, alone and in a batch.
 
     Raises:
         InvalidModel: the card does not describe the engine.
@@ -43,12 +43,12 @@ def warm_up_images(engine: Engine) -> None:
 
 
 def run_samples(engine: Engine, message: Any, folder: Path) -> None:
-    """Run what `model_warmup` of the configuration asks for.
+    """Run the samples of `model_warmup` in the configuration.
 
     Args:
         engine: of the model.
         message: the complete `ModelConfig`.
-        folder: of the model; files of samples are in `warmup` there.
+        folder: of the model; files of samples are in its folder `warmup`.
 
     Raises:
         InvalidModel: a sample cannot be made.
@@ -60,7 +60,7 @@ def run_samples(engine: Engine, message: Any, folder: Path) -> None:
                 f"warmup sample '{sample.name}': batch_size {sample.batch_size} is over "
                 f"max_batch_size {message.max_batch_size}"
             )
-        # What the sample does not say, the flags of sequences among it, is zero.
+        # Inputs that the sample does not set, such as the flags of sequences, are zero.
         feeds = _zeros(engine.session.inputs, max(1, sample.batch_size))
         for name, said in sample.inputs.items():
             feeds[name] = _input(message, sample, name, said, folder)
@@ -81,25 +81,25 @@ def _zeros(specs: tuple[TensorSpec, ...], rows: int) -> dict[str, Array]:
 
 
 def _input(message: Any, sample: Any, name: str, said: Any, folder: Path) -> Array:
-    told = f"warmup sample '{sample.name}', input '{name}': "
+    about = f"warmup sample '{sample.name}', input '{name}': "
     tensor = next((tensor for tensor in message.input if tensor.name == name), None)
     if tensor is None:
-        raise InvalidModel(f"{told}the model has no such input")
+        raise InvalidModel(f"{about}the model has no such input")
     dims: tuple[int, ...] = tuple(said.dims)
     if any(n < 0 for n in dims):
-        raise InvalidModel(f"{told}dims must all be fixed")
+        raise InvalidModel(f"{about}dims must all be fixed")
     if tensor.HasField("reshape") and list(dims) == list(tensor.dims):
         dims = tuple(tensor.reshape.shape)
     shape = (max(1, sample.batch_size), *dims) if message.max_batch_size else dims
     kind = protocol_name(model_config_messages().DataType.Name(said.data_type))
     if kind not in NUMPY:
-        raise InvalidModel(f"{told}must specify 'data_type'")
+        raise InvalidModel(f"{about}must specify 'data_type'")
     dtype = NUMPY[kind]
     match said.WhichOneof("input_data_type"):
         case "random_data":
-            return _random(shape, dtype, told)
+            return _random(shape, dtype, about)
         case "input_data_file":
-            return _from_file(inside(folder / _FOLDER, said.input_data_file), shape, dtype, told)
+            return _from_file(inside(folder / _FOLDER, said.input_data_file), shape, dtype, about)
         case _:
             array = np.zeros(shape, dtype)
             if dtype.hasobject:
@@ -107,20 +107,20 @@ def _input(message: Any, sample: Any, name: str, said: Any, folder: Path) -> Arr
             return array
 
 
-def _random(shape: tuple[int, ...], dtype: np.dtype[Any], told: str) -> Array:
+def _random(shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:
     generator = np.random.default_rng(_SEED)
     if dtype.hasobject:
-        raise InvalidModel(f"{told}random_data is not for strings: use zero_data or a file")
+        raise InvalidModel(f"{about}random_data is not for strings: use zero_data or a file")
     if dtype.kind in "iu":
         return generator.integers(0, 127, shape).astype(dtype)
     return generator.random(shape).astype(dtype)
 
 
-def _from_file(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], told: str) -> Array:
+def _from_file(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise InvalidModel(f"{told}{file} cannot be read ({error.strerror})") from error
+        raise InvalidModel(f"{about}{file} cannot be read ({error.strerror})") from error
     count = int(np.prod(shape))
     try:
         if dtype.hasobject:
@@ -128,5 +128,5 @@ def _from_file(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], told: s
         return np.frombuffer(data, dtype, count).reshape(shape)
     except (ValueError, InvalidRequest) as error:
         raise InvalidModel(
-            f"{told}{file} has {len(data)} bytes, which are not {list(shape)} of {dtype.name}"
+            f"{about}{file} has {len(data)} bytes, which are not {list(shape)} of {dtype.name}"
         ) from error

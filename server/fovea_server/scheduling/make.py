@@ -16,9 +16,9 @@ from fovea_server.scheduling.cached import CachedScheduler
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.controls import Controls, States
 from fovea_server.scheduling.ensemble import EnsembleScheduler
-from fovea_server.scheduling.ordering import OrderedScheduler
 from fovea_server.scheduling.priority_queue import PriorityQueue, QueuePolicy
 from fovea_server.scheduling.sequence import SequenceScheduler
+from fovea_server.scheduling.wrapper import OrderedScheduler
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import ModelSignature
 

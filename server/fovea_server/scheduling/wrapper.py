@@ -1,11 +1,13 @@
-"""The base of schedulers that wrap another scheduler."""
+"""Schedulers that wrap another scheduler: their base, and the one that keeps the order."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.inflight_gate import InflightGate
+from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
 class SchedulerWrapper:
@@ -45,3 +47,33 @@ class SchedulerWrapper:
         until = time.monotonic() + timeout_s
         self._gate.close(timeout_s)
         self._inside.close(max(0.0, until - time.monotonic()))
+
+
+class OrderedScheduler(SchedulerWrapper):
+    """Returns answers in the order of their requests (`preserve_ordering`)."""
+
+    def __init__(self, inside: Scheduler) -> None:
+        super().__init__(inside)
+        self._last: asyncio.Future[None] | None = None
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Answer a request after all that came before it."""
+        with self._gate.open_for(request):
+            return await self._in_order(request)
+
+    async def _in_order(self, request: InferRequest) -> InferResponse:
+        before = self._last
+        self._last = mine = asyncio.get_running_loop().create_future()
+        try:
+            return await self._inside.infer(request)
+        finally:
+            try:
+                if before is not None and not before.done():
+                    # Shielded: cancelling this request must not cancel the one before it.
+                    await asyncio.shield(before)
+            finally:
+                # Keeps the order even if this request was cancelled.
+                if before is None or before.done():
+                    mine.set_result(None)
+                else:
+                    before.add_done_callback(lambda _: mine.set_result(None))

@@ -20,9 +20,9 @@ class Family:
 
     Attributes:
         name: of all of them.
-        kind: how Prometheus takes them.
-        help: what they say, a sentence.
-        samples: (what is added to the name, labels, value).
+        kind: of metric: counter, gauge or histogram.
+        help: a sentence for people.
+        samples: (suffix of the name, labels, value).
     """
 
     name: str
@@ -31,17 +31,17 @@ class Family:
     samples: list[tuple[str, Labels, float]] = field(default_factory=list)
 
     def add(self, labels: Labels, value: float, suffix: str = "") -> None:
-        """One more."""
+        """Add a sample."""
         self.samples.append((suffix, labels, value))
 
 
-def gauge(name: str, told: str, value: float) -> Family:
-    """A family of one value that goes up and down."""
-    return Family(name, "gauge", told, [("", {}, value)])
+def gauge(name: str, text: str, value: float) -> Family:
+    """Make a gauge with a single value."""
+    return Family(name, "gauge", text, [("", {}, value)])
 
 
 def render(families: Iterable[Family]) -> str:
-    """The families as text; those without samples are told too."""
+    """Write the families as text, also those without samples."""
     lines: list[str] = []
     for family in families:
         lines.append(f"# HELP {family.name} {family.help}")
@@ -52,7 +52,7 @@ def render(families: Iterable[Family]) -> str:
 
 
 def label_name(text: str) -> str:
-    """A text as the name of a label, which takes letters, digits and underscores only."""
+    """Convert a text to the name of a label, which has letters, digits and underscores only."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", text)
 
 

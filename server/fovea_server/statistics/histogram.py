@@ -1,4 +1,4 @@
-"""How long something took, in classes."""
+"""Histograms of durations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fovea_server.statistics.family import Family, Labels
 
 
 class Histogram:
-    """Counts values by the smallest bound that holds them; any thread may.
+    """Counts values by the smallest bound that holds them; safe in any thread.
 
     Args:
-        bounds: largest value of each class, rising; what is over the last has one of its own.
+        bounds: largest value of each class, ascending; larger values have a class of their own.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -30,7 +30,7 @@ class Histogram:
             self._sum += value
 
     def add_to(self, family: Family, labels: Labels) -> None:
-        """Tell it, in a family of histograms."""
+        """Add the histogram to a family."""
         with self._lock:
             counts, total = list(accumulate(self._counts)), self._sum
         for bound, count in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):

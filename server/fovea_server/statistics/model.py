@@ -1,4 +1,4 @@
-"""What a model has done, counted as Triton's statistics extension counts it.
+"""The counters of a model, as Triton's statistics extension defines them.
 
 Source: "Statistics Extension" of Triton's protocol; the metrics families count the same things.
 """
@@ -24,25 +24,25 @@ class FailureReason(StrEnum):
 
 @dataclass(slots=True)
 class Duration:
-    """How often something happened and how long it took in all, nanoseconds."""
+    """A count of events, and their total time in nanoseconds."""
 
     count: int = 0
     ns: int = 0
 
     def add(self, ns: int, count: int = 1) -> None:
-        """It happened again."""
+        """Add events."""
         self.count += count
         self.ns += ns
 
 
 class Spans(NamedTuple):
-    """Where the time of one request or execution went, nanoseconds.
+    """The times of the parts of one request or execution, nanoseconds.
 
     Attributes:
         queue: waiting for an engine; 0 for executions.
         compute_input: making the batch.
         compute_infer: in the engine.
-        compute_output: taking the results apart.
+        compute_output: splitting the results.
     """
 
     queue: int = 0
@@ -61,7 +61,7 @@ class BatchStatistics:
 
 
 class ModelStatistics:
-    """Counters of one version of one model; any thread may add."""
+    """Counters of one version of one model; safe in any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class ModelStatistics:
         self.failures: Counter[FailureReason] = Counter()
 
     def executed(self, rows: int, spans: Spans) -> None:
-        """The engine ran once, for so many rows in all."""
+        """Count one execution of a batch of `rows`."""
         with self._lock:
             self.execution_count += 1
             batch = self.batches[rows]
@@ -89,7 +89,7 @@ class ModelStatistics:
             batch.compute_output.add(spans.compute_output)
 
     def succeeded(self, rows: int, total_ns: int, spans: Spans) -> None:
-        """A request of so many rows was answered by the engine."""
+        """Count a request of `rows` that the engine answered."""
         with self._lock:
             self.last_inference_ms = time.time_ns() // 1_000_000
             self.inference_count += rows
@@ -100,13 +100,13 @@ class ModelStatistics:
             self.compute_output.add(spans.compute_output)
 
     def failed(self, total_ns: int, reason: FailureReason) -> None:
-        """A request got an error."""
+        """Count a request that failed."""
         with self._lock:
             self.fail.add(total_ns)
             self.failures[reason] += 1
 
     def hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
-        """A request was answered by the response cache."""
+        """Count a request that the response cache answered."""
         with self._lock:
             self.last_inference_ms = time.time_ns() // 1_000_000
             self.success.add(total_ns)
@@ -114,6 +114,6 @@ class ModelStatistics:
             self.cache_hit.add(lookup_ns)
 
     def missed(self, ns: int) -> None:
-        """The response cache did not have an answer: lookup and insertion took so long."""
+        """Count a cache miss; `ns` is the time of lookup and insertion."""
         with self._lock:
             self.cache_miss.add(ns)

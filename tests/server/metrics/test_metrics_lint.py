@@ -11,9 +11,8 @@ from fovea_engines.backends.cuda.readings import GpuReading
 from fovea_server.images.job import Timing
 from fovea_server.images.stages import Stages, stage_family
 from fovea_server.metrics import machine
-from fovea_server.metrics.cache import cache_families
-from fovea_server.metrics.machine import Machine
-from fovea_server.metrics.models import model_families
+from fovea_server.metrics.machine import MachineMetrics
+from fovea_server.metrics.models import cache_families, model_families
 from fovea_server.metrics.process import Process
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.durations import Durations
@@ -71,7 +70,7 @@ def families(monkeypatch) -> list[Family]:
     for seconds in (0.001, 40.0):
         durations.observe("m", 200, seconds)
     own = [family, durations.family(), *Process().families()]
-    return [*models, *own, *cache_families(ResponseCache(10)), *Machine(0).families()]
+    return [*models, *own, *cache_families(ResponseCache(10)), *MachineMetrics(0).families()]
 
 
 def test_every_family_has_one_help_and_one_type(families):
@@ -143,7 +142,7 @@ def test_gpus_are_told_by_their_uuid(families):
 def test_a_gpu_that_does_not_say_is_left_out(monkeypatch):
     silent = GpuReading("GPU-2", None, 5, None, None, None, None)
     monkeypatch.setattr(machine, "read_gpus", lambda: [silent])
-    text = render(Machine(0).families())
+    text = render(MachineMetrics(0).families())
     assert 'nv_gpu_memory_total_bytes{gpu_uuid="GPU-2"} 5' in text
     assert text.count("GPU-2") == 1
 
@@ -151,7 +150,7 @@ def test_a_gpu_that_does_not_say_is_left_out(monkeypatch):
 def test_the_machine_is_looked_at_no_more_often_than_asked(monkeypatch):
     looks = []
     monkeypatch.setattr(machine, "read_gpus", lambda: looks.append(0) or [])
-    here = Machine(3600)
+    here = MachineMetrics(3600)
     for _ in range(5):
         here.families()
     assert len(looks) == 2

@@ -1,4 +1,4 @@
-"""What an exchange needs of the connection that carries it."""
+"""The interface of a connection for its exchanges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fovea_server.http.v2.messages import Buffer
 
 
 class Connection(Protocol):
-    """What carries exchanges, one after the other."""
+    """Carries exchanges, one after the other."""
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
@@ -17,7 +17,7 @@ class Connection(Protocol):
     client: tuple[str, int] | None
 
     def write_large(self, pieces: list[Buffer], size: int) -> None:
-        """Write, and count the bytes until they are sent.
+        """Write pieces, and count their bytes until they are sent.
 
         Raises:
             QueueFull: too much is held already.
@@ -25,13 +25,13 @@ class Connection(Protocol):
         ...
 
     def on_response_complete(self) -> None:
-        """The next exchange may start."""
+        """Start the next exchange."""
         ...
 
     def close(self) -> None:
-        """End, when what was written is sent."""
+        """Close after all that was written is sent."""
         ...
 
     def linger(self) -> None:
-        """End, but let the client send on for a while: it looks for no answer before."""
+        """Close, but read on for a while: the client reads the answer only after sending."""
         ...

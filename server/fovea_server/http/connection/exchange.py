@@ -24,23 +24,23 @@ from fovea_server.traffic.request_id import HEADER, request_id
 log = logging.getLogger(__name__)
 
 _ID_HEADER = HEADER.encode()
-# What proxies log where the client went away before there was an answer.
+# Status that proxies log for a client that left before the answer.
 _LEFT = 499
-# Below this one write of a copy is cheaper than several, and not worth counting.
+# Below this size, one write of a copy is cheaper than several, and not worth counting.
 _SMALL = 65_536
 
 
 class Arrival(Enum):
-    """How much of a request is there."""
+    """The state of a request's arrival."""
 
     UNDER_WAY = auto()
     WHOLE = auto()
     REFUSED = auto()
-    """Not all, and the rest is for nobody."""
+    """Incomplete, and the rest is dropped."""
 
 
 class Turn(Enum):
-    """How far an exchange is in the order of its connection."""
+    """The state of an exchange in the order of its connection."""
 
     BEHIND = auto()
     """Another one is to be answered first."""
@@ -52,17 +52,16 @@ class Turn(Enum):
 
 
 class Exchange:
-    """Collects a body, has the request answered, writes the answer.
+    """Collects a body, gets the request answered, and writes the answer.
 
     Plain calls and one task instead of ASGI's messages: that halves the cost of a small request.
 
     Args:
-        front: answers.
-        connection: carries the exchange.
+        front: answers the request.
         method: in capitals.
         target: path and query, as sent.
         headers: names in lower case.
-        keep_alive: whether the connection is for more exchanges.
+        keep_alive: the client keeps the connection open.
 
     Attributes:
         keep_alive: the connection stays open after it.
@@ -93,7 +92,7 @@ class Exchange:
         path = target.partition(b"?")[0].decode("latin-1")
         self._todo: tuple[Route, Request] | Answer = front.admit(method, path, headers, self._hold)
         self._asked = None if isinstance(self._todo, Answer) else self._todo
-        # The parser has refused what is no number.
+        # The parser has refused anything but a number.
         declared = int(headers.get(b"content-length", b"0"))
         limit = front.service.settings.http_max_input_size
         if declared > limit:
@@ -101,34 +100,34 @@ class Exchange:
 
     @property
     def response_complete(self) -> bool:
-        """Nothing more will be written."""
+        """True when nothing more will be written."""
         return self._turn is Turn.ANSWERED or self._turn is Turn.LOST
 
     def start(self) -> None:
-        """Its turn has come: what was before it on the connection is answered."""
+        """Begin: the exchanges before it on the connection are over."""
         self._turn = Turn.NOW
         if self._expects and self._arrival is Arrival.UNDER_WAY:
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._go_on()
 
     def wait_for_body(self) -> None:
-        """There is nothing more to read now; the rest must come in time."""
+        """Start the time limit for the rest of the body."""
         if self._timer is None and self._arrival is Arrival.UNDER_WAY:
             timeout_s = self._front.service.settings.body_timeout_s
             late = BodyTimeout(f"the body did not arrive within {timeout_s:g} s")
             self._timer = self._connection.loop.call_later(timeout_s, self.give_up, late)
 
     def stop_waiting(self) -> None:
-        """The rest of the body may take its time."""
+        """Stop the time limit for the rest of the body."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def on_body(self, piece: bytes) -> int:
-        """More of the body.
+        """Add a piece of the body.
 
         Returns:
-            How much of it is held.
+            Number of bytes that are held.
         """
         if self._arrival is Arrival.UNDER_WAY and not isinstance(self._todo, Answer):
             try:
@@ -143,7 +142,7 @@ class Exchange:
         return self._held
 
     def on_whole(self) -> None:
-        """All of the body is there."""
+        """End the body."""
         self.stop_waiting()
         if self._arrival is Arrival.REFUSED:
             if self._turn is Turn.ANSWERED:
@@ -153,7 +152,7 @@ class Exchange:
         self._go_on()
 
     def on_lost(self) -> None:
-        """The client went away: what is being done for it is given up."""
+        """Cancel the request: the client has left."""
         if self._turn is not Turn.ANSWERED:
             self._turn = Turn.LOST
             self._report(_LEFT, 0, None)
@@ -164,7 +163,7 @@ class Exchange:
             self._let_go()
 
     def give_up(self, error: FoveaError) -> None:
-        """Refuse a request whose body is not all there; the rest of it is for nobody."""
+        """Refuse a request whose body is incomplete; the rest of it is dropped."""
         if self._arrival is not Arrival.UNDER_WAY:
             return
         if not isinstance(self._todo, Answer):
@@ -199,7 +198,7 @@ class Exchange:
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._connection.tasks.discard(task)
-        # A task that is cancelled before its first step has done nothing.
+        # A task that is cancelled before its first step releases nothing itself.
         self._let_go()
         if not task.cancelled() and task.exception() is not None:
             about = (self._method, self._target)
@@ -240,11 +239,11 @@ class Exchange:
         elif self._arrival is Arrival.WHOLE:
             self._connection.close()
         else:
-            # Closed now, most clients would see a connection that broke as they sent.
+            # Closing now would break the connection while most clients still send.
             self._connection.linger()
 
     def _report(self, status: int, size: int, error: FoveaError | None) -> None:
-        """Account for the request, once it is answered or its client has left."""
+        """Log and count the request, once it is answered or its client has left."""
         traffic, model, api = self._front.traffic, "", ""
         if self._asked is not None:
             route, request = self._asked
@@ -262,12 +261,10 @@ class Exchange:
 
 
 class Refusal(Exchange):
-    """The answer to what is no request; the last of its connection.
+    """Answers bytes that are no valid request; the last answer of its connection.
 
     Args:
-        front: answers.
-        connection: carries it.
-        message: what is wrong.
+        message: of the error.
     """
 
     def __init__(self, front: Front, connection: Connection, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The parser of requests: httptools', which here reads the body of a request with `Upgrade`."""
+"""The parser of requests: httptools', extended to read the body of a request with `Upgrade`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RequestParser(httptools.HttpRequestParser):
     same request is then parsed once more, without `Upgrade`.
 
     Args:
-        protocol: gets the callbacks, and collects the head.
+        protocol: receives the callbacks, and collects the head.
     """
 
     def __init__(self, protocol: Head) -> None:
@@ -32,10 +32,10 @@ class RequestParser(httptools.HttpRequestParser):
         self._begin()
 
     def feed_data(self, data: Buffer) -> None:  # type: ignore[override]
-        """Parse bytes, wherever they were cut.
+        """Parse bytes, split at any place.
 
         Raises:
-            httptools.HttpParserError: they are no request, or one for a proxy.
+            httptools.HttpParserError: they are no valid request, or one for a proxy.
         """
         pieces = [memoryview(data)]
         while pieces:
@@ -45,16 +45,16 @@ class RequestParser(httptools.HttpRequestParser):
             except httptools.HttpParserUpgrade as end:
                 if self.get_method() == b"CONNECT":
                     raise httptools.HttpParserError("CONNECT is for proxies") from None
-                # The head is parsed again rather than the body read here: so one parser decides
-                # where every body ends, by the same rules with and without `Upgrade`. It takes no
-                # header of several lines, so that a head means the same when it is put together.
+                # The head is parsed again, so that one parser decides where every body ends, by
+                # the same rules with and without `Upgrade`. It refuses headers of several lines,
+                # so that a rebuilt head means the same.
                 pieces += [piece[end.args[0] :], memoryview(self._without_upgrade())]
-                # It is at its end where the connection is to close: it would read nothing more.
+                # A parser whose connection is to close would read nothing more: start a new one.
                 self._begin()
 
     def _begin(self) -> None:
         super().__init__(self._head)
-        # As uvicorn does: what follows the last request of a connection is no error.
+        # As uvicorn does: bytes after the last request of a connection are no error.
         self.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _without_upgrade(self) -> bytes:

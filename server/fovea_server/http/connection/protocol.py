@@ -1,4 +1,4 @@
-"""HTTP/1.1 on the wire: uvicorn's, with bounds that it has not, and a short way for /v2."""
+"""The HTTP/1.1 protocol: uvicorn's, with further limits, and a short path for /v2."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from fovea_server.http.v2.messages import Buffer
 MAX_HEAD_BYTES = 65_536
 HEAD_TIMEOUT_S = 20.0
 
-# What is read of requests whose turn has not come; a connection that is not read is not seen to
-# break, and so their answers would be made for nobody.
+# Requests that are read before their turn. A connection that is not read is not seen to break, and
+# more requests would be run for a client that has left.
 _MOST_QUEUED = 8
 _MOST_QUEUED_BYTES = 65_536
-# How long a client may go on sending what is refused.
+# Seconds that a client may go on sending a refused body.
 _LINGER_S = 3.0
 
 Cycle = Exchange | RequestResponseCycle
 
 
 class ServerProtocol(HttpToolsProtocol):
-    """A connection.
+    """An HTTP/1.1 connection.
 
-    Requests whose line and headers are too large, or do not arrive in time, are cut off, and so
-    are clients that do not take their answers. Requests of the v2 protocol become an `Exchange`;
-    all others go to the ASGI application. One is answered after the other, and none before what
-    was answered last is nearly sent.
+    It is cut off when the line and headers of a request are too large or late, or when the client
+    does not read its answers. Requests of the v2 protocol become an `Exchange`; all others go to
+    the ASGI application. Requests are answered in order, each after the answer before it is nearly
+    sent.
 
     Args:
-        front: answers the v2 protocol; the rest is uvicorn's.
+        front: answers the v2 protocol.
     """
 
     def __init__(self, *args: Any, front: Front, **kwargs: Any) -> None:
@@ -56,7 +56,7 @@ class ServerProtocol(HttpToolsProtocol):
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give a new connection its time to send a head."""
+        """Start the time limit for the first head."""
         super().connection_made(transport)
         self._writing = Writing(
             transport, self.loop, self._front.budget, self._front.service.settings.body_timeout_s
@@ -65,7 +65,7 @@ class ServerProtocol(HttpToolsProtocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on, unless there are too many already of what is no body."""
+        """Parse bytes, unless the head is too large."""
         if self._broken:
             return
         if self._bare_bytes > MAX_HEAD_BYTES:
@@ -82,7 +82,7 @@ class ServerProtocol(HttpToolsProtocol):
                 self._exchange.wait_for_body()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, after those before it; nothing is read any more."""
+        """Refuse an invalid request, after those before it; nothing more is read."""
         self._broken = True
         self._end_head()
         newest = self.cycle
@@ -98,18 +98,18 @@ class ServerProtocol(HttpToolsProtocol):
             self._submit(Refusal(self._front, self, msg))
 
     def on_message_begin(self) -> None:
-        """Bound the head of every request of the connection."""
+        """Start the limits on the head of a request."""
         self._begin_head()
         self._exchange = None
         self.url, self.headers = b"", []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One more of the head; those behind a body are nobody's."""
+        """Add a header; trailers after a body are ignored."""
         if self._in_head:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Send the request on its way; its body has limits of its own."""
+        """Start the request; its body has separate limits."""
         if self.parser.should_upgrade():
             return
         self._end_head()
@@ -142,7 +142,7 @@ class ServerProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """More of a body."""
+        """Pass on a piece of a body."""
         self._bare_bytes = 0
         if self._exchange is None:
             super().on_body(body)
@@ -150,7 +150,7 @@ class ServerProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The end of a body."""
+        """Pass on the end of a body."""
         if self.parser.should_upgrade():
             return
         if self._exchange is None:
@@ -167,17 +167,17 @@ class ServerProtocol(HttpToolsProtocol):
             super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or wait for it, but not for ever."""
+        """Start the next request, or wait for it with a time limit."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         self._idle_since = self.loop.time()
         if self.pipeline:
-            # Not here: each answer would be written from within the one before it.
+            # Called later: a direct call would nest each answer in the one before it.
             self.loop.call_soon(self._start_next)
         else:
             self.flow.resume_reading()
-        # One timer that looks now and then costs less than one for every request.
+        # One timer that checks now and then costs less than one for every request.
         if self._idle_timer is None:
             self._watch_idleness(self.timeout_keep_alive)
 
@@ -193,7 +193,7 @@ class ServerProtocol(HttpToolsProtocol):
             self._exchange.wait_for_body()
 
     def write_large(self, pieces: list[Buffer], size: int) -> None:
-        """Write, and count the bytes until they are sent.
+        """Write pieces, and count their bytes until they are sent.
 
         Raises:
             QueueFull: too much is held already.
@@ -204,23 +204,23 @@ class ServerProtocol(HttpToolsProtocol):
             self._writing.on_sent()
 
     def pause_writing(self) -> None:
-        """The client takes its answers more slowly than they are made."""
+        """Pause: the client reads its answers too slowly."""
         super().pause_writing()
         self._writing.watch()
 
     def resume_writing(self) -> None:
-        """What was written is nearly sent: the next one may be answered."""
+        """Go on: nearly all that was written is sent."""
         super().resume_writing()
         self._writing.on_sent()
         self._start_next()
 
     def close(self) -> None:
-        """End, when what was written is sent."""
+        """Close after all that was written is sent."""
         self.transport.close()
         self._writing.watch()
 
     def linger(self) -> None:
-        """End, but let the client send on for a while: it looks for no answer before."""
+        """Close, but read on for a while: the client reads the answer only after sending."""
         self.flow.resume_reading()
         self.loop.call_later(_LINGER_S, self.close)
 
@@ -236,7 +236,7 @@ class ServerProtocol(HttpToolsProtocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give up what is being done for the client."""
+        """Cancel the client's requests."""
         self._end_head()
         self._writing.on_sent()
         if self._idle_timer is not None:
@@ -255,7 +255,7 @@ class ServerProtocol(HttpToolsProtocol):
         self._in_head, self._bare_bytes = True, 0
 
     def _watch_head(self) -> None:
-        # Only now and not at its beginning: most come in one piece.
+        # Not started earlier: most heads arrive in one piece.
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.close)
 

@@ -1,4 +1,4 @@
-"""Answers on their way to a client: counted, and given up when it does not take them."""
+"""Counts unsent answers, and cuts off clients that do not read them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from fovea_server.byte_budget import ByteBudget
 
 
 class Writing:
-    """What a connection has written, and the client has not taken yet.
+    """The bytes that a connection has written, and the client has not read yet.
 
     Args:
-        loop: the event loop.
-        budget: counts answers.
-        timeout_s: how long a client may take nothing before the connection is cut off.
+        timeout_s: longest time without progress before the connection is cut off.
     """
 
     def __init__(
@@ -41,13 +39,13 @@ class Writing:
         self._held += size
 
     def watch(self) -> None:
-        """Look that the client takes what is left, from now on until nothing is."""
+        """Watch the client's progress until everything is sent."""
         self._left = self._transport.get_write_buffer_size()
         if self._timer is None and self._left:
             self._timer = self._loop.call_later(self._timeout_s, self._look)
 
     def on_sent(self) -> None:
-        """Nearly all is sent, or nothing will be."""
+        """Release the bytes: nearly all is sent, or nothing will be."""
         self._budget.give_back(self._held)
         self._held = 0
         if self._timer is not None:
@@ -60,5 +58,5 @@ class Writing:
         if self._transport.get_write_buffer_size() < before:
             self.watch()
         elif before:
-            # A close would wait for the client.
+            # A normal close would wait for the client.
             self._transport.abort()

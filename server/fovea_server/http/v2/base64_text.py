@@ -1,15 +1,15 @@
-"""Bytes that travel as text."""
+"""Base64 in requests."""
 
 from __future__ import annotations
 
 import base64
 
-# Characters that take about a millisecond; four of them are three bytes.
+# Decoding this many characters takes about a millisecond; a multiple of four.
 _PIECE = 1 << 20
 
 
 def decoded(text: str) -> bytes:
-    """The bytes of a base64 text; of a long one in pieces, so that other threads get their turn.
+    """Decode a base64 text, in pieces so that other threads can run between them.
 
     Raises:
         ValueError: it is not base64.

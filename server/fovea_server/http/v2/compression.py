@@ -1,4 +1,4 @@
-"""gzip and deflate of bodies."""
+"""Compresses and decompresses bodies with gzip and deflate."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from fovea_preprocess.errors import BodyTooLarge, InvalidRequest, Unsupported
 from fovea_server.http.unpack import unpack
 from fovea_server.http.v2.messages import Answer, Request
 
-# Above this, compressing takes longer than the event loop should stand still.
+# Compressing more bytes than this would block the event loop.
 _IN_THREAD = 65_536
 _WRITTEN = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 async def decompressed(request: Request, limit: int) -> bytes | bytearray:
-    """The body as it was before it was compressed.
+    """Decompress the body.
 
-    Bytes that are not compressed as they claim are nothing, as they are for Triton.
+    A body that cannot be decompressed is taken as empty, as Triton does.
 
     Raises:
         Unsupported: the encoding is neither gzip nor deflate.
-        BodyTooLarge: it would be over the limit; found while unpacking.
-        QueueFull: there is no room for it beside what is held already.
+        BodyTooLarge: it exceeds the limit; found while unpacking.
+        QueueFull: too many bytes are held already.
     """
     encoding = request.headers.get(b"content-encoding", b"identity")
     if encoding in (b"identity", b""):
@@ -37,7 +37,7 @@ async def decompressed(request: Request, limit: int) -> bytes | bytearray:
 
 
 def too_large(size: int | str, limit: int) -> BodyTooLarge:
-    """The error of a body over the limit, in the words of Triton 2.73."""
+    """Make the error for a body over the limit, with the text of Triton 2.73."""
     return BodyTooLarge(
         f"Request JSON size of {size} bytes exceeds the maximum allowed value of {limit} bytes. "
         "Use --http-max-input-size to increase the limit."
@@ -45,17 +45,17 @@ def too_large(size: int | str, limit: int) -> BodyTooLarge:
 
 
 def refuse_encoding(request: Request) -> None:
-    """Only infer takes compressed bodies.
+    """Refuse a compressed body, which only infer accepts.
 
     Raises:
-        InvalidRequest: this one is compressed.
+        InvalidRequest: the body is compressed.
     """
     if request.headers.get(b"content-encoding", b"identity") not in (b"identity", b""):
         raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
 
 
 async def compress(answer: Answer, accepted: bytes) -> None:
-    """Compress an answer in place, if the client would rather have that."""
+    """Compress an answer in place, if the client prefers that."""
     encoding = _preferred(accepted.decode("latin-1"))
     if encoding is None:
         return
@@ -73,7 +73,7 @@ def _packed(pieces: list[bytes | memoryview], wbits: int) -> list[bytes | memory
 
 
 def _preferred(accepted: str) -> str | None:
-    """Of an Accept-Encoding header: gzip or deflate, or None for neither; the first of the best."""
+    """Choose gzip, deflate or None by an Accept-Encoding header; the first of equals."""
     best, best_weight = "identity", 0.0
     for entry in accepted.split(","):
         encoding, _, weight_text = entry.strip().partition(";q=")

@@ -1,4 +1,4 @@
-"""From a request of the v2 protocol to its answer, whatever happens on the way."""
+"""Answers every request of the v2 protocol, whether it succeeds or fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Front:
     def admit(
         self, method: str, path: str, headers: dict[bytes, bytes], hold: Callable[[int], None]
     ) -> tuple[Route, Request] | Answer:
-        """What a request is for, once its head is there; or why it is refused."""
+        """Route a request by its head; return an answer instead if it is refused."""
         found = resolve(path)
         if found is None:
             return refusal(404, "Not Found")
@@ -49,12 +49,12 @@ class Front:
         return answer
 
     async def answer(self, route: Route, request: Request) -> Answer:
-        """The answer to a whole request."""
+        """Answer a complete request."""
         try:
             return await route.endpoint(self.service, request)
         except FoveaError as error:
             return error_answer(error)
         except Exception:
-            # The log has the traceback; it is nobody else's business.
+            # The traceback goes to the log only.
             log.exception("%s %r", request.method, request.path)
             return refusal(500, "an internal error; the server's log has the details")

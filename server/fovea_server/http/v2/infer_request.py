@@ -1,4 +1,4 @@
-"""The body of an infer request, and what it asks of the answer."""
+"""Reads the body of an infer request."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _EMPTY = memoryview(b"")
 
 @dataclass(slots=True)
 class OutputEncoding:
-    """How the outputs are to travel.
+    """The encoding of each output in the answer.
 
     Attributes:
-        binary: of each output by name, whether in binary; those in shared memory are not here.
-        shared: of each output in shared memory, where.
-        by_default: whether outputs that are not named travel in binary.
+        binary: output -> True for binary; without outputs in shared memory.
+        shared: output -> its place in shared memory.
+        by_default: True if outputs that are not named are binary.
     """
 
     binary: dict[str, bool] = field(default_factory=dict)
@@ -37,14 +37,14 @@ class OutputEncoding:
 
 
 class BodyReader:
-    """Takes a body apart.
+    """Parses the body of an infer request.
 
-    What is right is looked at once and quickly; what is wrong is looked at again, to be told.
+    A valid body takes a fast path; an invalid one is read again to find the message.
 
     Args:
-        request: that is filled in.
-        body: the JSON, and after it the binary tensors.
-        header_size: how many bytes of it are JSON.
+        request: to fill in.
+        body: the JSON, followed by the binary tensors.
+        header_size: bytes of JSON.
         regions: shared memory.
     """
 
@@ -67,9 +67,9 @@ class BodyReader:
         """Fill in the request and the encoding.
 
         Raises:
-            MalformedJson: it is no JSON, or a field is missing or of another type.
+            MalformedJson: it is no JSON, or a field is missing or has another type.
             InvalidRequest: fields contradict each other, or the bytes are too few or too many.
-            RegionFailed, NotFound: a tensor is not in the shared memory that is named.
+            RegionFailed, NotFound: a tensor's shared memory is missing or too small.
         """
         if len(self._json) > LONG:
             parsed, self._long = parse_long(self._json, ("data",))
@@ -152,12 +152,12 @@ class BodyReader:
 
 
 def _members(value: Any) -> dict[str, Any]:
-    """An object's; Triton finds none in what is no object."""
+    """Return the members of an object; none, as in Triton, for other values."""
     return value if type(value) is dict else {}
 
 
 def _described(given: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
-    """Name, datatype and shape of an input."""
+    """Read name, datatype and shape of an input."""
     name, datatype, shape = given.get("name"), given.get("datatype"), given.get("shape")
     if type(name) is str and type(datatype) is str and type(shape) is list:
         for size in shape:
@@ -165,7 +165,7 @@ def _described(given: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
                 break
         else:
             return name, datatype, tuple(shape)
-    # One of them is wrong, and these tell which.
+    # One of them is invalid: these raise the message for it.
     name = read_member("name", as_string, given)
     datatype = read_member("datatype", as_string, given)
     return name, datatype, read_member("shape", _shape, given)

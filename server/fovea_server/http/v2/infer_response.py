@@ -1,4 +1,4 @@
-"""The answer of an infer request: JSON, and after it the tensors that travel in binary."""
+"""Writes the answer of an infer request: JSON, followed by the binary tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fovea_server.tensors.wire import wire
 
 
 def is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
-    """Whether the answer takes longer to write than the event loop should stand still."""
+    """Return True if writing the answer would block the event loop."""
     for tensor in response.outputs:
         if tensor.array.size <= MANY:
             continue
@@ -29,11 +29,11 @@ def is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
 
 
 def infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
-    """The answer; outputs that are wished for in shared memory are written there.
+    """Write the answer; outputs in shared memory are written there.
 
     Raises:
-        InvalidRequest: an output's type does not travel as JSON.
-        RegionFailed: an output does not fit where it is to go.
+        InvalidRequest: an output's type cannot be JSON.
+        RegionFailed: an output does not fit its shared memory.
     """
     described = _described(response)
     outputs: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ def infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
             if len(pieces) == 1:
                 output["data"] = orjson.Fragment(pieces[0])
             else:
-                # Put there afterwards, because orjson would copy it; nobody can send this.
+                # A placeholder, because orjson would copy the data; no client can guess it.
                 output["data"] = secrets.token_hex(16)
                 long[output["data"]] = pieces
     text = _spliced(orjson.dumps(described), long)
@@ -70,7 +70,7 @@ def infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
 
 
 def _spliced(text: bytes, long: dict[str, list[bytes]]) -> list[Buffer]:
-    """The text, in pieces, with arrays in place of the strings that stand for them."""
+    """Replace placeholders by their arrays; return the text in pieces."""
     spliced: list[Buffer] = []
     for name, pieces in long.items():
         before, _, text = text.partition(b'"%s"' % name.encode())

@@ -1,4 +1,4 @@
-"""JSON of requests, read by Triton's rules and refused in Triton's words.
+"""Reads the JSON of requests by Triton's rules, with Triton's messages.
 
 Source of the texts: triton_json.h of Triton's common repository; clients match on them.
 """
@@ -16,42 +16,42 @@ from fovea_preprocess.errors import MalformedJson
 T = TypeVar("T")
 
 MAX_DEPTH = 100
-# Values that take about 20 ms to read; nothing else in the process runs meanwhile. What needs more
-# is in the long arrays of tensors, which are read in pieces.
+# Reading this many values takes about 20 ms, and blocks the process. Larger documents hold long
+# arrays of tensors, which are read in pieces.
 MOST_VALUES = 1 << 18
 _WINDOW = 1 << 20
 
 
 def parse_json(data: bytes | bytearray) -> Any:
-    """The value.
+    """Parse a JSON document.
 
     Raises:
-        MalformedJson: it is none, or it is nested deeper than `MAX_DEPTH`, or has more than
+        MalformedJson: it is invalid, or nested deeper than `MAX_DEPTH`, or has more than
             `MOST_VALUES` values in it.
     """
     if len(data) > MOST_VALUES:
         _check_commas(data)
     value = loads(data)
-    # Most have too few brackets to be deep.
+    # A quick test: most documents have too few brackets to be deep.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
         _check_depth(value)
     return value
 
 
 def loads(data: bytes | bytearray, offset: int = 0) -> Any:
-    """The value, however deep it is.
+    """Parse a JSON document of any depth.
 
     Args:
         data: the text.
-        offset: where in the document it begins, for messages.
+        offset: of the text in the document, for messages.
 
     Raises:
-        MalformedJson: it is none.
+        MalformedJson: it is invalid.
     """
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        # Triton takes these, and JSON has them not.
+        # Triton accepts these; JSON does not.
         if b"NaN" in data or b"Infinity" in data:
             try:
                 return _with_nan(data)
@@ -63,13 +63,13 @@ def loads(data: bytes | bytearray, offset: int = 0) -> Any:
 
 def _with_nan(data: bytes | bytearray) -> Any:
     value = json.loads(data, parse_int=_integer)
-    # Half a pair of surrogates is no text, and nobody could write it down: a ValueError.
+    # A lone surrogate cannot be encoded: this raises a ValueError.
     json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
 def _integer(text: str) -> int | float:
-    """As orjson has it: what 64 bits do not hold is a float."""
+    """Read an integer as orjson does: a float if it exceeds 64 bits."""
     value = int(text)
     return value if -(2**63) <= value < 2**64 else float(text)
 
@@ -100,7 +100,7 @@ def _check_depth(value: Any) -> None:
 
 
 def too_deep() -> MalformedJson:
-    """The error of a document that is nested deeper than `MAX_DEPTH`."""
+    """Make the error for a document that is nested deeper than `MAX_DEPTH`."""
     return _refused(f"it is nested deeper than {MAX_DEPTH}")
 
 
@@ -109,15 +109,15 @@ def _refused(why: str) -> MalformedJson:
 
 
 def find(value: Any, name: str, default: Any = None) -> Any:
-    """A member of an object; `default` where it is no object or has no such member."""
+    """Look up a member; `default` if the value is no object or has no such member."""
     return value.get(name, default) if type(value) is dict else default
 
 
 def member(value: Any, name: str) -> Any:
-    """A member of an object.
+    """Look up a member.
 
     Raises:
-        MalformedJson: it is no object, or has no such member.
+        MalformedJson: the value is no object, or has no such member.
     """
     if type(value) is not dict or name not in value:
         raise MalformedJson(f"attempt to access non-existing object member '{name}'")
@@ -125,10 +125,10 @@ def member(value: Any, name: str) -> Any:
 
 
 def read(field: str, reader: Callable[[Any], T], value: Any) -> T:
-    """What `reader` makes of a value; its complaint names the field.
+    """Apply `reader` to a value; its error names the field.
 
     Raises:
-        MalformedJson: the reader refused.
+        MalformedJson: the reader refused the value.
     """
     try:
         return reader(value)
@@ -137,5 +137,5 @@ def read(field: str, reader: Callable[[Any], T], value: Any) -> T:
 
 
 def read_member(field: str, reader: Callable[[Any], T], value: Any) -> T:
-    """As `read`, of the member of an object that has the field's name."""
+    """Apply `reader` to the member of an object that has the field's name."""
     return read(field, lambda parent: reader(member(parent, field)), value)

@@ -1,7 +1,7 @@
-"""Long arrays of a JSON document, set aside to be read in pieces.
+"""Reads the long arrays of a JSON document in pieces.
 
-Parsing holds the interpreter's lock. A document with millions of numbers in one go would stop
-everything else in the process, whatever thread it is read in; piece by piece it does not.
+Parsing holds the interpreter's lock. A document with millions of numbers in one call would block
+the whole process, in any thread; pieces do not.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import orjson
 
 from fovea_server.http.v2.json_reader import MAX_DEPTH, loads, parse_json, too_deep
 
-# Bytes that take about a millisecond to parse; an array of no more than that is not long.
+# Parsing this many bytes takes about a millisecond; an array up to this size is not long.
 _PIECE = 131_072
-# Bytes that are searched for the beginnings of arrays in one go, and of those the ones that are
-# searched once more, because a beginning may lie across the border.
+# Bytes that are searched for arrays in one step, and the overlap of two steps, because the
+# beginning of an array may lie across their border.
 _WINDOW, _OVERLAP = 1 << 20, 1024
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-# What a piece begins with in place of what is before it in its list.
+# An element that stands for those before a piece in its list.
 _BEFORE = b"0"
 
 
 class _Piece(NamedTuple):
-    """A part of an array, from one comma to the next; brackets that are open on either side."""
+    """A part of an array between two commas, with the brackets that are open on either side."""
 
     begin: int
     end: int
@@ -38,11 +38,11 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class LongArray:
-    """An array that is still text. Iterating gives lists of its elements, nested as they are.
+    """An array that is not parsed yet. Iterating gives lists of its elements, nested.
 
     Attributes:
         text: the document.
-        pieces: of the array, in order.
+        pieces: parts of the array, in order.
     """
 
     text: bytes | bytearray
@@ -62,22 +62,22 @@ class LongArray:
 
 
 def parse_long(text: bytes | bytearray, keys: Iterable[str]) -> tuple[Any, dict[str, LongArray]]:
-    """A document, and the long arrays in it.
+    """Parse a document, except its long arrays.
 
     Args:
         text: the document.
         keys: names of the members that may be long arrays.
 
     Returns:
-        The value, in which a string stands for each long array; and these, by that string.
+        The value, with a string in place of each long array; and the arrays by that string.
 
     Raises:
-        MalformedJson: it is no JSON, as far as it was read; or it is nested too deep, or has more
-            values in it than `parse_json` takes.
+        MalformedJson: the parsed part is invalid, nested too deep, or has more values than
+            `parse_json` accepts.
     """
     names = b"|".join(re.escape(orjson.dumps(key)) for key in keys)
     beginning = re.compile(rb"(?<!\\)(?:%s)\s{0,99}:\s{0,99}\[" % names)
-    # Nobody can send it.
+    # No client can guess it.
     secret = secrets.token_hex(16)
     arrays: dict[str, LongArray] = {}
     kept: list[bytes | bytearray] = []
@@ -99,7 +99,7 @@ def parse_long(text: bytes | bytearray, keys: Iterable[str]) -> tuple[Any, dict[
 
 
 def _pieces(text: bytes | bytearray, begin: int) -> list[_Piece] | None:
-    """The array that begins there; None where it is short, no array, or has objects in it."""
+    """Split the array at `begin`; None if it is short, no array, or contains objects."""
     pieces: list[_Piece] = []
     at, opened, size = begin, 0, _PIECE
     while True:
@@ -121,14 +121,14 @@ def _pieces(text: bytes | bytearray, begin: int) -> list[_Piece] | None:
             pieces.append(_Piece(at, at + cut, opened, after))
             at, opened, size = at + cut, after, _PIECE
         elif at + size < len(text):
-            # An element may be longer than a piece.
+            # One element may be longer than a piece.
             size *= 2
         else:
             return None
 
 
 def _without_strings(piece: bytes) -> bytes:
-    """As long as it is and with its structure; up to a string that is cut off at its end."""
+    """Blank out strings, keeping the length; ends before a string that is cut off."""
     if b'"' not in piece:
         return piece
     bare = _STRING.sub(lambda found: b"0" * len(found[0]), piece)
@@ -137,9 +137,9 @@ def _without_strings(piece: bytes) -> bytes:
 
 
 def _last_comma(bare: bytes) -> int:
-    """The last one right behind an element; 0 where there is none but the first byte.
+    """Find the last comma that follows an element; 0 if there is none but the first byte.
 
-    One behind a bracket or another comma is an error, which a cut there would hide.
+    A comma after a bracket or another comma is an error, which a cut there would hide.
     """
     at = len(bare)
     while (at := bare.rfind(b",", 0, at)) > 0:

@@ -1,4 +1,4 @@
-"""A request that has arrived whole, and its answer."""
+"""Requests and answers of the v2 protocol over HTTP."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ Buffer = bytes | memoryview
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request of which all has been read.
+    """A complete request.
 
     Attributes:
         method: in capitals.
         path: as sent.
-        headers: by name in lower case; of several with one name, the last.
+        headers: by name in lower case; the last of several with one name.
         body: as sent.
-        names: what the path names: "model", "version", "region", ...; None for what it does not.
-        hold: counts bytes that are held for the request besides those that were sent; QueueFull
-            where there is no room for them.
+        names: "model", "version", "region", ... in the path; None if absent.
+        hold: counts bytes held for the request besides those sent; raises QueueFull.
     """
 
     method: str
@@ -40,17 +39,17 @@ class Request:
     hold: Callable[[int], None]
 
     def header(self, name: str) -> str | None:
-        """The value of a header; None where it is absent."""
+        """Look up a header; None if absent."""
         value = self.headers.get(name.lower().encode())
         return None if value is None else value.decode("latin-1")
 
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """What goes back; the body in pieces that need not be joined.
+    """An answer, its body in pieces.
 
     Attributes:
-        error: that it tells, where it was raised on purpose.
+        error: that it reports, if any.
     """
 
     status: int = 200
@@ -61,19 +60,19 @@ class Answer:
 
 
 def json_answer(value: object) -> Answer:
-    """A value as JSON."""
+    """Make an answer with a value as JSON."""
     return Answer(body=[orjson.dumps(value)])
 
 
 def error_answer(error: FoveaError, media_type: bytes = JSON) -> Answer:
-    """An error in Triton's form."""
+    """Make an answer with an error in Triton's form."""
     answer = refusal(v2_http_status(error), str(error), media_type)
     answer.error = error
     return answer
 
 
 def refusal(status: int, message: str, media_type: bytes = TEXT) -> Answer:
-    """An error that has a status of its own."""
-    # It may quote what a client sent, and that may be no text.
+    """Make an answer with an error message and a status."""
+    # It may quote a client's bytes that are no valid text.
     message = message.encode(errors="backslashreplace").decode()
     return Answer(status, [orjson.dumps({"error": message})], media_type)

@@ -1,4 +1,4 @@
-"""Parameters of a request: those that the protocol knows, and all others."""
+"""Reads the parameters of a request."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fovea_server.tensors.messages import InferRequest, Parameter
 
 
 def set_parameters(request: InferRequest, given: Any) -> bool:
-    """Put the parameters of a request where they belong.
+    """Store parameters in the fields of a request.
 
     Returns:
-        Whether outputs travel in binary unless they say otherwise.
+        True if outputs are binary by default.
 
     Raises:
-        MalformedJson: one is of another type than the protocol says.
-        InvalidRequest: one is of no type that parameters have, or is reserved.
+        MalformedJson: one does not have the type that the protocol says.
+        InvalidRequest: one has a type that no parameter has, or is reserved.
     """
     if type(given) is not dict:
         raise MalformedJson("failed to get request params.: attempt to get members of a non-object")
@@ -47,10 +47,10 @@ def set_parameters(request: InferRequest, given: Any) -> bool:
 
 
 def parameter(name: str, value: Any) -> Parameter:
-    """A parameter that the protocol has no place for.
+    """Check a custom parameter.
 
     Raises:
-        InvalidRequest: it is of no type that parameters have.
+        InvalidRequest: it has a type that no parameter has.
     """
     if not isinstance(value, bool | int | float | str):
         raise InvalidRequest(

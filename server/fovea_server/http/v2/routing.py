@@ -1,4 +1,4 @@
-"""The addresses of the protocol. Source: the regular expressions of Triton's http_server.cc."""
+"""The routes of the protocol. Source: the regular expressions of Triton's http_server.cc."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from functools import lru_cache
 
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v2.endpoints import (
+    extensions,
     generate,
-    health,
     infer,
-    metadata,
+    models,
     repository,
-    settings,
-    shared_memory,
 )
 from fovea_server.http.v2.messages import JSON, TEXT, Answer, Request
 
@@ -29,14 +27,12 @@ _CUDA = r"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What an address is for.
+    """A route of the protocol.
 
     Attributes:
-        path: what it looks like.
-        api: the part of the protocol that it belongs to; restrictions name it.
-        methods: that it takes.
-        endpoint: what it does.
-        refusal: type of the answer to another method.
+        path: pattern of the path.
+        api: name of its API in restrictions.
+        refusal: content type of the answer to another method.
     """
 
     path: str
@@ -46,22 +42,22 @@ class Route:
     refusal: bytes = JSON
 
 
-# Of two that fit an address, the first is meant.
+# The first that matches a path is used.
 _ROUTES = (
     Route(_MODEL + "/infer", "inference", ("POST",), infer.infer, TEXT),
-    Route("/v2/health/live", "health", ("GET",), health.live, TEXT),
-    Route("/v2/health/ready", "health", ("GET",), health.ready, TEXT),
-    Route(_MODEL + "/ready", "health", ("GET",), health.model_ready, TEXT),
-    Route("/v2", "metadata", ("GET",), metadata.server),
-    Route("/v2/models/stats", "statistics", ("GET",), metadata.all_statistics),
-    Route(_MODEL, "metadata", ("GET",), metadata.model),
-    Route(_MODEL + "/config", "model-config", ("GET",), metadata.config),
-    Route(_MODEL + "/stats", "statistics", ("GET",), metadata.statistics),
+    Route("/v2/health/live", "health", ("GET",), models.live, TEXT),
+    Route("/v2/health/ready", "health", ("GET",), models.ready, TEXT),
+    Route(_MODEL + "/ready", "health", ("GET",), models.model_ready, TEXT),
+    Route("/v2", "metadata", ("GET",), models.server),
+    Route("/v2/models/stats", "statistics", ("GET",), models.all_statistics),
+    Route(_MODEL, "metadata", ("GET",), models.model),
+    Route(_MODEL + "/config", "model-config", ("GET",), models.config),
+    Route(_MODEL + "/stats", "statistics", ("GET",), models.statistics),
     Route(_MODEL + "/generate", "inference", ("POST",), generate.generate),
     Route(_MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
-    Route(_MODEL + "/trace/setting", "trace", ("GET", "POST"), settings.trace),
-    Route("/v2/trace/setting", "trace", ("GET", "POST"), settings.trace),
-    Route("/v2/logging", "logging", ("GET", "POST"), settings.log),
+    Route(_MODEL + "/trace/setting", "trace", ("GET", "POST"), extensions.trace),
+    Route("/v2/trace/setting", "trace", ("GET", "POST"), extensions.trace),
+    Route("/v2/logging", "logging", ("GET", "POST"), extensions.log),
     Route(_REPOSITORY + "/index", "model-repository", ("POST",), repository.index),
     Route(
         _REPOSITORY + "/models/(?P<model>[^/]+)/load",
@@ -75,12 +71,12 @@ _ROUTES = (
         ("POST",),
         repository.unload,
     ),
-    Route(_SYSTEM + "/status", "shared-memory", ("GET",), shared_memory.system_status),
-    Route(_SYSTEM + "/register", "shared-memory", ("POST",), shared_memory.register_system),
-    Route(_SYSTEM + "/unregister", "shared-memory", ("POST",), shared_memory.unregister_system),
-    Route(_CUDA + "/status", "shared-memory", ("GET",), shared_memory.cuda_status),
-    Route(_CUDA + "/register", "shared-memory", ("POST",), shared_memory.register_cuda),
-    Route(_CUDA + "/unregister", "shared-memory", ("POST",), shared_memory.unregister_cuda),
+    Route(_SYSTEM + "/status", "shared-memory", ("GET",), extensions.system_status),
+    Route(_SYSTEM + "/register", "shared-memory", ("POST",), extensions.register_system),
+    Route(_SYSTEM + "/unregister", "shared-memory", ("POST",), extensions.unregister_system),
+    Route(_CUDA + "/status", "shared-memory", ("GET",), extensions.cuda_status),
+    Route(_CUDA + "/register", "shared-memory", ("POST",), extensions.register_cuda),
+    Route(_CUDA + "/unregister", "shared-memory", ("POST",), extensions.unregister_cuda),
 )
 _PATTERNS = [(re.compile(route.path), route) for route in _ROUTES]
 _NAMES = dict.fromkeys(("model", "version", "region", "repository"))
@@ -88,7 +84,7 @@ _NAMES = dict.fromkeys(("model", "version", "region", "repository"))
 
 @lru_cache(maxsize=256)
 def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
-    """The route of a path, still quoted, and what the path names; None where there is none."""
+    """Find the route of a quoted path, and the names in it; None if there is none."""
     for pattern, route in _PATTERNS:
         if found := pattern.fullmatch(path):
             return route, _NAMES | found.groupdict()

@@ -1,4 +1,4 @@
-"""Elements of tensors as JSON has them, nested or flat."""
+"""Converts the elements of tensors from and to JSON."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _WRONG_SHAPE = "Shape does not match true shape of 'data' field"
 
 
 def elements_of(name: str, datatype: str, data: list[Any] | LongArray, count: int | None) -> Array:
-    """The elements of an input, flat; those of BYTES are objects of `bytes`.
+    """Convert JSON to a flat array; elements of BYTES are objects of `bytes`.
 
     Args:
-        name: of the input.
+        name: of the input, for messages.
         datatype: the protocol's name, as sent.
-        data: as sent, nested or flat.
-        count: how many there must be; None for any number.
+        data: nested or flat.
+        count: required number of elements; None for any number.
 
     Raises:
-        InvalidRequest: tensors of this type do not travel as JSON.
-        MalformedJson: an element is not of the type, or there are more or fewer.
+        InvalidRequest: tensors of this type cannot be JSON.
+        MalformedJson: an element has another type, or there are more or fewer.
     """
     if datatype in _NOT_IN_JSON:
         raise InvalidRequest(
@@ -77,7 +77,7 @@ def _elements(datatype: str, flat: list[Any], kinds: set[type]) -> Array:
 
 
 def _flattened(data: list[Any]) -> tuple[list[Any], set[type]]:
-    """The elements that are no lists, and their types."""
+    """Collect the elements that are no lists, and their types."""
     kinds = set(map(type, data))
     while kinds == {list}:
         data = list(chain.from_iterable(data))
@@ -90,7 +90,7 @@ def _flattened(data: list[Any]) -> tuple[list[Any], set[type]]:
 
 
 def _collect(data: list[Any], leaves: list[Any]) -> None:
-    """No generator, which would hand each element up through every level."""
+    """Collect the leaves; not a generator, which would pass each through every level."""
     for value in data:
         if type(value) is list:
             _collect(value, leaves)
@@ -99,7 +99,7 @@ def _collect(data: list[Any], leaves: list[Any]) -> None:
 
 
 def _objection(datatype: str, kinds: set[type]) -> MalformedJson | None:
-    """What is wrong with elements of these Python types; None where nothing is."""
+    """Make the error for elements of these Python types; None if they are valid."""
     access = "attempt to access JSON"
     takes: set[type]
     if datatype == "BYTES":
@@ -120,12 +120,12 @@ def _unfit(why: str) -> MalformedJson:
 
 
 def data_json(tensor: OutputTensor) -> list[bytes]:
-    """The elements of an output, flat, as a JSON array, to be joined.
+    """Convert an output to a flat JSON array, in pieces to be joined.
 
-    Many are written in pieces, so that other threads get their turn.
+    Pieces let other threads run between them.
 
     Raises:
-        InvalidRequest: tensors of this type do not travel as JSON.
+        InvalidRequest: tensors of this type cannot be JSON.
     """
     if tensor.datatype in _NOT_IN_JSON:
         raise InvalidRequest(
@@ -146,14 +146,14 @@ def data_json(tensor: OutputTensor) -> list[bytes]:
 def _numbers(flat: Array) -> bytes:
     if flat.dtype.kind != "f":
         return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
-    # Triton writes a float as the double that it is.
+    # Triton writes a float32 as a double.
     with np.errstate(invalid="ignore"):
         flat = flat.astype(np.float64)
     text = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
     finite = np.isfinite(flat)
     if finite.all():
         return text
-    # JSON has no word for these; Triton uses JavaScript's.
+    # JSON has no form for these; Triton uses JavaScript's.
     odd = flat[~finite]
     words = np.where(np.isnan(odd), b"NaN", np.where(odd > 0, b"Infinity", b"-Infinity")).tolist()
     return b"".join(chain.from_iterable(zip(text.split(b"null"), [*words, b""], strict=True)))
@@ -164,7 +164,7 @@ def _strings(flat: Array) -> bytes:
     try:
         return orjson.dumps([element.decode() for element in elements])
     except UnicodeDecodeError:
-        # As they are, which is no JSON; Triton does the same, and clients of BYTES ask for binary.
+        # Unchanged, which may be invalid JSON, as in Triton; clients use binary for BYTES.
         texts = [element.decode(errors="surrogateescape") for element in elements]
         text = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
         return text.encode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""What an open engine adds to its model's configuration, as Triton's backends complete one.
+"""Completes a model's configuration from its engine, as Triton's backends do.
 
 Sources: `AutoCompleteConfig` of Triton's onnxruntime.cc, `NormalizeInstanceGroup` of
 model_config_utils.cc.
@@ -23,18 +23,15 @@ log = logging.getLogger(__name__)
 
 
 def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Any:
-    """The whole `ModelConfig` message of a version.
+    """Build the complete `ModelConfig` message of a version.
 
     Args:
-        config: what is said of the model.
+        config: the model's configuration.
         engine: of the version, open.
-        fill_in: take from the engine what is not said; else it must be said.
-
-    Returns:
-        A message of its own.
+        fill_in: take missing fields from the engine; otherwise they are required.
 
     Raises:
-        InvalidModel: what is said does not fit the engine.
+        InvalidModel: the configuration does not fit the engine.
     """
     message = model_config_messages().ModelConfig()
     message.CopyFrom(config.message)

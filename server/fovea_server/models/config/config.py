@@ -1,4 +1,4 @@
-"""A model's configuration: `config.pbtxt`, or what a request to load says in its place."""
+"""A model's configuration: from `config.pbtxt`, or from a request to load the model."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _IDLE_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What is said of a model before its engine is opened, with Triton's defaults filled in.
+    """A configuration before the engine is opened, with Triton's defaults filled in.
 
     Attributes:
-        message: the `ModelConfig` message; `completion.complete` adds what the engine knows.
+        message: the `ModelConfig` message; `completion.complete` fills it in from the engine.
     """
 
     message: Any
 
     @classmethod
     def read(cls, folder: Path, name: str, *, variant: str = "", required: bool = False) -> Self:
-        """Of a model's folder; the defaults where it has no configuration.
+        """Read the configuration in a model's folder; defaults where there is none.
 
         Args:
             folder: of the model.
             name: of the model.
-            variant: configs/VARIANT.pbtxt is read where it is there.
+            variant: configs/VARIANT.pbtxt is read if it exists.
             required: there must be a configuration.
 
         Raises:
-            InvalidModel: the file is no model configuration, contradicts itself, or is not there.
+            InvalidModel: the file is no model configuration, contradicts itself, or is missing.
         """
         path = folder / _CONFIGS_FOLDER / f"{variant}.pbtxt"
         if not variant or not path.is_file():
@@ -50,7 +50,7 @@ class ModelConfig:
 
     @classmethod
     def parse(cls, text: str, name: str) -> Self:
-        """From JSON, as a request to load has it; numbers may be strings.
+        """Parse the JSON of a request to load a model; numbers may be strings.
 
         Raises:
             InvalidModel: it is no model configuration, or contradicts itself.
@@ -76,28 +76,28 @@ class ModelConfig:
 
     @property
     def max_queue_delay_s(self) -> float | None:
-        """How long a batch that is not full waits; None where not said."""
+        """Longest wait of a batch that is not full; None where not set."""
         delay_us = self.message.dynamic_batching.max_queue_delay_microseconds
         return delay_us / 1e6 if delay_us else None
 
     @property
     def has_tensors(self) -> bool:
-        """Whether it says all inputs and outputs, so that Triton fills none in."""
+        """True if it names all inputs and outputs, so that Triton fills none in."""
         return bool(self.message.input) and bool(self.message.output)
 
     @property
     def composing(self) -> dict[str, set[int]]:
-        """Models that an ensemble runs -> the versions that it asks for, -1 for any."""
+        """Models that an ensemble runs -> their versions, -1 for any."""
         models: dict[str, set[int]] = {}
         for step in self.message.ensemble_scheduling.step:
             models.setdefault(step.model_name, set()).add(step.model_version)
         return models
 
     def served(self, versions: Sequence[int]) -> tuple[int, ...]:
-        """Which of the versions on disk (ascending) are served.
+        """Choose the versions to serve from those on disk (ascending).
 
         Raises:
-            InvalidModel: none is.
+            InvalidModel: the policy chooses none.
         """
         policy = self.message.version_policy
         if policy.HasField("all"):
@@ -115,7 +115,7 @@ class ModelConfig:
 
 
 def add_defaults(message: Any) -> None:
-    """Fill in what Triton fills in whatever the engine is."""
+    """Fill in the defaults that do not depend on the engine, as Triton does."""
     if message.version_policy.WhichOneof("policy_choice") is None:
         message.version_policy.latest.num_versions = 1
     if message.HasField("dynamic_batching"):

@@ -1,4 +1,4 @@
-"""A configuration that contradicts itself, found before an engine is opened.
+"""Checks a configuration for contradictions, before an engine is opened.
 
 Texts and rules: `ValidateModelConfig` of Triton's model_config_utils.cc.
 """
@@ -10,13 +10,13 @@ from typing import Any
 from fovea_engines.backends.registry import DISTRIBUTIONS
 from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.models.config.data_flow import check_data_flow
+from fovea_server.models.config.ensembles import check_data_flow
 
 _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
 
 
 def check_config(message: Any, name: str) -> None:
-    """Look for what cannot be served, whatever the engine turns out to be.
+    """Refuse a configuration that no engine can serve.
 
     Args:
         message: the `ModelConfig`.
@@ -101,7 +101,7 @@ def _check_ensemble(message: Any) -> None:
 
 
 def _refuse_unserved(message: Any) -> None:
-    """What would give wrong answers if it were passed over."""
+    """Refuse settings that would give wrong answers if they were ignored."""
     for field in ("batch_input", "batch_output"):
         if getattr(message, field):
             raise InvalidModel(
@@ -126,7 +126,7 @@ def _check_dynamic_batching(message: Any) -> None:
     name, batching = message.name, message.dynamic_batching
     if any(size <= 0 for size in batching.preferred_batch_size):
         raise InvalidModel(f"dynamic batching preferred size must be positive for {name}")
-    # An engine may bring the size later; it is compared again then.
+    # The engine may give the size later; it is checked again then.
     largest = message.max_batch_size
     if largest and any(size > largest for size in batching.preferred_batch_size):
         raise InvalidModel(f"dynamic batching preferred size must be <= max batch size for {name}")
@@ -159,44 +159,44 @@ def _check_ordering(name: str, batching: Any) -> None:
 def _check_tensor(message: Any, tensor: Any, prefix: str) -> None:
     if not tensor.name:
         raise InvalidModel(f"{prefix}must specify 'name' for {message.name}")
-    told = f"{prefix}'{tensor.name}' "
+    about = f"{prefix}'{tensor.name}' "
     if tensor.data_type == model_config_messages().TYPE_INVALID:
-        raise InvalidModel(f"{told}must specify 'data_type' for {message.name}")
+        raise InvalidModel(f"{about}must specify 'data_type' for {message.name}")
     if not tensor.dims:
-        raise InvalidModel(f"{told}must specify 'dims' for {message.name}")
+        raise InvalidModel(f"{about}must specify 'dims' for {message.name}")
     if any(dim < 1 and dim != -1 for dim in tensor.dims):
         raise InvalidModel(
-            f"{told}dimension must be integer >= 1, or -1 to indicate a variable-size dimension "
+            f"{about}dimension must be integer >= 1, or -1 to indicate a variable-size dimension "
             f"for {message.name}"
         )
     if tensor.HasField("reshape"):
-        _check_reshape(message, tensor, told)
+        _check_reshape(message, tensor, about)
 
 
-def _check_reshape(message: Any, tensor: Any, told: str) -> None:
+def _check_reshape(message: Any, tensor: Any, about: str) -> None:
     shape = tensor.reshape.shape
     if not shape and message.max_batch_size == 0:
         raise InvalidModel(
-            f"{told}cannot have empty reshape for non-batching model as scalar tensors are not "
+            f"{about}cannot have empty reshape for non-batching model as scalar tensors are not "
             f"supported for {message.name}"
         )
     if any(dim < 1 and dim != -1 for dim in shape):
         raise InvalidModel(
-            f"{told}reshape dimensions must be integer >= 1, or -1 to indicate a variable-size "
+            f"{about}reshape dimensions must be integer >= 1, or -1 to indicate a variable-size "
             f"dimension for {message.name}"
         )
     dims, shapes = _trunks(tensor.dims), _trunks(shape)
     if len(dims) != len(shapes):
         raise InvalidModel(
-            f"{told}has different number of variable-size dimensions for dims and reshape for "
+            f"{about}has different number of variable-size dimensions for dims and reshape for "
             f"{message.name}"
         )
     if dims != shapes:
-        raise InvalidModel(f"{told}has different size for dims and reshape for {message.name}")
+        raise InvalidModel(f"{about}has different size for dims and reshape for {message.name}")
 
 
 def _trunks(dims: Any) -> list[int]:
-    """Elements between the variable dimensions: [2, 4, -1, 6] holds 8 and 6."""
+    """Multiply the sizes between variable dimensions: [2, 4, -1, 6] gives 8 and 6."""
     counts = [1]
     for dim in dims:
         if dim == -1:

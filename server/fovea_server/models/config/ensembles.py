@@ -1,6 +1,7 @@
-"""Whether the models of an ensemble fit together.
+"""Checks the tensors between the steps of an ensemble.
 
-Texts: `ValidateEnsembleConfig` of Triton's ensemble_utils.cc.
+Texts and rules: `ValidateEnsembleConfig` of Triton's ensemble_utils.cc, and
+`ValidateEnsembleSchedulingConfig` of its model_config_utils.cc.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fovea_preprocess.errors import InvalidModel
 
 @dataclass(frozen=True, slots=True)
 class _StepTensor:
-    """A tensor between steps, as one of the models has it."""
+    """A tensor between steps, as one of the models declares it."""
 
     model: str
     kind: int
@@ -28,11 +29,11 @@ class _StepTensor:
 
 
 def check_ensemble(ensemble: Any, config_of: Callable[[str, int | None], Any]) -> None:
-    """Compare what the steps of an ensemble take and give.
+    """Compare the inputs and outputs of an ensemble's steps.
 
     Args:
         ensemble: its `ModelConfig` message.
-        config_of: the complete message of a model that it runs, by name and version.
+        config_of: gives the complete message of a model, by name and version.
 
     Raises:
         InvalidModel: they do not fit.
@@ -100,16 +101,16 @@ def _join(
 ) -> None:
     for name, tensor in names.items():
         here, there = tensors.setdefault(tensor, own[name]), own[name]
-        told = f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent "
+        about = f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent "
         if here.kind != there.kind:
             kinds = model_config_messages().DataType
             raise InvalidModel(
-                f"{told}data type: {kinds.Name(here.kind)} is inferred from model {here.model} "
+                f"{about}data type: {kinds.Name(here.kind)} is inferred from model {here.model} "
                 f"while {kinds.Name(there.kind)} is inferred from model {there.model}"
             )
         if not (_same(here.dims, there.dims) or _same(here.full, there.full)):
             raise InvalidModel(
-                f"{told}shape: {_text(here.full)} is inferred from model {here.model} while "
+                f"{about}shape: {_text(here.full)} is inferred from model {here.model} while "
                 f"{_text(there.full)} is inferred from model {there.model}"
             )
 
@@ -120,3 +121,62 @@ def _same(a: Sequence[int], b: Sequence[int]) -> bool:
 
 def _text(dims: Sequence[int]) -> str:
     return f"[{','.join(map(str, dims))}]"
+
+
+def check_data_flow(message: Any) -> None:
+    """Follow the tensors from the inputs of an ensemble to its outputs.
+
+    Args:
+        message: its `ModelConfig`.
+
+    Raises:
+        InvalidModel: a tensor is written twice or never, in a cycle, or not used.
+    """
+    name, steps = message.name, message.ensemble_scheduling.step
+    inputs = {tensor.name for tensor in message.input}
+    outputs = {tensor.name for tensor in message.output}
+    written = _written(message, inputs)
+    read = {tensor for step in steps for tensor in step.input_map.values()}
+    if unread := sorted(inputs - read):
+        raise InvalidModel(f"ensemble input '{unread[0]}' for ensemble {name}' is not used")
+    if unknown := sorted(outputs - read - written):
+        raise InvalidModel(f"ensemble output '{unknown[0]}' for ensemble {name}' is not used")
+    ready = _ready(steps, inputs)
+    if late := sorted(outputs - ready):
+        raise InvalidModel(f"output '{late[0]}' for ensemble '{name}' is not written")
+    # A tensor that never becomes ready is part of a cycle, or no step writes it.
+    if unused := sorted((read | written) - (ready & read) - outputs):
+        raise InvalidModel(f"ensemble tensor '{unused[0]}' is unused in ensemble '{name}'")
+
+
+def _written(message: Any, inputs: set[str]) -> set[str]:
+    """Collect the tensors that the steps write; no two may write the same."""
+    written: set[str] = set()
+    for index, step in enumerate(message.ensemble_scheduling.step):
+        for field in ("model_name", "input_map", "output_map"):
+            if not getattr(step, field):
+                raise InvalidModel(
+                    f"must specify '{field}' in step {index} of ensemble '{message.name}'"
+                )
+        for tensor in sorted(step.output_map.values()):
+            if tensor in inputs:
+                raise InvalidModel(
+                    f"ensemble input '{tensor}' can not appear in an output map for ensemble "
+                    f"'{message.name}' step {index}"
+                )
+            if tensor in written:
+                raise InvalidModel(
+                    f"ensemble tensor '{tensor}' can appear in an output map only once for "
+                    f"ensemble '{message.name}' step {index}"
+                )
+            written.add(tensor)
+    return written
+
+
+def _ready(steps: Any, inputs: set[str]) -> set[str]:
+    """Collect the tensors that exist after the last step."""
+    ready, waiting = set(inputs), list(steps)
+    while able := [step for step in waiting if ready.issuperset(step.input_map.values())]:
+        waiting = [step for step in waiting if step not in able]
+        ready.update(*(step.output_map.values() for step in able))
+    return ready

@@ -1,4 +1,4 @@
-"""Whether a configuration and an engine mean the same tensors.
+"""Checks that a configuration and an engine describe the same tensors.
 
 Texts: `CompareDimsSupported` and `CheckAllowedModelInput` of Triton's backend and core.
 """
@@ -15,11 +15,11 @@ from fovea_server.tensors.datatypes import NAMES, config_name
 
 
 def check_fit(message: Any, session: Session) -> None:
-    """Compare a complete configuration with the engine that it describes.
+    """Check a complete configuration against its engine.
 
     Raises:
-        InvalidModel: a tensor that the engine does not have, or has otherwise; or one that it
-            needs and nobody could send.
+        InvalidModel: the engine lacks a tensor or has another type or shape of it, or it needs
+            one that no client could send.
     """
     optional = {spec.name: spec for spec in getattr(session, "optional_inputs", ())}
     inputs = {spec.name: spec for spec in session.inputs}
@@ -56,26 +56,26 @@ def _check(message: Any, tensor: Any, known: dict[str, TensorSpec], kind: str) -
 
 def _check_shape(message: Any, tensor: Any, spec: TensorSpec) -> None:
     dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
-    told = f"model '{message.name}', tensor '{tensor.name}': "
+    head = f"model '{message.name}', tensor '{tensor.name}': "
     if not message.max_batch_size:
-        # A scalar is shown as [1].
+        # A scalar is declared as [1].
         if _same(dims, spec.shape) or (not spec.shape and list(dims) == [1]):
             return
         raise InvalidModel(
-            f"{told}the model expects {len(spec.shape)} dimensions (shape {_text(spec.shape)}) but "
+            f"{head}the model expects {len(spec.shape)} dimensions (shape {_text(spec.shape)}) but "
             f"the model configuration specifies {len(dims)} dimensions (shape {_text(dims)})"
         )
-    # One row at a time is a batch of 1, whether or not the graph leaves it open.
+    # One row at a time is a batch of 1, in a graph with a fixed or a variable batch.
     rows = (-1, 1) if message.max_batch_size == 1 else (-1,)
     if not spec.shape or spec.shape[0] not in rows:
         raise InvalidModel(
-            f"{told}for the model to support batching the shape should have at least 1 dimension "
+            f"{head}for the model to support batching the shape should have at least 1 dimension "
             f"and the first dimension must be -1; but shape expected by the model is "
             f"{_text(spec.shape)}"
         )
     if not _same(dims, spec.shape[1:]):
         raise InvalidModel(
-            f"{told}the model expects {len(spec.shape)} dimensions (shape {_text(spec.shape)}) but "
+            f"{head}the model expects {len(spec.shape)} dimensions (shape {_text(spec.shape)}) but "
             f"the model configuration specifies {len(dims) + 1} dimensions (an initial batch "
             "dimension because max_batch_size > 0 followed by the explicit tensor shape, making "
             f"complete shape {_text((-1, *dims))}). NOTE: Setting a non-zero max_batch_size in the "

@@ -1,4 +1,4 @@
-"""Parts of a configuration that say how another server should work, and mean nothing here."""
+"""Warns of settings in a configuration that have no effect in this server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPTIMIZATIONS = (
 )
 _INSTANCES = ("rate_limiter", "host_policy", "profile", "secondary_devices")
 _WHOLE = ("runtime", "model_operations", "model_repository_agents", "model_metrics")
-# What Triton's backends read; all else is for clients, who find it in the configuration.
+# Parameters for Triton's backends; clients read all others in the configuration.
 _PARAMETERS = frozenset(
     {
         # onnxruntime_backend
@@ -45,11 +45,7 @@ _PARAMETERS = frozenset(
 
 
 def warn_of_ignored_settings(message: Any) -> None:
-    """Log what a model's configuration asks for in vain, in one line; nothing where that is none.
-
-    Args:
-        message: the `ModelConfig`.
-    """
+    """Log the ignored settings of a `ModelConfig` message in one line, if there are any."""
     if names := list(_of(message)):
         log.warning(
             "model %s: its configuration says what has no effect here: %s",

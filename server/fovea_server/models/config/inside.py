@@ -1,4 +1,4 @@
-"""Files that a configuration names, which may have come over the network."""
+"""Resolves the files that a configuration names, which may have come over the network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fovea_preprocess.errors import InvalidModel
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The file of that name below a folder, wherever links there lead.
+    """Join a folder and the name of a file below it; links in the folder are followed.
 
     Raises:
         InvalidModel: the name leads out of the folder.

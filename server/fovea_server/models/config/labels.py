@@ -11,14 +11,14 @@ from fovea_server.models.config.inside import inside
 
 
 def read_output_labels(message: Any, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Output -> its labels by index; outputs that have none are left out.
+    """Read output -> labels by index; outputs without labels are left out.
 
     Args:
         message: the complete `ModelConfig`.
         folder: of the model.
 
     Raises:
-        InvalidModel: a file is not there, or holds no labels.
+        InvalidModel: a file is missing, or holds no labels.
     """
     labels = {}
     for output in message.output:

@@ -1,4 +1,4 @@
-"""A model whose files came with the request to load it."""
+"""Makes a model folder from files in a request to load a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fovea_engines.repository.card import CARD_FILE
 from fovea_preprocess.errors import InvalidModel
 
 _PREFIX = "file:"
-# To deserialise a TensorRT engine is to run the code in it; a card may name any file as one.
+# Deserialising a TensorRT engine runs the code in it; a card may name any file as one.
 _UNSAFE_SUFFIXES = (".plan", ".engine")
 _SAFE_ENGINES = (".onnx", ".xml")
 
@@ -26,18 +26,15 @@ _UNSAFE = (
 
 @contextmanager
 def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """A model folder with just these files, for as long as the block runs.
+    """Make a temporary model folder with these files, for the duration of the block.
 
     Args:
         name: of the model.
-        files: path below the model's folder, with or without "file:" before it -> content.
-
-    Yields:
-        The folder.
+        files: path below the model's folder, with or without the prefix "file:" -> content.
 
     Raises:
-        InvalidModel: the name is none for a folder, a path leads out of it, or a file may not come
-            this way.
+        InvalidModel: the name is not valid for a folder, a path leads out of it, or a file has
+            an unsafe type.
     """
     with tempfile.TemporaryDirectory(prefix="fovea-model-") as root:
         folder = Path(root).resolve() / name
@@ -54,7 +51,7 @@ def check_engine_files(message: Any) -> None:
     """Refuse a configuration that would load one of the files as a TensorRT engine.
 
     Args:
-        message: the `ModelConfig` that came with them.
+        message: the `ModelConfig` of the same request.
 
     Raises:
         InvalidModel: it names such a file, or TensorRT.

@@ -32,7 +32,7 @@ async def generate(service: Service, request: Request) -> Answer:
 
 
 async def generate_stream(service: Service, request: Request) -> Answer:
-    """The same, as a stream of one event."""
+    """Run a model on inputs by name, and answer with a stream of one event."""
     try:
         event = await _generated(service, request)
     except FoveaError as error:
@@ -58,10 +58,10 @@ async def _generated(service: Service, request: Request) -> bytes:
 
 
 class _Reader:
-    """Makes a request of an object.
+    """Builds a request from a JSON object.
 
     Args:
-        asked: is filled in.
+        asked: the request to fill in.
     """
 
     def __init__(self, asked: InferRequest, inputs: Sequence[ModelTensor]) -> None:
@@ -70,10 +70,10 @@ class _Reader:
         self._long: dict[str, LongArray] = {}
 
     def read(self, body: bytes | bytearray) -> InferRequest:
-        """The request that a body asks for.
+        """Fill in and return the request.
 
         Raises:
-            MalformedJson: it is no JSON, or a member is of another type.
+            MalformedJson: the body is no JSON, or a member has another type.
             InvalidRequest: an input does not fit the model.
         """
         if len(body) > LONG:
@@ -109,7 +109,7 @@ def _input(tensor: ModelTensor, value: Any) -> InputTensor:
 
 
 def _shape(tensor: ModelTensor, left: int) -> tuple[int, ...]:
-    """The model's shape; its last variable dimension takes all elements, the others are 1."""
+    """Fill in the model's shape: the last variable dimension takes all elements, others are 1."""
     refused = InvalidRequest(
         f"The schema can not convert input '{tensor.name}' to tensor with proper shape"
     )
@@ -128,7 +128,7 @@ def _shape(tensor: ModelTensor, left: int) -> tuple[int, ...]:
 
 
 def _written(response: InferResponse) -> bytes:
-    """By name, in the order of the names; a single element without its brackets."""
+    """Write outputs sorted by name; a single element without brackets."""
     written: dict[str, Any] = {
         "model_name": response.model_name,
         "model_version": response.model_version,

@@ -1,8 +1,10 @@
-"""Tensors in, tensors out."""
+"""The infer endpoint."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
+from math import prod
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.images import raw_image
@@ -14,14 +16,14 @@ from fovea_server.http.v2.endpoints.names import model_of
 from fovea_server.http.v2.infer_request import LONG, BodyReader, OutputEncoding
 from fovea_server.http.v2.infer_response import infer_answer, is_long
 from fovea_server.http.v2.messages import TEXT, Answer, Request, error_answer
-from fovea_server.http.v2.raw_input import raw_input
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.messages import InferRequest
+from fovea_server.tensors.datatypes import NUMPY
+from fovea_server.tensors.messages import InferRequest, InputTensor
 
 
 async def infer(service: Service, request: Request) -> Answer:
     """Run a model."""
-    # Triton names JSON as the type of only those errors that it finds between these two.
+    # Triton answers errors with the type JSON only for those between these two blocks.
     try:
         model = model_of(service, request)
         refuse_decoupled(model, "HTTP end point")
@@ -63,16 +65,16 @@ def _asked(
         return asked, reader.encoding
     image = raw_image(model, memoryview(body))
     asked.inputs.append(image or raw_input(model, body))
-    # Who sends an image so reads the answer, too; Triton answers a tensor in binary.
+    # Clients that send a bare image expect JSON; Triton answers a bare tensor in binary.
     return asked, OutputEncoding(by_default=image is None)
 
 
 def _header_size(request: Request, body_size: int) -> int:
-    """Bytes of JSON in the body; 0 says that it is a tensor and nothing else."""
+    """Read the number of bytes of JSON in the body; 0 if it is one bare tensor."""
     given = request.headers.get(b"inference-header-content-length")
     if given is None:
         return body_size
-    # Triton reads it with C's atoi.
+    # Triton parses it with C's atoi.
     size = leading_number(given.decode("latin-1")) or 0
     if not 0 <= size <= body_size:
         raise InvalidRequest(
@@ -80,3 +82,42 @@ def _header_size(request: Request, body_size: int) -> int:
             f"got: {given.decode('latin-1')}"
         )
     return size
+
+
+def raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
+    """Make the input from the whole body.
+
+    Raises:
+        InvalidRequest: the model has several inputs, or the shape is ambiguous; Triton's text.
+    """
+    view = memoryview(body)
+    signature = model.signature
+    if len(signature.inputs) != 1:
+        raise _refused(
+            "Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(signature.inputs)} inputs in '{model.name}' model configuration"
+        )
+    expected = signature.inputs[0]
+    batch, dims = ((1,), expected.shape[1:]) if signature.max_batch_size else ((), expected.shape)
+    variable = [index for index, size in enumerate(dims) if size == -1]
+    if len(variable) > 1:
+        raise _refused(
+            f"The shape of the raw input '{expected.name}' can not be deduced because there are "
+            "more than one variable-sized dimension"
+        )
+    count = prod(size for size in dims if size != -1)
+    if expected.datatype == "BYTES":
+        if variable or count != 1:
+            raise _refused(
+                f"For BYTE datatype raw input '{expected.name}', the model must have input "
+                "shape [1]"
+            )
+        view = memoryview(struct.pack("<I", len(body)) + bytes(body))
+    shape = list(dims)
+    for index in variable:
+        shape[index] = len(body) // (count * NUMPY[expected.datatype].itemsize) if count else 0
+    return InputTensor(expected.name, expected.datatype, (*batch, *shape), view)
+
+
+def _refused(what: str) -> InvalidRequest:
+    return InvalidRequest(f"[request id: <id_unknown>] {what}")

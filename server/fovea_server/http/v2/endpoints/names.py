@@ -1,4 +1,4 @@
-"""What a path names."""
+"""Reads models, versions and regions from a path."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.v2.messages import Request
 from fovea_server.models.model import ServedModel
 
-# Of decimal digits; a version is a signed 64-bit number.
+# Decimal digits that always fit a signed 64-bit number.
 _LONGEST_VERSION = 18
 
 
 def name_of(request: Request, kind: str) -> str:
-    """A name in the path, unquoted; "" where there is none."""
+    """Read a name in the path, unquoted; "" where there is none."""
     return unquote(request.names[kind] or "")
 
 
 def version_of(request: Request) -> int | None:
-    """The version of a model in the path; None where there is none.
+    """Read the version in the path; None where there is none.
 
     Raises:
-        InvalidRequest: it is too large to be one.
+        InvalidRequest: it is too large.
     """
     text = request.names["version"]
     if text is None:
@@ -36,10 +36,10 @@ def version_of(request: Request) -> int | None:
 
 
 def model_of(service: Service, request: Request) -> ServedModel:
-    """The model that the path names.
+    """Look up the model in the path.
 
     Raises:
         NotFound: it is not served.
-        InvalidRequest: the version is none.
+        InvalidRequest: the version is too large.
     """
     return service.plane.find(name_of(request, "model"), version_of(request))

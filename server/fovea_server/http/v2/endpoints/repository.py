@@ -1,4 +1,4 @@
-"""Which models there are, and loading and unloading them."""
+"""The endpoints of the model repository: index, load and unload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fovea_server.http.v2.messages import Answer, Request, json_answer
 
 
 async def index(service: Service, request: Request) -> Answer:
-    """Every model of the repository, or every one that is ready."""
+    """List every model of the repository, or those that are ready."""
     ready = as_bool(find(_body(request), "ready", False))
     entries = service.plane.index(ready)
     return json_answer(
@@ -32,16 +32,16 @@ async def index(service: Service, request: Request) -> Answer:
 
 
 async def load(service: Service, request: Request) -> Answer:
-    """Load a model, or load it again."""
+    """Load or reload a model."""
     refuse_repository(request.names["repository"])
-    # A model may travel in the request.
+    # In a thread: the request may hold a model's files.
     config, files = await asyncio.to_thread(_sent, request)
     await service.control.load(name_of(request, "model"), config=config, files=files)
     return Answer()
 
 
 def _sent(request: Request) -> tuple[str | None, dict[str, bytes]]:
-    """The configuration and the files that a request brings."""
+    """Read the configuration and the files in a request."""
     given = _parameters(request)
     config, files = None, {}
     for name, value in given.items():
@@ -56,7 +56,7 @@ def _sent(request: Request) -> tuple[str | None, dict[str, bytes]]:
 
 
 async def unload(service: Service, request: Request) -> Answer:
-    """Unload a model, and what is made of it if that is asked for."""
+    """Unload a model, and on request the models that it depends on."""
     refuse_repository(request.names["repository"])
     dependents = find(_parameters(request), "unload_dependents", False)
     await service.control.unload(

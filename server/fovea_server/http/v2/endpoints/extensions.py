@@ -1,9 +1,11 @@
-"""Registering memory that client and server share."""
+"""The endpoints for shared memory, trace settings and log settings."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
@@ -15,7 +17,7 @@ from fovea_server.http.v2.messages import Answer, Request, json_answer
 
 
 async def system_status(service: Service, request: Request) -> Answer:
-    """Regions of system memory."""
+    """List regions of system memory."""
     regions = service.system_shared_memory.status(name_of(request, "region") or None)
     return json_answer([asdict(region) for region in regions])
 
@@ -34,13 +36,13 @@ async def register_system(service: Service, request: Request) -> Answer:
 
 
 async def unregister_system(service: Service, request: Request) -> Answer:
-    """Forget a region of system memory, or all."""
+    """Unregister a region of system memory, or all."""
     service.system_shared_memory.unregister(name_of(request, "region") or None)
     return Answer()
 
 
 async def cuda_status(service: Service, request: Request) -> Answer:
-    """Regions of GPUs' memory."""
+    """List regions of GPUs' memory."""
     regions = service.cuda_shared_memory.status(name_of(request, "region") or None)
     return json_answer([asdict(region) for region in regions])
 
@@ -52,14 +54,14 @@ async def register_cuda(service: Service, request: Request) -> Answer:
     handle = as_string(member(_required(given, "raw_handle"), "b64"))
     byte_size = as_unsigned(member(given, "byte_size"))
     device_id = as_unsigned(member(given, "device_id"))
-    # The first one opens the GPU, which takes its time.
+    # In a thread: the first one opens the GPU, which takes long.
     register = service.cuda_shared_memory.register
     await asyncio.to_thread(register, name, _decoded(handle), device_id, byte_size)
     return Answer()
 
 
 async def unregister_cuda(service: Service, request: Request) -> Answer:
-    """Forget a region of a GPU's memory, or all."""
+    """Unregister a region of a GPU's memory, or all."""
     service.cuda_shared_memory.unregister(name_of(request, "region") or None)
     return Answer()
 
@@ -82,5 +84,26 @@ def _decoded(text: str) -> bytes:
     try:
         return decoded(text)
     except ValueError:
-        # Too short to be a handle, which is told by who knows how long they are.
+        # Empty, so that `register` refuses it as a handle of the wrong length.
         return b""
+
+
+async def trace(service: Service, request: Request) -> Answer:
+    """Read or change the trace settings of a model or of all."""
+    model = name_of(request, "model") or None
+    if request.method == "POST":
+        return json_answer(service.trace.update(model, _given(request)))
+    return json_answer(service.trace.get(model))
+
+
+async def log(service: Service, request: Request) -> Answer:
+    """Read or change the log settings."""
+    if request.method == "POST":
+        return json_answer(service.log_settings.update(_given(request)))
+    return json_answer(service.log_settings.get())
+
+
+def _given(request: Request) -> Mapping[str, Any]:
+    given = parse_json(request.body)
+    # Triton changes no setting if the body is not an object.
+    return given if type(given) is dict else {}
