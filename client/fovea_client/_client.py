@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -9,10 +10,10 @@ from typing import Self, TypeVar, Unpack
 
 import httpx
 
-from fovea_client import _requests, _responses, _retry
+from fovea_client import _requests, _responses
 from fovea_client._requests import ImageFormat, PredictOptions, Request
 from fovea_client._responses import Response
-from fovea_client.errors import ConnectionFailed, FoveaClientError
+from fovea_client.errors import ConnectionFailed, FoveaClientError, ServerError
 from fovea_client.images import ImageSource, image_bytes
 from fovea_client.models import Model, ModelSummary
 from fovea_client.results import Prediction
@@ -138,7 +139,7 @@ class Client:
             try:
                 return read(self._send(request))
             except FoveaClientError as error:
-                wait = _retry.wait_s(error, attempt, self._timeout)
+                wait = wait_s(error, attempt, self._timeout)
                 if wait is None or attempt >= self._retries:
                     raise
             time.sleep(wait)
@@ -174,3 +175,28 @@ def _checked(url: str) -> str:
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
     return url
+
+
+FIRST_WAIT_S = 0.1
+
+
+def wait_s(error: FoveaClientError, attempt: int, longest_s: float) -> float | None:
+    """Return the seconds to wait before the next attempt; None when there should be none.
+
+    The server's Retry-After is always respected; after a failed connection the waits are 0.1, 0.2,
+    0.4 ... s. Up to a quarter more, at random, keeps clients that were refused together from
+    returning together.
+
+    Args:
+        error: result of the last attempt.
+        attempt: number of attempts before that one.
+        longest_s: longest wait; None is returned for a longer one.
+    """
+    match error:
+        case ServerError(retry_after_s=float(asked)):
+            wait = asked
+        case ConnectionFailed():
+            wait = FIRST_WAIT_S * 2.0**attempt
+        case _:
+            return None
+    return None if wait > longest_s else wait * random.uniform(1.0, 1.25)

@@ -19,8 +19,8 @@ from fovea_client import (
     UnexpectedAnswer,
     _requests,
     _responses,
-    _retry,
 )
+from fovea_client._client import wait_s
 from fovea_client._responses import Response
 from fovea_client.errors import ConnectionFailed
 
@@ -225,13 +225,13 @@ def test_readiness_is_yes_no_or_an_error() -> None:
 
 def test_a_wait_honours_the_server_and_then_doubles() -> None:
     busy = QueueFull(429, "queue_full", "", retry_after_s=3.0)
-    assert 3.0 <= (_retry.wait_s(busy, 5, longest_s=30) or 0) <= 3.75
-    assert _retry.wait_s(busy, 0, longest_s=2) is None
+    assert 3.0 <= (wait_s(busy, 5, longest_s=30) or 0) <= 3.75
+    assert wait_s(busy, 0, longest_s=2) is None
     lost = ConnectionFailed("nobody there")
-    assert 0.1 <= (_retry.wait_s(lost, 0, longest_s=30) or 0) <= 0.125
-    assert 0.8 <= (_retry.wait_s(lost, 3, longest_s=30) or 0) <= 1.0
+    assert 0.1 <= (wait_s(lost, 0, longest_s=30) or 0) <= 0.125
+    assert 0.8 <= (wait_s(lost, 3, longest_s=30) or 0) <= 1.0
 
 
 def test_what_will_not_get_better_is_not_tried_again() -> None:
-    assert _retry.wait_s(ServerError(422, "invalid_option", ""), 0, longest_s=30) is None
-    assert _retry.wait_s(UnexpectedAnswer(""), 0, longest_s=30) is None
+    assert wait_s(ServerError(422, "invalid_option", ""), 0, longest_s=30) is None
+    assert wait_s(UnexpectedAnswer(""), 0, longest_s=30) is None

@@ -1,10 +1,10 @@
-"""Formats a card as a page of Markdown."""
+"""Formats a card as portable Markdown (CommonMark with GitHub's tables)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
-from fovea_engines.build.markdown import escape, table
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.plural import counted
@@ -168,3 +168,23 @@ def _worst(worst: Sequence[WorstImage], image: str | None) -> str:
         "the engine finds. What both find is grey; what only one finds is in colour, framed in "
         f"red.\n\n![The worst image with both sets of boxes]({image})"
     )
+
+
+# "$" begins a formula on GitHub, "~" strikes through, "&" begins an entity.
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$#!])")
+
+
+def escape(text: str) -> str:
+    """Escape untrusted text so that it stays on one line and contains no markup."""
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return _SPECIAL.sub(r"\\\1", " ".join(printable.split()))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; every cell is escaped."""
+    lines = [_line(header), _line(["---"] * len(header)), *map(_line, rows)]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(escape, cells))} |"

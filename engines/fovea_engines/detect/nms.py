@@ -16,7 +16,7 @@ BLOCK = 192
 compare pairs that suppression would have spared."""
 
 WORSE = np.triu(np.ones((BLOCK, BLOCK), dtype=np.bool_), k=1)
-"""Which columns come after a row."""
+"""Mask of the columns that come after each row: worse boxes, as the best come first."""
 
 FARTHEST = 1e6
 """Largest sound coordinate, pixels: beyond it an output is broken, and areas leave float32."""

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.swap import swap
-from fovea_engines.repository.writing import write_file
+from fovea_engines.repository.writing import swap, write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
 DEFAULT_REPOSITORY = Path("repository")
-"""What commands use where nobody says which."""
+"""Default repository of commands."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 # Triton's rule: only whole numbers without leading zeros are versions.

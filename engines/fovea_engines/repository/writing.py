@@ -1,7 +1,8 @@
-"""Writes files with errors that name the file and the space that a full disk lacks."""
+"""Writes files with errors that name the space a full disk lacks; exchanges folders."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -42,3 +43,21 @@ def writing(path: Path, size: int) -> Iterator[None]:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.2f} MB"
+
+
+# From Linux' fcntl.h and fs.h.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def swap(one: Path, other: Path) -> None:
+    """Exchange the paths of two folders of a file system.
+
+    Raises:
+        OSError: a path is missing or cannot be written, or this file system does not support it
+            (NFS).
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    paths = os.fsencode(one), os.fsencode(other)
+    if libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), str(other))

@@ -11,7 +11,7 @@ from tests.engines.tiny import tiny_detector
 
 from fovea_engines.build.build import build
 from fovea_engines.build.calibration.ranges import RANGES_FILE, Ranges
-from fovea_engines.build.markdown import table
+from fovea_engines.build.card_text import table
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.build.report import FAILED_FOLDER, write_report

@@ -11,19 +11,16 @@ from typing import Any
 
 from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.compat import Runtime, tensor_spec
-from fovea_engines.backends.tensorrt.engine_layers import engine_layers
-from fovea_engines.backends.tensorrt.layers import PlanLayers
+from fovea_engines.backends.tensorrt.layers import PlanLayers, engine_layers, network_layers
 from fovea_engines.backends.tensorrt.log import without_noise
 from fovea_engines.backends.tensorrt.monitor import Phases, progress_monitor, run_cancellable
 from fovea_engines.backends.tensorrt.network import parse_network
-from fovea_engines.backends.tensorrt.network_layers import network_layers
 from fovea_engines.backends.tensorrt.plugins import load_plugins
-from fovea_engines.backends.tensorrt.profiles import add_profiles
 from fovea_engines.backends.tensorrt.timing_cache import timing_cache
 from fovea_engines.progress import Progress
-from fovea_engines.repository.options import BuilderOptions
+from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec
-from fovea_preprocess.errors import BuildError, UnsupportedModel
+from fovea_preprocess.errors import BuildError, InvalidOption, UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +132,51 @@ def _failure(messages: Sequence[str]) -> BuildError:
             "--workspace"
         )
     return BuildError(f"TensorRT gives no plan: {reason}")
+
+
+def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Profile]) -> None:
+    """Add profiles to a build; a network with a fixed batch gets none.
+
+    Args:
+        builder: `Builder`.
+        config: `IBuilderConfig`.
+        network: `INetworkDefinition`.
+        profiles: at least one.
+
+    Raises:
+        InvalidOption: the network's batch is fixed to another size.
+        UnsupportedModel: more than the batch of an input is dynamic.
+    """
+    shapes = {}
+    for position in range(network.num_inputs):
+        tensor = network.get_input(position)
+        shapes[tensor.name] = tuple(tensor.shape)
+    for name, shape in shapes.items():
+        _check_shape(name, shape, profiles)
+    dynamic = {name: shape[1:] for name, shape in shapes.items() if shape[:1] == (-1,)}
+    for wanted in profiles if dynamic else ():
+        profile = builder.create_optimization_profile()
+        for name, row in dynamic.items():
+            batches = (wanted.min, wanted.opt, wanted.max)
+            profile.set_shape(name, *((rows, *row) for rows in batches))
+        config.add_optimization_profile(profile)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], profiles: Sequence[Profile]) -> None:
+    if -1 in shape[1:]:
+        raise UnsupportedModel(
+            f"input {name!r} is {_shape_text(shape)}: only its batch may be dynamic here; "
+            "fix the others, e.g. with --size 640x640"
+        )
+    if not shape or shape[0] == -1:
+        return
+    for profile in profiles:
+        if profile.max != shape[0]:
+            raise InvalidOption(
+                f"profile {profile} does not fit input {name!r}, whose batch is fixed to "
+                f"{shape[0]}: leave --profile out, or export with a dynamic batch"
+            )
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join("?" if length == -1 else str(length) for length in shape)

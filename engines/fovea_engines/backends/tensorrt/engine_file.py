@@ -14,13 +14,12 @@ from fovea_engines.backends.tensorrt.builder import build_plan
 from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.compat import Runtime, load_runtime
 from fovea_engines.backends.tensorrt.foreign import PlanFile, read_plan_file
-from fovea_engines.backends.tensorrt.image_session import TensorRTImageSession
 from fovea_engines.backends.tensorrt.kernel_cache import keep_kernels, known_kernels
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
 from fovea_engines.backends.tensorrt.ledger import BuildKey, Ledger, duration
 from fovea_engines.backends.tensorrt.letterbox_file import open_letterbox, write_letterbox
 from fovea_engines.backends.tensorrt.plugins import load_plugins
-from fovea_engines.backends.tensorrt.session import TensorRTSession
+from fovea_engines.backends.tensorrt.session import TensorRTImageSession, TensorRTSession
 from fovea_engines.backends.tensorrt.timing_cache import timing_cache_file
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
@@ -32,7 +31,7 @@ ENGINE_FILE = "model.plan"
 _TURING = "75"
 _OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
 KEPT_FILE = "prepared.onnx"
-"""What the plan was built from: another TensorRT or another GPU builds its own of it."""
+"""Source of the plan: another TensorRT or another GPU rebuilds the plan from it."""
 
 
 def cache_folder() -> Path:

@@ -20,7 +20,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "imagenet": {"fit": "center-crop", "crop_ratio": 256 / 224, **_IMAGENET},
     "stretch": {"fit": "stretch", **_IMAGENET},
 }
-"""What departs from RGB, 0 to 1, padded around the centre, in common ways of training."""
+"""Common presets: fields that differ from RGB, 0 to 1, padded around the centre."""
 
 _USUAL: Final = PreprocessSpec(height=1, width=1)
 _AS_THEY_ARE: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -28,7 +28,7 @@ _AS_THEY_ARE: Final[Mapping[str, tuple[Any, ...]]] = {
     "mean": (_USUAL.mean,),
     "std": (_USUAL.std,),
 }
-"""What may be said of a uint8 input, which takes 0 to 255: the usual is what it replaces."""
+"""Accepted values for a uint8 input, which takes 0 to 255: the defaults, which it replaces."""
 
 _Mean = Annotated[float, Field(ge=-255, le=255)]
 _Std = Annotated[float, Field(ge=0.001, le=255)]

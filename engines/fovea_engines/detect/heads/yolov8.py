@@ -20,7 +20,7 @@ TWINS = {
     4 + 1 + 17 * 3: "a pose model of one class and 17 keypoints",
     4 + 80 + 32: "a segmentation model of 80 classes and 32 mask coefficients",
 }
-"""What a number of rows is more often than a detector, where no class names settle it."""
+"""Kinds of models that more often have such a number of rows than a detector has."""
 
 
 @dataclass(frozen=True, slots=True)

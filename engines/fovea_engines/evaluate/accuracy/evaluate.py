@@ -16,7 +16,7 @@ from fovea_engines.repository.figures import Accuracy
 from fovea_preprocess.errors import UnsupportedModel
 
 EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)
-"""What a detector is asked for when it is measured.
+"""Options of a detector while it is measured.
 
 Precision is read at every recall, so nearly everything it finds is wanted. COCO counts the best 100
 of each class on an image; 300 of all classes together is what detectors are usually measured with.
