@@ -58,7 +58,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
 
 
 class _Environment(EnvSettingsSource):
-    def __call__(self) -> dict[str, Any]:
+    def __call__(self) -> dict[str, object]:
         return {k: v for k, v in super().__call__().items() if not _links_a_service(k, str(v))}
 
 
