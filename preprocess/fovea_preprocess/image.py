@@ -28,7 +28,6 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from fovea_preprocess.errors import ImageTooLarge, InvalidImage
-from fovea_preprocess.foreign import description
 from fovea_preprocess.png import SIGNATURE, check_png
 from fovea_preprocess.size import size_text
 
@@ -45,6 +44,19 @@ _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
     b"MM\0+": TiffImageFile,
     b"GIF8": GifImageFile,
 }
+
+# How other files begin that are sent as images.
+_FOREIGN: dict[str, str] = {
+    "AVIF": r".{4}ftypavi[fs]",
+    "HEIC": r".{4}ftyp(hei|hev|mif1|msf1)",
+    "a video (MP4 or QuickTime)": r".{4}(ftyp|moov|mdat)",
+    "JPEG 2000": r"\x00{3}\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
+    "JPEG XL": r"\xff\x0a|\x00{3}\x0cJXL \r\n\x87\n",
+    "PDF": r"%PDF-",
+    "SVG": r"\s*(<\?xml.{,500})?(<!--.{,500})?(<!DOCTYPE svg.{,500})?<svg",
+    "HTML": r"\s*<(!doctype html|html)",
+}
+_SIGNATURES = [(name, re.compile(s.encode("latin-1"), re.S | re.I)) for name, s in _FOREIGN.items()]
 
 # What Pillow's readers raise on damaged bytes; a Warning where warnings are turned into errors.
 _DAMAGED = (
@@ -168,7 +180,20 @@ def _open(data: bytes) -> ImageFile.ImageFile:
     for prefix, reader in _READERS.items():
         if data.startswith(prefix):
             return reader(io.BytesIO(data))
-    raise InvalidImage(f"{description(data)}: send JPEG, PNG, WebP, BMP, TIFF or GIF")
+    raise InvalidImage(f"{_description(data)}: send JPEG, PNG, WebP, BMP, TIFF or GIF")
+
+
+def _description(data: bytes) -> str:
+    """Say what bytes are that begin as no image which is decoded, as a sentence."""
+    if not data:
+        return "the image is empty"
+    for name, signature in _SIGNATURES:
+        if signature.match(data[:2048]):
+            return f"this is {name}, which is not decoded"
+    head = data[:8]
+    readable = head.isascii() and head.decode().isprintable()
+    words = f'"{head.decode()}"' if readable else head.hex(" ")
+    return f"not an image in a known format (it begins with {words})"
 
 
 def _check_size(image: ImageFile.ImageFile, limits: ImageLimits) -> None:

@@ -32,7 +32,7 @@ def parse_options(given: Mapping[str, Any]) -> PredictOptions:
     return PredictOptions(**values)
 
 
-def _classes(value: Any) -> tuple[int | str, ...] | None:
+def _classes(value: object) -> tuple[int | str, ...] | None:
     if value is None:
         return None
     if isinstance(value, str):
@@ -42,13 +42,13 @@ def _classes(value: Any) -> tuple[int | str, ...] | None:
     return tuple(value)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: str | float) -> int:
     if isinstance(value, float) and not value.is_integer():
         raise ValueError
     return int(value)
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
 
 

@@ -79,7 +79,7 @@ def _from_json(body: bytes) -> tuple[list[Source], dict[str, Any]]:
     return [_from_json_image(index, image) for index, image in enumerate(images)], given
 
 
-def _from_json_image(index: int, image: Any) -> Source:
+def _from_json_image(index: int, image: object) -> Source:
     match image:
         case {"data": str(data), **rest} if rest in ({}, {"url": None}):
             try:
