@@ -47,11 +47,11 @@ extern "C" __global__ void copy(const uint4 *from, uint4 *to, unsigned long long
 class Slot:
     """A stream with all that one batch needs on its way through the letterbox."""
 
-    def __init__(self, device: Device, image: bytes, spec: PreprocessSpec, rows: int) -> None:
+    def __init__(self, device: Device, compiled: bytes, spec: PreprocessSpec, rows: int) -> None:
         pixels = np.random.default_rng(0).integers(0, 256, IMAGE, np.uint8)
         image = PlacedImage(pixels, fit(spec, IMAGE[1], IMAGE[0]))
         self.device, self.rows = device, rows
-        self.stream, self.kernel = device.stream(), LetterboxKernel(device, image, spec)
+        self.stream, self.kernel = device.stream(), LetterboxKernel(device, compiled, spec)
         self.staging = device.pinned(packed_size(rows, rows * pixels.nbytes))
         self.staged = device.alloc(self.staging.array.size)
         self.batch = device.alloc(

@@ -206,10 +206,10 @@ def test_a_head_that_is_not_recognised_serves_tensors_and_says_so(shared, tmp_pa
     image = (shared / "data" / "bus.jpg").read_bytes()
     answer = httpx.post(server.predict_url("classifier"), content=image, timeout=30).json()
     PredictAnswer.model_validate(answer, strict=True)
-    image = answer["images"][0]
+    result = answer["images"][0]
     assert answer["task"] == "tensors"
-    assert "serves tensors" in image["reason"]
-    assert [t["shape"] for t in image["tensors"]] == [[1000]]
+    assert "serves tensors" in result["reason"]
+    assert [t["shape"] for t in result["tensors"]] == [[1000]]
     drawn = httpx.post(
         server.predict_url("classifier"), content=image, headers={"Accept": "image/png"}
     )

@@ -48,12 +48,12 @@ def labels(deep_detector, images, tmp_path_factory) -> Path:
     """A COCO file that calls right what `deep_detector` finds on `images`."""
     folder = tmp_path_factory.mktemp("labels")
     build(BuildPlan(deep_detector, "d", folder, "onnxruntime"))
-    images, annotations = [], []
+    entries, annotations = [], []
     with Engine.open(folder / "d" / "1") as engine:
         for number, file in enumerate(sorted(images.iterdir())):
             pixels = read_image(file)
             height, width = pixels.shape[:2]
-            images.append({"id": number, "file_name": file.name, "width": width, "height": height})
+            entries.append({"id": number, "file_name": file.name, "width": width, "height": height})
             found = engine.detect(pixels, PredictOptions(conf=0.5))
             boxes = found.boxes.clip(0, [width, height, width, height])
             annotations += [
@@ -61,7 +61,7 @@ def labels(deep_detector, images, tmp_path_factory) -> Path:
                 for (x, y, x2, y2), c in zip(boxes.tolist(), found.class_ids, strict=True)
             ]
     categories = [{"id": i, "name": name} for i, name in enumerate(("cat", "dog", "bus"))]
-    document = {"images": images, "annotations": annotations, "categories": categories}
+    document = {"images": entries, "annotations": annotations, "categories": categories}
     (folder / "labels.json").write_text(json.dumps(document))
     return folder / "labels.json"
 

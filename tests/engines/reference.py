@@ -110,10 +110,10 @@ def suppress(found, iou, agnostic=False):
 
 def detect(session, family, image, conf=0.25, iou=0.7):
     """(x1, y1, x2, y2, score, class) in pixels of the image, best first, within it."""
-    image = session.get_inputs()[0]
-    height, width = image.shape[2:]
+    taken = session.get_inputs()[0]
+    height, width = taken.shape[2:]
     tensor, scale, left, top = letterbox(image, height, width, family)
-    output = session.run(None, {image.name: tensor})[0][0]
+    output = session.run(None, {taken.name: tensor})[0][0]
     found = decode(output, family, height, width, conf)
     kept = range(len(found)) if family == "yolov10" else suppress(found, iou)
     answer = []

@@ -17,9 +17,15 @@ REFERENCE_BACKEND = "onnxruntime"
 """The backend that computes every graph as it is written."""
 TENSORRT_BACKENDS = ("tensorrt", "tensorrt-rtx")
 
-# Backend -> the distribution that contains its runtime. Each has a module of its name in this
-# folder, with `ENGINE_FILE`, `open_session` and, except for TensorRT, whose builds take options
-# (`write_engine`), `engine_from_onnx`. It is imported on first use.
+# Backend -> its module in this folder, imported on first use. It has `ENGINE_FILE`, `open_session`
+# and, except for TensorRT, whose builds take options (`write_engine`), `engine_from_onnx`.
+_MODULES = {
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "tensorrt": "tensorrt.open",
+    "tensorrt-rtx": "tensorrt.open_rtx",
+}
+# Backend -> the distribution that contains its runtime.
 DISTRIBUTIONS = {
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
@@ -78,7 +84,7 @@ def open_session(
 
 def backend_module(backend: str) -> Any:
     """Import the module of a backend, without its runtime."""
-    return import_module(f"fovea_engines.backends.{backend.replace('-', '_')}")
+    return import_module(f"fovea_engines.backends.{_MODULES[backend]}")
 
 
 def available_backends() -> tuple[BackendInfo, ...]:

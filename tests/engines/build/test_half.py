@@ -96,7 +96,7 @@ def test_outputs_are_those_of_float32(shared, name):
 
 
 @BOXES
-def test_boxes_move_by_a_tenth_of_a_pixel_at_most(shared, name):
+def test_boxes_move_by_a_fifth_of_a_pixel_at_most(shared, name):
     model, row = prepared(shared, name), bus(shared, name)
     head = open_head(model.head, model.inputs, model.outputs)
     names = [output.name for output in model.outputs]
@@ -106,7 +106,8 @@ def test_boxes_move_by_a_tenth_of_a_pixel_at_most(shared, name):
     )
     assert len(want) >= 4
     np.testing.assert_array_equal(have.class_ids, want.class_ids)
-    np.testing.assert_allclose(have.boxes, want.boxes, atol=0.1)
+    # Sums of float32 differ from CPU to CPU: yolov5n's move by .15 with AVX2, .09 with AVX-512.
+    np.testing.assert_allclose(have.boxes, want.boxes, atol=0.2)
     np.testing.assert_allclose(have.scores, want.scores, atol=5e-3)
 
 
