@@ -78,7 +78,7 @@ class Model(ModelSummary):
         outputs: in the model's order.
         preprocess: how an image becomes the input; None where the model takes no images.
         labels: class names by id; None where the model has none.
-        card: what `fovea build` recorded about the engine, as in card.json; None where there is none.
+        card: what `fovea build` recorded about the engine (card.json); None where there is none.
         card_reason: why there is no card; None where there is one.
     """
 

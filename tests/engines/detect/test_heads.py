@@ -24,14 +24,14 @@ class Case:
         session = onnxruntime.InferenceSession(
             shared / "models" / f"{model}.onnx", providers=["CPUExecutionProvider"]
         )
-        image = session.get_inputs()[0]
-        self.size = tuple(image.shape[2:])
+        feed = session.get_inputs()[0]
+        self.size = tuple(feed.shape[2:])
         self.head = FAMILIES[self.family].open(OUTPUT, self.size)
         rows, self.maps = [], []
         for name in reference.IMAGES:
             image = cv2.imread(str(shared / "data" / name))
             tensor, *where = reference.letterbox(image, *self.size, self.family)
-            rows.append(session.run(None, {image.name: tensor})[0])
+            rows.append(session.run(None, {feed.name: tensor})[0])
             self.maps.append((*where, image.shape))
         self.raw = np.concatenate(rows)
         self.raw.flags.writeable = False

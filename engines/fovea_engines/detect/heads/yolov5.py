@@ -51,4 +51,5 @@ class YoloV5:
 
     def columns(self, outputs: Mapping[str, Array]) -> Array:
         """See `Head.columns`."""
-        return outputs[self.output][0].T
+        columns: Array = outputs[self.output][0].T
+        return columns

@@ -57,7 +57,8 @@ class YoloV8:
 
     def columns(self, outputs: Mapping[str, Array]) -> Array:
         """See `Head.columns`."""
-        return outputs[self.output][0]
+        columns: Array = outputs[self.output][0]
+        return columns
 
 
 def _best(classes: Array) -> NDArray[np.floating]:

@@ -70,7 +70,8 @@ class YoloX:
 
     def columns(self, outputs: Mapping[str, Array]) -> Array:
         """See `Head.columns`."""
-        return outputs[self.output][0].T
+        columns: Array = outputs[self.output][0].T
+        return columns
 
     def grid(
         self, found: NDArray[np.integer], boxes: int
