@@ -73,6 +73,7 @@ def wait_until_ready(port: int) -> None:
     pytest.fail("the server did not become ready")
 
 
+@pytest.mark.timeout(900)  # builds INT8 engines, which takes minutes on a slow CPU
 def test_every_block_of_the_readme_runs(workplace):
     folder, ports = workplace
     program("curl", package="curl")
@@ -99,6 +100,7 @@ def test_every_block_of_the_readme_runs(workplace):
             assert server.wait(30) == 0
 
 
+@pytest.mark.timeout(900)
 def test_every_block_of_the_docs_runs(workplace):
     for page in PAGES[2:]:
         for _, block in blocks(page):

@@ -56,7 +56,7 @@ def probe(settings: Listening, check: str, timeout_s: float) -> Health:
         url = f"grpc://{joined(host, port)}"
         reason = ask(settings, host, port, check, timeout_s)
         return Health(check, url, reason is None, reason)
-    raise InvalidOption("HTTP and gRPC are both off, so there is no server to check")
+    raise InvalidOption("HTTP and gRPC are both off, so there is nothing to ask")
 
 
 def _address(settings: Listening, name: str) -> tuple[str, int]:

@@ -83,12 +83,8 @@ class Model(ModelSummary):
         Field(description="how an image becomes the input; null where it takes no images"),
     ]
     labels: Annotated[list[str] | None, Field(description="class names by id")]
-    card: Annotated[
-        EngineCard | None, Field(description="what `fovea build` recorded about the engine")
-    ]
-    card_reason: Annotated[
-        str | None, Field(description="why there is no card; null where there is one")
-    ]
+    card: Annotated[EngineCard | None, Field(description="the engine as `fovea build` made it")]
+    card_reason: Annotated[str | None, Field(description="why there is no card")]
 
 
 class Duration(BaseModel):

@@ -47,7 +47,7 @@ class Source:
 
         Raises:
             NotFound: the folder is not there.
-            InvalidModel: its configuration cannot be used, or the folder not be read.
+            InvalidModel: its configuration cannot be used, or the folder cannot be read.
         """
         try:
             return cls._read(folder, name, settings, config)

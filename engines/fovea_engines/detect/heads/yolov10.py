@@ -58,6 +58,6 @@ class YoloV10:
         class_ids = few[:, 5].round().astype(np.int32)
         return detections(few[:, :4], few[:, 4], class_ids, options, suppress=False)
 
-    def columns(self, outputs: Mapping[str, Array]) -> None:
+    def columns(self, outputs: Mapping[str, Array]) -> Array | None:
         """See `Head.columns`."""
         return
