@@ -59,5 +59,5 @@ class YoloV10:
         return detections(few[:, :4], few[:, 4], class_ids, options, suppress=False)
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """See `Head.columns`."""
-        return
+        """Return None: the rows are ranked."""
+        return None  # noqa: RET501 - the protocol has a value here
