@@ -60,4 +60,4 @@ class YoloV10:
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
         """Return None: the rows are ranked."""
-        return None  # noqa: RET501 - the protocol has a value here
+        return None
