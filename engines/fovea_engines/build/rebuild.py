@@ -31,10 +31,11 @@ from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidMod
 if TYPE_CHECKING:
     import onnx
 
-# Measured on generated images and seven models: where runtimes differ in what they round to
-# float16, agreement drops by up to .02, and in INT8, where a step may go either way, by up to .23.
-# Another model of the same shape scores under .5.
-_LEAST: Mapping[Precision, float] = {"fp32": 0.98, "fp16": 0.9, "int8": 0.5}
+# Measured on the photographs that ship with Fovea: where a model finds nothing on them, its best
+# boxes have low scores, and change places by rounding alone: .947 for the demo model in float32.
+# In INT8, where a step may go either way, agreement drops by up to .23. Another model of the same
+# shape scores under .5.
+_LEAST: Mapping[Precision, float] = {"fp32": 0.9, "fp16": 0.9, "int8": 0.5}
 
 
 def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:

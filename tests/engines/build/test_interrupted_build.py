@@ -49,7 +49,7 @@ def fovea_build(model, repository, images, labels):
         "build", model, "--repository", repository, "--precision", "int8",
         "--calibration", images, "--images", images, "--data", labels, "--max-drop", "0.5",
     ]  # fmt: skip
-    program = [sys.executable, Path(__file__).with_name("dying_build.py")]
+    program = [sys.executable, Path(__file__).parents[1] / "dying_build.py"]
 
     def run(action: str, place: str, backend="onnxruntime", **options) -> tuple[int, str]:
         done = subprocess.run(

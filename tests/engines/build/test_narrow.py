@@ -21,6 +21,7 @@ from fovea_engines.build.precision.recode import recode
 from fovea_engines.device import int8_saturates
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.options import BuilderOptions
 from fovea_engines.repository.wording import calibration_text
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -206,4 +207,4 @@ def test_the_card_says_how_many_bits(card):
     assert calibration_text(seven).endswith("; weights in 7 bits, for CPUs without VNNI")
     assert (seven.saturates_here, eight.saturates_here) == (False, int8_saturates())
     assert not card.saturates_here
-    assert not replace(eight, backend="tensorrt").saturates_here
+    assert not replace(eight, backend="tensorrt", builder=BuilderOptions()).saturates_here

@@ -230,7 +230,7 @@ def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
     for (_, _, missed, extra, _), one in zip(rows, found.worst, strict=True):
         assert (int(missed), int(extra)) == (one.missed, one.extra)
     said = next(line for line in text.splitlines() if line.startswith("Measured without"))
-    assert said.replace("\\", "") == f"Measured without labels, on 4 images of {images}."
+    assert said.replace("\\", "") == f"Measured without labels, on 4 images of {images.name}."
     # Its shape tells that it is the right one.
     image = cv2.imread(str(images / found.worst[0].name))
     height, width = cv2.imread(str(failed / "worst.jpg")).shape[:2]
