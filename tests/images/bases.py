@@ -14,7 +14,6 @@ from pathlib import Path
 from tests.images.podman import Podman
 
 BARE = ("make", "python3", "python3-venv", "ca-certificates")
-MIRROR = "DEBIAN-MIRROR"
 # Of pip's configuration, what says where packages come from and how to get there.
 OPTIONS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout")
 CERTIFICATES = "/etc/ssl/certs"
@@ -34,15 +33,15 @@ RUN apt-get update -qq && apt-get install -qq --no-install-recommends g++ python
 """
 
 
-def mirror() -> str:
-    """The mirror that this machine's apt uses, if it is one of Debian."""
+def mirror() -> list[str]:
+    """The mirror that this machine's apt uses, if it is one of Debian; else debootstrap's own."""
     release = Path("/etc/os-release")
     if not release.is_file() or "\nID=debian\n" not in f"\n{release.read_text()}":
-        return MIRROR
+        return []
     lists = [*Path("/etc/apt/sources.list.d").glob("*.sources"), Path("/etc/apt/sources.list")]
     text = "\n".join(path.read_text() for path in lists if path.is_file())
     found = re.search(r"^(?:URIs:|deb(?: \[.*?\])?)\s+(\S+/debian/?)(?:\s|$)", text, re.MULTILINE)
-    return found[1] if found else MIRROR
+    return [found[1]] if found else []
 
 
 def mounts(folder: Path) -> list[str]:
@@ -65,7 +64,7 @@ def make_bare(podman: Podman, release: str) -> None:
     root, packed = podman.folder / "root", podman.folder / "root.tar"
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(BARE)}"]
     made = subprocess.run(
-        [*command, release, str(root), mirror()], capture_output=True, text=True, check=False
+        [*command, release, str(root), *mirror()], capture_output=True, text=True, check=False
     )
     assert made.returncode == 0, made.stdout[-2000:] + made.stderr
     left_out = ["--exclude=./var/cache/apt/*", "--exclude=./var/lib/apt/lists/*"]
