@@ -110,7 +110,7 @@ def best_ms(device: Device, stream: Stream, work: Callable[[], None], rounds: in
 
 
 def least_bytes(box: LetterboxMap, batch_row: int) -> int:
-    """What must cross the memory bus for one image: the lines it is read from, and its row."""
+    """Bytes that cross the memory bus for one image: the lines it is read from, and its row."""
     lines = min(box.source_height, 2 * box.scaled_height)
     return lines * box.source_width * 3 + batch_row
 

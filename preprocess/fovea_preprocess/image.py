@@ -94,7 +94,7 @@ _BAND = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """What an image may cost.
+    """Limits on the size of an image.
 
     Attributes:
         max_bytes: most bytes of an encoded image.
@@ -129,7 +129,7 @@ class DecodedImage:
 
 
 def looks_encoded(head: bytes) -> bool:
-    """Whether bytes begin as an image file that `decode_image` knows; 8 bytes are enough."""
+    """Return whether bytes begin like an image that `decode_image` reads; 8 bytes are enough."""
     return head.startswith(tuple(_READERS))
 
 

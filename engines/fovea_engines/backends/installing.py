@@ -44,7 +44,7 @@ def install_extra(extra: str) -> str:
 
 
 def _from_source(fovea: Distribution, extra: str) -> list[str] | None:
-    """What to install again with the extra, by PEP 610's record of what was installed.
+    """Return the source to install again with the extra, from PEP 610's record.
 
     None where that is not recorded, not there any more, or recorded in some other way.
     """

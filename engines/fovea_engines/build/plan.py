@@ -148,7 +148,7 @@ class BuildPlan:
             raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
 
     def require_calibration(self) -> Path:
-        """What INT8 ranges come from.
+        """The origin of INT8 ranges.
 
         Raises:
             InvalidOption: the plan does not say.

@@ -83,7 +83,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
 
 
 def _quantised(model: onnx.ModelProto) -> bool:
-    """Whether the exporter has quantised it; in functions, which are not inlined yet, as well."""
+    """Return whether the exporter quantised the model; looks into functions, too."""
     bodies = (model.graph, *model.functions)
     return any(node.op_type == "QuantizeLinear" for body in bodies for node in body.node)
 

@@ -46,6 +46,6 @@ def check_options(
 
 
 def is_typed(context: typer.Context, name: str) -> bool:
-    """Whether an option is on the command line, rather than in the environment or not at all."""
+    """Return whether an option is on the command line, not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -93,7 +93,7 @@ def resolve_classes(
 
 
 def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: str) -> str:
-    """What is wrong with a name, and what to write instead."""
+    """Say why a class name is refused, and what to write instead."""
     name = name[:_SHOWN]
     if not labels:
         return f"labels, so it has no class '{name}': give class ids"

@@ -98,7 +98,7 @@ class EngineCard:
 
     @property
     def saturates_here(self) -> bool:
-        """Whether the sums of its INT8 layers overflow on this CPU."""
+        """Return whether the sums of the INT8 layers overflow on this CPU."""
         wide = self.precision == "int8" and self.weight_bits == 8
         return wide and self.builder is None and int8_saturates()
 

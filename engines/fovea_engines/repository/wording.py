@@ -114,7 +114,7 @@ def accuracy_table(accuracy: Mapping[str, Accuracy]) -> tuple[list[str], list[li
 
 
 def preprocess_text(spec: PreprocessSpec) -> str:
-    """How an image becomes an input row."""
+    """The preprocessing that makes an input row of an image."""
     size = f"{spec.height}x{spec.width}"
     if spec.fit == "stretch":
         shape = f"stretched to {size} (height x width)"

@@ -1,4 +1,4 @@
-"""What becomes of each image of `fovea predict`: asked for, shown, put into one document."""
+"""The results of `fovea predict`: each image is predicted, shown, and put into one document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_ONE_IMAGE = {"invalid_image", "image_too_large", "body_too_large"}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one image.
+    """The result for one image.
 
     Attributes:
         path: of the image.

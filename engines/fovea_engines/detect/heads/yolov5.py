@@ -50,6 +50,6 @@ class YoloV5:
         return detections(corners(few[:, :4]), scores, few[:, 5:].argmax(axis=1), options)
 
     def columns(self, outputs: Mapping[str, Array]) -> Array:
-        """See `Head.columns`."""
+        """Return the first image's numbers, [columns, cells]."""
         columns: Array = outputs[self.output][0].T
         return columns

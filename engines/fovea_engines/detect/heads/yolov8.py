@@ -56,7 +56,7 @@ class YoloV8:
         return detections(corners(few[:4].T), classes.max(axis=0), classes.argmax(axis=0), options)
 
     def columns(self, outputs: Mapping[str, Array]) -> Array:
-        """See `Head.columns`."""
+        """Return the first image's numbers, [columns, cells]."""
         columns: Array = outputs[self.output][0]
         return columns
 
