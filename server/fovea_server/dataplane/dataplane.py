@@ -32,9 +32,9 @@ from fovea_server.dataplane.model_schemas import (
 from fovea_server.dataplane.statistics_json import version_statistics
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.images.job import ImageJob, ImageResult, Timing
-from fovea_server.models.index import IndexEntry
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
+from fovea_server.models.slot import IndexEntry
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.messages import InferRequest, InferResponse

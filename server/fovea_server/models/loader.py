@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 
-from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, ShuttingDown
+from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
 from fovea_server.models.config.ensembles import check_ensemble
 from fovea_server.models.model import Find, ServedModel
 from fovea_server.models.repositories import Repositories
-from fovea_server.models.slot import ModelSlot, Replacement
+from fovea_server.models.slot import ModelSlot
 from fovea_server.models.source import Source
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A model that is to be loaded with others."""
-
-    slot: ModelSlot
-    source: Source
-    replacement: Replacement | None
+Begun = list[tuple[ModelSlot, Source]]
+"""Models whose load was begun, with their sources."""
 
 
 class Loader:
@@ -50,9 +44,19 @@ class Loader:
         self.closing = threading.Event()
         self._repositories = repositories
         self._settings = settings
-        self._timeout_s = settings.exit_timeout_secs
         self._find = find
         self._cache = cache
+
+    def _slot(self, name: str) -> ModelSlot:
+        new = ModelSlot(name, self._make, self._settings.exit_timeout_secs, self.closing)
+        return self.slots.setdefault(name, new)
+
+    def _make(self, source: Source, version: int) -> ServedModel:
+        name = source.config.message.name
+        folder = source.folder / str(version)
+        return ServedModel(
+            name, version, folder, self._settings, source.config, self._find, self._cache
+        )
 
     def read(self, name: str) -> Source:
         """Read a model's folder as it is now.
@@ -75,88 +79,67 @@ class Loader:
 
         Raises:
             InvalidModel: it cannot be loaded; versions that were served stay in service.
-            ShuttingDown: the loader is closing.
+            ShuttingDown: the server is stopping.
         """
-        slot = self.slots.setdefault(name, ModelSlot(name))
+        slot = self._slot(name)
         try:
             self._load_composing(name, source, above)
-        except (InvalidModel, NotFound) as error:
-            with slot.lock:
-                slot.tried = source
-                slot.abandon(str(error))
-            raise InvalidModel(slot.fault) from error
-        with slot.lock:
-            if self.closing.is_set():
-                raise ShuttingDown("the server is stopping; load it when it runs again")
             slot.wanted |= wanted
-            if (replacement := slot.begin(source, self._make)) is not None:
-                slot.finish(replacement, rebuild=True, timeout_s=self._timeout_s)
+            slot.load(source)
+        except ShuttingDown:
+            raise
+        except FoveaError as error:
+            self.refuse(name, error, source)
+            raise InvalidModel(str(error)) from error
         if slot.fault:
             raise InvalidModel(slot.fault)
         self._refresh(name, but=above)
 
-    def load_all(self, names: Iterable[str], *, begun: Callable[[], None] = lambda: None) -> None:
-        """Load models of the repository, several at once; faults are logged and kept.
-
-        Args:
-            names: of the models.
-            begun: called after all folders were read, before the first model is loaded.
-        """
-        plans: list[_Plan] = []
-        for name in names:
-            slot = self.slots.setdefault(name, ModelSlot(name))
-            slot.wanted = True
-            try:
-                source = self.read(name)
-            except FoveaError as error:
-                self.refuse(name, error)
-                continue
-            with slot.lock:
-                plans.append(_Plan(slot, source, slot.begin(source, self._make)))
-        begun()
-        with ThreadPoolExecutor(self._settings.model_load_thread_count, "load") as pool:
-            for _ in pool.map(self._load_plain, plans):
-                pass
-        for plan in plans:
-            self._load_ensemble(plan)
-        tried = {plan.slot.name for plan in plans}
-        for name in tried:
-            self._refresh(name, but=tried)
-
-    def _make(self, source: Source, version: int) -> ServedModel:
-        name = source.config.message.name
-        folder = source.folder / str(version)
-        return ServedModel(
-            name, version, folder, self._settings, source.config, self._find, self._cache
-        )
-
-    def _load_plain(self, plan: _Plan) -> None:
-        slot = plan.slot
-        if plan.replacement is None:
-            self.refuse(slot.name, InvalidModel(slot.fault), plan.source)
-        elif not plan.source.config.composing:
-            with slot.lock:
-                if not self.closing.is_set():
-                    # Rebuilding comes last: it may take minutes, and other models must not wait.
-                    slot.finish(plan.replacement, rebuild=False, timeout_s=self._timeout_s)
-
-    def _load_ensemble(self, plan: _Plan) -> None:
-        if plan.source.config.composing and plan.replacement is not None:
-            self._try(plan.slot, plan.source)
-
-    def _try(self, slot: ModelSlot, source: Source) -> None:
-        try:
-            self.load(slot.name, source, wanted=False)
-        except FoveaError as error:
-            self.refuse(slot.name, error, source)
-
     def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:
         """Keep and log the reason why a model cannot be loaded."""
         log.error("model %s failed to load: %s", name, error)
-        slot = self.slots.setdefault(name, ModelSlot(name))
-        with slot.lock:
-            slot.tried = source
-            slot.abandon(str(error))
+        self._slot(name).refuse(str(error), source)
+
+    def begin(self, names: Iterable[str], *, required: bool = False) -> Begun:
+        """Read models of the repository, to be loaded by `finish`; faults are logged and kept.
+
+        Args:
+            names: of the models.
+            required: the server is not ready without them.
+        """
+        begun: Begun = []
+        for name in names:
+            slot, source = self._slot(name), None
+            slot.wanted, slot.required = True, slot.required or required
+            try:
+                source = self.read(name)
+                slot.begin(source)
+            except FoveaError as error:
+                self.refuse(name, error, source)
+            else:
+                begun.append((slot, source))
+        return begun
+
+    def finish(self, begun: Begun) -> None:
+        """Load models, several at once, then ensembles, then rebuild engines, one by one."""
+        plain = [one for one in begun if not one[1].config.composing]
+        with ThreadPoolExecutor(self._settings.model_load_thread_count, "load") as pool:
+            list(pool.map(_finish, plain))
+        for slot, source in begun:
+            if source.config.composing:
+                self._try(slot, source)
+        tried = {slot.name for slot, _ in begun}
+        for name in tried:
+            self._refresh(name, but=tried)
+        # Last: it may take minutes, and no other model should wait for it.
+        for slot in list(self.slots.values()):
+            if slot.rebuild():
+                self._refresh(slot.name)
+
+    def _try(self, slot: ModelSlot, source: Source) -> None:
+        # The slot has the fault.
+        with suppress(InvalidModel, ShuttingDown):
+            self.load(slot.name, source, wanted=False)
 
     def _load_composing(self, name: str, source: Source, above: tuple[str, ...]) -> None:
         """Load the models of an ensemble that are not ready, and compare their tensors."""
@@ -194,7 +177,7 @@ class Loader:
             if slot is not None and slot.fault and slot.tried == found:
                 raise InvalidModel(slot.fault)
             self.load(other, found, wanted=False, above=(*above, name))
-        except FoveaError as error:
+        except InvalidModel as error:
             raise InvalidModel(
                 f"ensemble '{name}' depends on '{other}' which has no loaded version. Model "
                 f"'{other}' loading failed with error: {error}"
@@ -203,10 +186,9 @@ class Loader:
     def _composing_of(self, name: str) -> set[str]:
         """Collect the models that a loaded model runs, directly or through others."""
         slot = self.slots.get(name)
-        if slot is None or slot.source is None or not slot.ready:
+        if slot is None or not slot.ready:
             return set()
-        direct = set(slot.source.config.composing)
-        return direct.union(*map(self._composing_of, direct))
+        return slot.composing.union(*map(self._composing_of, slot.composing))
 
     def _ready(self, name: str) -> tuple[int, ...]:
         slot = self.slots.get(name)
@@ -228,27 +210,16 @@ class Loader:
                 self._try(slot, source)
 
     def _bind(self, slot: ModelSlot) -> None:
-        """Bind an ensemble to its models as they are now; it fails if they do not fit."""
+        """Bind an ensemble to its models as they are now; it is closed if they do not fit."""
         assert slot.source is not None, "it is served"
         try:
             self.load(slot.name, slot.source, wanted=False)
         except ShuttingDown:
             return
-        except FoveaError as error:
-            with slot.lock:
-                slot.fail(str(error), self._timeout_s)
+        except InvalidModel as error:
+            slot.close(str(error))
             for above in self._ensembles_of(slot.name):
                 self._bind(above)
-
-    def rebuild(self) -> None:
-        """Rebuild the engines that `load_all` has left to rebuild, one by one."""
-        for slot in list(self.slots.values()):
-            with slot.lock:
-                if self.closing.is_set():
-                    return
-                rebuilt = slot.rebuild(self._timeout_s)
-            if rebuilt:
-                self._refresh(slot.name)
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         """Unload a model after its accepted requests; ensembles that run it first.
@@ -261,7 +232,7 @@ class Loader:
         slot = self.slots.get(name)
         if slot is None:
             return
-        slot.wanted = False
+        slot.wanted = slot.required = False
         self._empty(slot)
         slot.tried, slot.fault = None, ""
         if dependents and slot.source is not None:
@@ -273,25 +244,29 @@ class Loader:
     def _empty(self, slot: ModelSlot) -> None:
         for above in self._ensembles_of(slot.name):
             self._empty(above)
-        slot.cancel()
-        with slot.lock:
-            slot.close(self._timeout_s)
+        slot.close()
 
     def _ensembles_of(self, name: str) -> list[ModelSlot]:
         """Find the ensembles that run a model and can answer."""
-        return [
-            slot
-            for slot in list(self.slots.values())
-            if slot.newest is not None
-            and slot.source is not None
-            and name in slot.source.config.composing
-        ]
+        return [slot for slot in list(self.slots.values()) if slot.ready and name in slot.composing]
+
+    def stop(self) -> None:
+        """Load nothing any more; what is being rebuilt is given up."""
+        self.closing.set()
+        for slot in list(self.slots.values()):
+            slot.cancel()
 
     def close(self) -> None:
         """Unload everything, ensembles before their models."""
         slots = list(self.slots.values())
-        ensembles = [slot for slot in slots if slot.source and slot.source.config.composing]
+        ensembles = [slot for slot in slots if slot.composing]
         with ThreadPoolExecutor(8) as pool:
             for group in (ensembles, slots):
-                for _ in pool.map(self._empty, group):
-                    pass
+                list(pool.map(self._empty, group))
+
+
+def _finish(begun: tuple[ModelSlot, Source]) -> None:
+    slot, source = begun
+    with suppress(ShuttingDown):
+        # Rebuilding comes last: it may take minutes, and other models must not wait.
+        slot.finish(source, rebuild=False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,11 @@ from fovea_engines.backends.tensorrt.mismatch import mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady
+from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady, NotFound
 from fovea_server.images.pipeline import Pipeline
-from fovea_server.models.config.completion import complete
 from fovea_server.models.config.config import ModelConfig
-from fovea_server.models.config.fits import check_fit
 from fovea_server.models.config.labels import read_output_labels
-from fovea_server.models.ensemble_members import EnsembleMembers
 from fovea_server.models.opening import open_engine, open_pipeline
-from fovea_server.models.warm_up import run_samples, warm_up_images
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
@@ -33,7 +28,7 @@ from fovea_server.tensors.signature import ModelSignature
 log = logging.getLogger(__name__)
 
 Find = Callable[[str, int | None], "ServedModel"]
-"""A model that can answer now, by name and version; None for the newest."""
+"""Looks up a model that can answer now, by name and version; None for the newest."""
 
 
 class State(StrEnum):
@@ -46,10 +41,9 @@ class State(StrEnum):
 
 
 class ServedModel:
-    """A model version, from loading to unloading.
+    """A model version. It is loaded once, and then it fails or is closed.
 
     Attributes:
-        version: number of the version folder.
         reason: the reason why it is not ready, in one sentence; empty when it is.
         config: the `ModelConfig` message; complete from READY on.
         engine: None for an ensemble, and until it is loaded.
@@ -72,7 +66,7 @@ class ServedModel:
         self.signature = ModelSignature.of(config.message)
         self.statistics = ModelStatistics()
         self._state = State.LOADING
-        self._wanted = True
+        self._retired = False
         self._folder = folder
         self._settings = settings
         self._config = config
@@ -82,7 +76,7 @@ class ServedModel:
         self._pipeline: Pipeline | None = None
         self._scheduler: Scheduler | None = None
         self._labels: dict[str, tuple[str, ...]] = {}
-        self._parts: EnsembleMembers | None = None
+        self._members: list[ServedModel] = []
         self._rebuilding = Progress()
 
     @property
@@ -101,11 +95,6 @@ class ServedModel:
         return self._state
 
     @property
-    def outdated(self) -> bool:
-        """True if a model of this ensemble has been loaded again, or is gone."""
-        return self._parts is not None and self._parts.outdated
-
-    @property
     def is_live(self) -> bool:
         """True if it holds an engine, or may come to hold one."""
         return self.state is not State.UNAVAILABLE or self.failure is not None
@@ -113,9 +102,9 @@ class ServedModel:
     @property
     def unserved(self) -> str:
         """The reason why it is not served although it should be; otherwise empty."""
-        if self._wanted and self.state is not State.READY:
-            return self.failure or self.reason
-        return ""
+        if self._retired or self.state is State.READY:
+            return ""
+        return self.failure or self.reason
 
     @property
     def takes_images(self) -> bool:
@@ -160,72 +149,79 @@ class ServedModel:
         """Look up the class names of an output, by index; None without a file of labels."""
         return self._labels.get(output)
 
-    def load(self) -> None:
+    @property
+    def outdated(self) -> bool:
+        """True if a model of this ensemble has been loaded again, or is gone."""
+        try:
+            return self._found_members() != self._members
+        except (NotFound, ModelNotReady):
+            return True
+
+    def _found_members(self) -> list[ServedModel]:
+        """Look up the models of the ensemble's steps."""
+        return [
+            self._find(step.model_name, max(0, step.model_version) or None)
+            for step in self.config.ensemble_scheduling.step
+        ]
+
+    def _member_labels(self) -> dict[str, tuple[str, ...]]:
+        """Collect the ensemble's tensors with labels: name -> class names by index."""
+        labels = {}
+        steps = self.config.ensemble_scheduling.step
+        for step, member in zip(steps, self._members, strict=True):
+            for output, tensor in step.output_map.items():
+                if (known := member.labels_of(output)) is not None:
+                    labels[tensor] = known
+        return labels
+
+    def load(self, *, rebuild: bool) -> None:
         """Open the engine, warm it up, start the stages. Never raises: see `state`.
 
-        An engine that is to be rebuilt stays LOADING until `rebuild`.
+        Args:
+            rebuild: rebuild an engine that needs it and whose settings allow it, which may take
+                minutes. Without, such a version stays LOADING.
         """
         if self._state is not State.LOADING:
             return
-        with self._failing():
+        try:
             if self._settings.rebuild and (reason := self._mismatch()) is not None:
                 self.reason = f"it is being rebuilt: {reason}"
-            else:
-                self._serve()
-
-    def rebuild(self) -> None:
-        """Rebuild the engine and load it, if `load` has left that to do. Never raises."""
-        if self._state is not State.LOADING:
-            return
-        # Imported here: a build imports much that serving does not need.
-        from fovea_engines.build.rebuild import rebuild
-
-        with self._failing():
-            last = sum(EngineCard.read(self._folder / CARD_FILE).build_seconds.values())
-            log.warning(
-                "model %s version %d: %s; its last build took %.0f s",
-                self.name,
-                self.version,
-                self.reason,
-                last,
-            )
-            rebuild(self._folder, self._rebuilding)
+                if not rebuild:
+                    return
+                self._rebuild()
             self._serve()
-
-    def cancel(self) -> None:
-        """Stop a rebuild, now or as soon as it begins."""
-        self._rebuilding.cancelled = True
+        except FoveaError as error:
+            self._fail_to_load(str(error))
+        except OSError as error:
+            self._fail_to_load(f"its folder cannot be read: {error}")
+        except Exception:  # one model must not prevent others from loading
+            log.exception("model %s version %d", self.name, self.version)
+            self._fail_to_load("an internal error; the server's log has the details")
 
     def _mismatch(self) -> str | None:
         card = self._folder / CARD_FILE
         return mismatch(EngineCard.read(card)) if card.exists() else None
 
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Turn any error into the reason why the model is not ready."""
-        try:
-            yield
-        except FoveaError as error:
-            self.fail(str(error))
-        except OSError as error:
-            self.fail(f"its folder cannot be read: {error}")
-        except Exception:  # one model must not prevent others from loading
-            log.exception("model %s version %d", self.name, self.version)
-            self.fail("an internal error; the server's log has the details")
+    def _rebuild(self) -> None:
+        # Imported here: a build imports much that serving does not need.
+        from fovea_engines.build.rebuild import rebuild
+
+        log.warning(
+            "model %s version %d: %s; its last build took %.0f s",
+            self.name,
+            self.version,
+            self.reason,
+            sum(EngineCard.read(self._folder / CARD_FILE).build_seconds.values()),
+        )
+        rebuild(self._folder, self._rebuilding)
 
     def _serve(self) -> None:
         started = time.monotonic()
         if self._config.composing:
-            self._parts = EnsembleMembers(self.config, self._find)
-            self._labels = self._parts.labels()
+            self._members = self._found_members()
+            self._labels = self._member_labels()
         else:
-            self.engine = engine = open_engine(self._folder, self._config, self._settings)
-            fill_in = not self._settings.disable_auto_complete_config
-            self.config = complete(self._config, engine, fill_in=fill_in)
-            check_fit(self.config, engine.session)
-            if engine.preprocessor is not None:
-                warm_up_images(engine)
-            run_samples(engine, self.config, self._folder.parent)
+            self.engine, self.config = open_engine(self._folder, self._config, self._settings)
         self.signature = ModelSignature.of(self.config)
         self._labels |= read_output_labels(self.config, self._folder.parent)
         self._scheduler = make_scheduler(
@@ -257,29 +253,31 @@ class ServedModel:
         head = card.family or "not recognised (serves tensors)"
         return f"{card.backend} {card.precision}, head {head}"
 
+    def _fail_to_load(self, reason: str) -> None:
+        # Clients read this, and need not know where the repository lies.
+        reason = reason.replace(f"{self._folder.parents[1]}/", "")
+        self.fail(reason)
+        log.error("model %s version %d failed to load: %s", self.name, self.version, reason)
+
+    def fail(self, reason: str) -> None:
+        """Give up loading it, for this reason."""
+        self._free(0)
+        self._state, self.reason = State.UNAVAILABLE, reason
+
+    def cancel(self) -> None:
+        """Stop a rebuild, now or as soon as it begins."""
+        self._rebuilding.cancelled = True
+
     def retire(self) -> None:
         """Refuse new requests; `close` does the rest."""
-        self._wanted = False
+        self._retired = True
         self._state, self.reason = State.UNLOADING, "it is being unloaded"
 
-    def close(self, timeout_s: float) -> None:
+    def close(self, timeout_s: float, reason: str = "unloaded") -> None:
         """Finish accepted requests, then free the engine."""
         self.retire()
         self._free(timeout_s)
-        self._state, self.reason = State.UNAVAILABLE, "unloaded"
-
-    def abandon(self, reason: str) -> None:
-        """Give up loading it, for this reason."""
-        if self._state is State.LOADING:
-            self._state, self.reason = State.UNAVAILABLE, reason
-
-    def fail(self, reason: str) -> None:
-        """Mark it as unavailable, for this reason."""
-        self._free(0)
-        # Clients are told this, who need not know where the repository lies.
-        reason = reason.replace(f"{self._folder.parents[1]}/", "")
         self._state, self.reason = State.UNAVAILABLE, reason
-        log.error("model %s version %d failed to load: %s", self.name, self.version, reason)
 
     def _free(self, timeout_s: float) -> None:
         if self._scheduler is not None:

@@ -1,4 +1,7 @@
-"""Opens the engine and pipeline of a version, by its configuration and the settings."""
+"""Opens the engine of a version, checks that it fits the configuration, and warms it up.
+
+No request then pays for a runtime's one-time work.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,44 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.build.plan import MAX_BATCH
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here, processor_name
 from fovea_engines.engine import Engine
+from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.session import Array, TensorSpec
 from fovea_engines.triton_engine import PlainChoice
-from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.errors import InvalidModel, InvalidRequest
 from fovea_preprocess.image import ImageLimits
 from fovea_server.images.pipeline import Pipeline
+from fovea_server.models.config.completion import complete
 from fovea_server.models.config.config import ModelConfig
+from fovea_server.models.config.fits import check_fit
 from fovea_server.models.config.inside import inside
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
+from fovea_server.tensors.byte_strings import decode
+from fovea_server.tensors.datatypes import NUMPY, protocol_name
 
 log = logging.getLogger(__name__)
 
+_SAMPLES = "warmup"
+_SEED = 1
 
-def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> Engine:
-    """Open a version folder's engine.
+
+def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> tuple[Engine, Any]:
+    """Open a version folder's engine, ready to answer.
+
+    Returns:
+        The engine, and its complete `ModelConfig` message.
 
     Raises:
         NotFound, InvalidModel, BackendUnavailable: as `Engine.open`.
+        InvalidModel: the configuration does not fit it, or a warm-up sample cannot be made.
+        InferenceFailed: it refuses the warm-up, or breaks.
     """
     message = config.message
     file = _file(message)
@@ -36,6 +56,11 @@ def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> Engine
     engine = Engine.open(folder, choice, threads=settings.threads)
     try:
         _check_batch(engine, message.max_batch_size)
+        message = complete(config, engine, fill_in=not settings.disable_auto_complete_config)
+        check_fit(message, engine.session)
+        if engine.preprocessor is not None:
+            warm_up_images(engine)
+        run_samples(engine, message, folder.parent)
     except BaseException:
         engine.close()
         raise
@@ -46,7 +71,7 @@ def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> Engine
             engine.card.name,
             processor_name(),
         )
-    return engine
+    return engine, message
 
 
 def open_pipeline(
@@ -98,3 +123,115 @@ def _check_batch(engine: Engine, said: int) -> None:
             f"max_batch_size is {said} in config.pbtxt, and the engine takes {rows} at most: lower "
             "it, or build the engine again with a larger --max-batch"
         )
+
+
+def warm_up_images(engine: Engine) -> None:
+    """Run an empty image through all stages, alone and in a batch.
+
+    Raises:
+        InvalidModel: the card does not describe the engine.
+        InferenceFailed: the engine refuses or breaks.
+    """
+    assert engine.preprocessor is not None, "the model takes images"
+    image = engine.session.inputs[0]
+    feeds = _zeros(engine.session.inputs, 1)
+    if engine.preprocessor.spec.row_shape != image.shape[1:]:
+        raise InvalidModel("its card.json does not fit the engine: build it again")
+    empty = np.zeros((8, 8, 3), np.uint8)
+    engine.preprocessor(empty, feeds[image.name][0])
+    if engine.images is not None:
+        engine.outputs_of(empty)
+    for alone in (True, False):
+        outputs = engine.session.infer(feeds, alone=alone)
+        if engine.head is not None:
+            engine.head.decode(outputs, 0, PredictOptions())
+
+
+def run_samples(engine: Engine, message: Any, folder: Path) -> None:
+    """Run the samples of `model_warmup` in the configuration.
+
+    Args:
+        engine: of the model.
+        message: the complete `ModelConfig`.
+        folder: of the model; files of samples are in its folder `warmup`.
+
+    Raises:
+        InvalidModel: a sample cannot be made.
+        InferenceFailed: the engine refuses one or breaks.
+    """
+    for sample in message.model_warmup:
+        if sample.batch_size > max(1, message.max_batch_size):
+            raise InvalidModel(
+                f"warmup sample '{sample.name}': batch_size {sample.batch_size} is over "
+                f"max_batch_size {message.max_batch_size}"
+            )
+        # Inputs that the sample does not set, such as the flags of sequences, are zero.
+        feeds = _zeros(engine.session.inputs, max(1, sample.batch_size))
+        for name, said in sample.inputs.items():
+            feeds[name] = _input(message, sample, name, said, folder)
+        for _ in range(max(1, sample.count)):
+            engine.session.infer(feeds)
+
+
+def _zeros(specs: tuple[TensorSpec, ...], rows: int) -> dict[str, Array]:
+    feeds = {}
+    for spec in specs:
+        shape = tuple(abs(n) for n in spec.shape)
+        if spec.shape[:1] == (-1,):
+            shape = (rows, *shape[1:])
+        feeds[spec.name] = np.zeros(shape, spec.numpy_dtype)
+        if spec.dtype == "object":
+            feeds[spec.name][...] = b""
+    return feeds
+
+
+def _input(message: Any, sample: Any, name: str, said: Any, folder: Path) -> Array:
+    about = f"warmup sample '{sample.name}', input '{name}': "
+    tensor = next((tensor for tensor in message.input if tensor.name == name), None)
+    if tensor is None:
+        raise InvalidModel(f"{about}the model has no such input")
+    dims: tuple[int, ...] = tuple(said.dims)
+    if any(n < 0 for n in dims):
+        raise InvalidModel(f"{about}dims must all be fixed")
+    if tensor.HasField("reshape") and list(dims) == list(tensor.dims):
+        dims = tuple(tensor.reshape.shape)
+    shape = (max(1, sample.batch_size), *dims) if message.max_batch_size else dims
+    kind = protocol_name(model_config_messages().DataType.Name(said.data_type))
+    if kind not in NUMPY:
+        raise InvalidModel(f"{about}must specify 'data_type'")
+    dtype = NUMPY[kind]
+    match said.WhichOneof("input_data_type"):
+        case "random_data":
+            return _random(shape, dtype, about)
+        case "input_data_file":
+            return _from_file(inside(folder / _SAMPLES, said.input_data_file), shape, dtype, about)
+        case _:
+            array = np.zeros(shape, dtype)
+            if dtype.hasobject:
+                array[...] = b""
+            return array
+
+
+def _random(shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:
+    generator = np.random.default_rng(_SEED)
+    if dtype.hasobject:
+        raise InvalidModel(f"{about}random_data is not for strings: use zero_data or a file")
+    if dtype.kind in "iu":
+        return generator.integers(0, 127, shape).astype(dtype)
+    return generator.random(shape).astype(dtype)
+
+
+def _from_file(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InvalidModel(f"{about}{file} cannot be read ({error.strerror})") from error
+    count = int(np.prod(shape))
+    try:
+        if dtype.hasobject:
+            return decode(memoryview(data), count).reshape(shape)
+        return np.frombuffer(data, dtype, count).reshape(shape)
+    except (ValueError, InvalidRequest) as error:
+        raise InvalidModel(
+            f"{about}{file} has {len(data)} bytes, which are not {list(shape)} of {dtype.name}"
+        ) from error

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from operator import attrgetter
 
 from fovea_engines.plural import counted
 from fovea_preprocess.errors import (
@@ -20,12 +21,10 @@ from fovea_preprocess.errors import (
     Unavailable,
 )
 from fovea_server.models.config.overrides import check_engine_files, model_of_files
-from fovea_server.models.index import IndexEntry, make_index
 from fovea_server.models.loader import Loader
 from fovea_server.models.model import ServedModel, State
-from fovea_server.models.polling import poll
 from fovea_server.models.repositories import Repositories
-from fovea_server.models.slot import trim
+from fovea_server.models.slot import IndexEntry, ModelSlot, trim
 from fovea_server.models.source import Source, check_name
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import ModelControlMode, Settings
@@ -57,8 +56,6 @@ class Registry:
         self.cache = None if given is None else ResponseCache.parse(given)
         self._loader = Loader(self._repositories, settings, self.find, self.cache)
         self._slots = self._loader.slots
-        # Models of the start, which decide if the server is ready; later requests may remove them.
-        self._startup: set[str] = set()
         self._scanned = self.started = False
         self._thread = threading.Thread(target=self._run, name="load")
 
@@ -67,10 +64,7 @@ class Registry:
         self._thread.start()
 
     def _run(self) -> None:
-        try:
-            self._load_first()
-        except (FoveaError, OSError) as error:
-            log.error("a repository cannot be read: %s", error)
+        _attempt(self._load_first)
         self._scanned = self.started = True
         self._log_start()
         # Objects that live as long as the process need not be scanned by every collection, and
@@ -80,32 +74,48 @@ class Registry:
         trim()
         if self._mode is ModelControlMode.POLL:
             while not self._loader.closing.wait(self._settings.repository_poll_secs):
-                poll(self._loader, self._repositories, self._startup)
-
-    def _log_start(self) -> None:
-        """Log how the start went."""
-        ready = sum(bool(slot.ready) for slot in list(self._slots.values()))
-        failed = [name for name in sorted(self._startup) if self._slots[name].unserved()]
-        if failed:
-            told = "%s ready, %d failed: %s (see above)"
-            log.error(told, counted(ready, "model"), len(failed), ", ".join(failed))
-        else:
-            log.info("%s ready", counted(ready, "model"))
+                _attempt(self._poll)
 
     def _load_first(self) -> None:
         names: tuple[str, ...] = self._settings.load_model
         if self._mode is not ModelControlMode.EXPLICIT or "*" in names:
             names = self._repositories.models()
-        self._startup = set(names)
         log.info("loading %s of %s", counted(len(names), "model"), self._repositories)
-        self._loader.load_all(names, begun=self._seen)
-        # Last: it may take minutes, and no other model should wait for it.
-        self._loader.rebuild()
-
-    def _seen(self) -> None:
+        begun = self._loader.begin(names, required=True)
         self._scanned = True
         if self.reason and not self._slots:
             log.warning("%s: %s", self._repositories, self.reason)
+        self._loader.finish(begun)
+
+    def _log_start(self) -> None:
+        """Log how the start went."""
+        ready = sum(bool(slot.ready) for slot in list(self._slots.values()))
+        if failed := [slot.name for slot in self._required() if slot.unserved()]:
+            text = "%s ready, %d failed: %s (see above)"
+            log.error(text, counted(ready, "model"), len(failed), ", ".join(failed))
+        else:
+            log.info("%s ready", counted(ready, "model"))
+
+    def _poll(self) -> None:
+        """Unload what has left the repositories, and load what is new or has changed.
+
+        A model that failed to load is tried again when it has changed.
+        """
+        there = self._repositories.models()
+        for slot in list(self._slots.values()):
+            if slot.wanted and slot.name not in there:
+                log.info("model %s has left the repository", slot.name)
+                self._loader.unload(slot.name)
+        self._loader.finish(self._loader.begin(filter(self._changed, there)))
+
+    def _changed(self, name: str) -> bool:
+        slot = self._slots.get(name)
+        if slot is None:
+            return True
+        try:
+            return slot.tried != self._loader.read(name)
+        except FoveaError as error:
+            return slot.fault != str(error)
 
     def __contains__(self, name: object) -> bool:
         return name in self._slots
@@ -166,13 +176,13 @@ class Registry:
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
         """List every model of the repository, or every version that can answer, by name."""
-        names = () if ready else self._repositories.folders()
-        return make_index(dict(self._slots), names, ready=ready)
+        names = {*self._slots, *(() if ready else self._repositories.folders())}
+        return [entry for name in sorted(names) for entry in self.entries(name, ready)]
 
-    def entries(self, name: str) -> list[IndexEntry]:
+    def entries(self, name: str, ready: bool = False) -> list[IndexEntry]:
         """List the entries of `index` for one model."""
         slot = self._slots.get(name)
-        return make_index({} if slot is None else {name: slot}, (name,), ready=False)
+        return [IndexEntry(name)] if slot is None else list(slot.entries(ready))
 
     @property
     def ready(self) -> bool:
@@ -200,10 +210,13 @@ class Registry:
     def unserved(self) -> list[str]:
         """Models that the start could not load, and those that have died, each with its reason."""
         unserved = [f"{m.name}: {m.failure}" for m in self if m.failure]
-        for name in sorted(self._startup):
-            if (slot := self._slots.get(name)) is not None:
-                unserved += slot.unserved()
+        for slot in self._required():
+            unserved += slot.unserved()
         return list(dict.fromkeys(unserved))
+
+    def _required(self) -> list[ModelSlot]:
+        """List the models of the start, by name; those that requests load later do not count."""
+        return sorted((s for s in list(self._slots.values()) if s.required), key=attrgetter("name"))
 
     def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
@@ -239,7 +252,7 @@ class Registry:
             except InvalidModel as error:
                 raise InvalidRequest(f"load failed for model '{name}': {error}\n") from error
             finally:
-                self._startup.discard(name)
+                self._slots[name].required = False
 
     def _source(
         self, stack: ExitStack, name: str, config: str | None, files: Mapping[str, bytes]
@@ -264,7 +277,6 @@ class Registry:
             Unavailable: not in this mode; or the server is stopping.
         """
         self._check_mode(f"unload model {name!r}")
-        self._startup.discard(name)
         self._loader.unload(name, dependents=dependents)
 
     def _check_mode(self, asked: str) -> None:
@@ -282,9 +294,17 @@ class Registry:
 
     def close(self) -> None:
         """Drain and unload everything; models that are not loaded yet never will be."""
-        self._loader.closing.set()
-        for slot in list(self._slots.values()):
-            slot.cancel()
+        self._loader.stop()
         if self._thread.ident is not None:
             self._thread.join()
         self._loader.close()
+
+
+def _attempt(read: Callable[[], None]) -> None:
+    """Read the repositories and load. Never raises: a fault is logged, and kept with its model."""
+    try:
+        read()
+    except (FoveaError, OSError) as error:
+        log.error("a repository cannot be read: %s", error)
+    except Exception:  # one failed poll must not end polling
+        log.exception("the repositories could not be followed")

@@ -1,14 +1,14 @@
-"""The versions of one model, and their replacement by new ones."""
+"""One model with all its versions, and their replacement by new ones."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fovea_preprocess.errors import InvalidModel
+from fovea_preprocess.errors import ShuttingDown
 from fovea_server.models.config.ignored_settings import warn_of_ignored_settings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.source import Source
@@ -16,58 +16,84 @@ from fovea_server.models.source import Source
 # A request may have looked an old version up and not have entered its queue yet.
 _GRACE_S = 0.05
 
-Make = Callable[[Source, int], ServedModel]
-"""Makes a version of a source, not loaded yet."""
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """A version of a model in the repository's index; None for unknown fields."""
+
+    name: str
+    version: str | None = None
+    state: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Replacement:
-    """Versions that are to replace those in service.
-
-    Attributes:
-        kept: served already, and unchanged.
-        fresh: to be loaded.
-    """
+class _Replacement:
+    """The versions of a source: `kept` are served already and unchanged, `fresh` are not loaded."""
 
     source: Source
     kept: dict[int, ServedModel]
     fresh: dict[int, ServedModel]
 
+    @property
+    def versions(self) -> dict[int, ServedModel]:
+        return self.kept | self.fresh
+
 
 class ModelSlot:
-    """One model in the registry, with all its versions.
+    """One model, with all its versions. Any thread may load and unload it; they take turns.
+
+    Args:
+        make: makes a version of a source, not loaded yet.
+        timeout_s: time for versions to finish accepted requests before they are unloaded.
+        closing: set once no model is loaded any more.
 
     Attributes:
-        lock: held while it is loaded or unloaded.
-        versions: the latest of each version, also unloaded ones.
-        newest: the newest version that can answer; None while none can.
+        versions: the latest of each version, ascending, also unloaded ones.
         source: of the versions in service; None before the first load.
         tried: source of the last load; None after it was unloaded by name, and where the
             repository could not be read.
         wanted: it was requested by name, and not unloaded since.
+        required: the server is not ready without it.
         fault: the reason why the last load failed; empty if it did not.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[Source, int], ServedModel],
+        timeout_s: float,
+        closing: threading.Event,
+    ) -> None:
         self.name = name
-        self.lock = threading.Lock()
         self.versions: dict[int, ServedModel] = {}
-        self.newest: ServedModel | None = None
         self.source: Source | None = None
         self.tried: Source | None = None
-        self.wanted = False
+        self.wanted = self.required = False
         self.fault = ""
-        self._next: Replacement | None = None
+        self._make = make
+        self._timeout_s = timeout_s
+        self._closing = closing
+        self._lock = threading.RLock()
+        self._next: _Replacement | None = None
 
     @property
     def ready(self) -> tuple[int, ...]:
         """Versions that can answer now, ascending."""
-        return tuple(sorted(v for v, m in self.versions.items() if m.state is State.READY))
+        return tuple(v for v, m in self.versions.items() if m.state is State.READY)
+
+    @property
+    def newest(self) -> ServedModel | None:
+        """The newest version that can answer now; None while none can."""
+        for model in reversed(self.versions.values()):
+            if model.state is State.READY:
+                return model
+        return None
 
     @property
     def composing(self) -> frozenset[str]:
         """Models that the ensemble runs, as it is served or else as it was last tried."""
-        source = self.source if self.ready else self.tried
+        source = self.source if self.newest else self.tried
         return frozenset(source.config.composing if source is not None else ())
 
     @property
@@ -78,160 +104,175 @@ class ModelSlot:
     @property
     def pending(self) -> Source | None:
         """The source that should be served but could not be loaded so far; else None."""
-        waits = not self.ready and (self.wanted or self.fault)
-        return self.tried if waits else None
+        return self.tried if not self.newest and (self.wanted or self.fault) else None
 
     def unserved(self) -> list[str]:
         """List the versions that are not served although they should be, with reasons."""
-        if not self.wanted:
-            return []
         if self.fault and not self.versions:
             return [f"{self.name}: {self.fault}"]
         return [f"{self.name}: {m.unserved}" for m in self.versions.values() if m.unserved]
 
-    def begin(self, source: Source, make: Make) -> Replacement | None:
+    def entries(self, ready: bool = False) -> Iterator[IndexEntry]:
+        """List its versions, or those that can answer; it has an entry if there are none."""
+        versions = self.versions
+        for version, model in versions.items():
+            state = model.state
+            if state is State.READY or not ready:
+                reason = model.failure or model.reason if state is State.UNAVAILABLE else None
+                if state is State.READY and self.fault:
+                    reason = f"the last reload failed: {self.fault}"
+                yield IndexEntry(self.name, str(version), state.value, reason)
+        if not versions and not ready:
+            state_of_none = State.UNAVAILABLE.value if self.fault else None
+            yield IndexEntry(self.name, None, state_of_none, self.fault or None)
+
+    def load(self, source: Source) -> None:
+        """Serve the versions of a source instead of the present ones; `fault` says if it fails.
+
+        Raises:
+            InvalidModel: its version policy chooses none.
+            ShuttingDown: the server is stopping.
+        """
+        with self._lock:
+            self.begin(source)
+            self.finish(source, rebuild=True)
+
+    def begin(self, source: Source) -> None:
         """Decide which versions to load; `finish` loads them.
 
-        Returns:
-            None if no version can be loaded; `fault` has the reason.
+        Raises:
+            InvalidModel: the version policy chooses none.
         """
-        self.tried, self.fault = source, ""
-        for model in self.versions.values():
-            if model.failure:
-                # A dead version answers no request, and holds memory that its successor needs.
-                model.close(0)
-        try:
+        with self._lock:
+            self.tried, self.fault = source, ""
+            for model in self.versions.values():
+                if model.failure:
+                    # A dead version answers no request, and holds memory that its successor needs.
+                    model.close(0)
             chosen = source.served()
-        except InvalidModel as error:
-            self.fault = str(error)
-            return None
-        kept = {
-            version: model
-            for version, model in self.versions.items()
-            if version in chosen
-            and model.state is State.READY
-            and not model.outdated
-            and self.source is not None
-            and source.same_version(self.source, version)
-        }
-        fresh = {version: make(source, version) for version in chosen if version not in kept}
-        self._next = Replacement(source, kept, fresh)
-        if not self.ready:
-            # No version in service is hidden by these.
-            self.versions = self._still_there(source) | fresh
-        return self._next
+            kept = {
+                version: model
+                for version, model in self.versions.items()
+                if version in chosen
+                and model.state is State.READY
+                and not model.outdated
+                and self.source is not None
+                and source.same_version(self.source, version)
+            }
+            fresh = {v: self._make(source, v) for v in chosen if v not in kept}
+            self._next = _Replacement(source, kept, fresh)
+            if not self.ready:
+                # No version in service is hidden by these.
+                self._show(source, fresh)
 
-    def finish(self, replacement: Replacement, *, rebuild: bool, timeout_s: float) -> None:
+    def finish(self, source: Source, *, rebuild: bool) -> None:
         """Load the fresh versions, serve them, and unload those that they replace.
 
         If one version fails, none is replaced: `fault` has the reason. Nor is one while
         an engine is still to be rebuilt by `rebuild`.
 
         Args:
-            replacement: from `begin`; nothing happens if another one has begun since.
+            source: of `begin`; nothing happens if another load has begun since.
             rebuild: rebuild engines that need and allow it.
-            timeout_s: time for replaced versions to finish accepted requests.
+
+        Raises:
+            ShuttingDown: the server is stopping.
         """
-        if replacement is not self._next:
-            return
-        if replacement.fresh:
-            warn_of_ignored_settings(replacement.source.config.message)
-        for model in replacement.fresh.values():
-            model.load()
-            if rebuild:
-                model.rebuild()
-        states = {model.state for model in replacement.fresh.values()}
+        with self._lock:
+            if self._closing.is_set():
+                raise ShuttingDown("the server is stopping; load it when it runs again")
+            if self._next is not None and self._next.source is source:
+                self._load_next(self._next, rebuild=rebuild)
+
+    def _load_next(self, coming: _Replacement, *, rebuild: bool) -> None:
+        if coming.fresh:
+            warn_of_ignored_settings(coming.source.config.message)
+        for model in coming.fresh.values():
+            model.load(rebuild=rebuild)
+        states = {model.state for model in coming.fresh.values()}
         if State.UNAVAILABLE in states:
-            self._refuse(replacement, timeout_s)
-        elif State.LOADING not in states or not self._displaced(replacement):
-            self._exchange(replacement, timeout_s)
+            self._give_up(coming)
+        elif State.LOADING not in states or not self._displaces(coming):
+            self._exchange(coming)
 
-    def abandon(self, fault: str) -> None:
-        """Give up the load that was begun, and keep the reason."""
-        self.fault, self._next = fault, None
-        for model in self.versions.values():
-            model.abandon(fault)
-
-    def _refuse(self, replacement: Replacement, timeout_s: float) -> None:
+    def _give_up(self, coming: _Replacement) -> None:
         self._next = None
-        broken = [m for m in replacement.fresh.values() if m.state is State.UNAVAILABLE]
+        broken = [m for m in coming.fresh.values() if m.state is State.UNAVAILABLE]
         self.fault = "".join(
             f"version {m.version} is at {m.state} state: {m.reason};" for m in broken
         )
-        for model in replacement.fresh.values():
+        for model in coming.fresh.values():
             if model.state is State.READY:
-                model.close(timeout_s)
+                model.close(self._timeout_s)
 
-    def _displaced(self, replacement: Replacement) -> list[ServedModel]:
-        """List the versions in service that the new ones replace."""
-        new = replacement.kept | replacement.fresh
-        return [
-            m for v, m in self.versions.items() if m is not new.get(v) and m.state is State.READY
-        ]
+    def _displaces(self, coming: _Replacement) -> bool:
+        """Return True if it replaces a version in service."""
+        return any(self.versions[v] is not coming.versions.get(v) for v in self.ready)
 
-    def _exchange(self, replacement: Replacement, timeout_s: float) -> None:
+    def _exchange(self, coming: _Replacement) -> None:
         self._next = None
-        new = replacement.kept | replacement.fresh
+        new = coming.versions
         past = [m for v, m in self.versions.items() if m is not new.get(v) and m.is_live]
-        self.versions = self._still_there(replacement.source) | new
-        self.source = replacement.source
-        self.elect()
+        self._show(coming.source, new)
+        self.source = coming.source
         if past:
             time.sleep(_GRACE_S)
             for model in past:
-                model.close(timeout_s)
+                model.close(self._timeout_s)
             trim()
 
-    def _still_there(self, source: Source) -> dict[int, ServedModel]:
-        return {v: m for v, m in self.versions.items() if v in source.versions}
+    def _show(self, source: Source, new: dict[int, ServedModel]) -> None:
+        """Set `versions`, in one step: the new ones, and past ones whose folder is still there."""
+        past = {v: m for v, m in self.versions.items() if v in source.versions}
+        self.versions = dict(sorted((past | new).items()))
 
-    def rebuild(self, timeout_s: float) -> bool:
+    def rebuild(self) -> bool:
         """Rebuild the engines that `finish` has left to rebuild.
-
-        Args:
-            timeout_s: time for replaced versions to finish accepted requests.
 
         Returns:
             True if the versions in service have changed.
         """
-        before = [self.versions[version] for version in self.ready]
-        for model in self.versions.values():
-            model.rebuild()
-        if self._next is not None:
-            self.finish(self._next, rebuild=True, timeout_s=timeout_s)
-        self.elect()
-        return before != [self.versions[version] for version in self.ready]
+        with self._lock:
+            if self._closing.is_set():
+                return False
+            before = [self.versions[version] for version in self.ready]
+            for model in self.versions.values():
+                model.load(rebuild=True)
+            if self._next is not None:
+                self._load_next(self._next, rebuild=True)
+            return before != [self.versions[version] for version in self.ready]
+
+    def refuse(self, fault: str, source: Source | None) -> None:
+        """Give up the load that was begun, or could not begin, and keep the reason."""
+        with self._lock:
+            self.tried, self.fault, self._next = source, fault, None
+            for model in self.versions.values():
+                if model.state is State.LOADING:
+                    model.fail(fault)
 
     def cancel(self) -> None:
         """Stop a rebuild, now or as soon as it begins."""
-        coming = self._next.fresh.values() if self._next is not None else ()
-        for model in [*self.versions.values(), *coming]:
+        coming = self._next
+        fresh = () if coming is None else coming.fresh.values()
+        for model in [*self.versions.values(), *fresh]:
             model.cancel()
 
-    def fail(self, reason: str, timeout_s: float) -> None:
-        """Take all versions out of service, for this reason."""
-        served = [self.versions[version] for version in self.ready]
-        self.close(timeout_s)
-        self.fault = reason
-        for model in served:
-            model.fail(reason)
+    def close(self, fault: str = "") -> None:
+        """Unload every version after its accepted requests; a rebuild is cancelled.
 
-    def elect(self) -> None:
-        """Update `newest`."""
-        ready = self.ready
-        self.newest = self.versions[ready[-1]] if ready else None
-
-    def close(self, timeout_s: float) -> None:
-        """Unload every version after its accepted requests."""
-        live = [model for model in self.versions.values() if model.is_live]
-        self.newest = None
-        self._next = None
-        for model in live:
-            model.retire()
-        for model in live:
-            model.close(timeout_s)
-        if live:
-            trim()
+        Args:
+            fault: the reason why it is taken out of service; empty where that was requested.
+        """
+        self.cancel()
+        with self._lock:
+            self._next, self.fault = None, fault or self.fault
+            live = [model for model in self.versions.values() if model.is_live]
+            for model in live:
+                model.retire()
+            for model in live:
+                model.close(self._timeout_s, fault or "unloaded")
+            if live:
+                trim()
 
 
 def trim() -> None:

@@ -19,7 +19,7 @@ from fovea_preprocess.errors import DeviceLost, InferenceFailed, InvalidImage, M
 from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_server.images.job import ImageJob
 from fovea_server.images.pipeline import Pipeline
-from fovea_server.models.warm_up import warm_up_images
+from fovea_server.models.opening import warm_up_images
 from fovea_server.statistics.model import ModelStatistics
 
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"

@@ -7,8 +7,8 @@ import pytest
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving, wait_until
 
 from fovea_preprocess.errors import InvalidRequest, LoadFailed, ModelNotReady, NotFound, Unavailable
-from fovea_server.models.index import IndexEntry
 from fovea_server.models.model import State
+from fovea_server.models.slot import IndexEntry
 
 EXPLICIT = {"model_control_mode": "explicit"}
 NOT_THERE = "failed to load 'plus', failed to poll from model repository"

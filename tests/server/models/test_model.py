@@ -29,7 +29,7 @@ def nobody(name: str, version: int | None) -> ServedModel:
 def loaded(folder: Path) -> ServedModel:
     config = ModelConfig.read(folder.parent, "digits")
     model = ServedModel("digits", 1, folder, Settings(), config, nobody)
-    model.load()
+    model.load(rebuild=False)
     return model
 
 

@@ -4,9 +4,9 @@ import pytest
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving
 
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
-from fovea_server.models.index import IndexEntry
 from fovea_server.models.model import State
 from fovea_server.models.registry import Registry
+from fovea_server.models.slot import IndexEntry
 from fovea_server.settings import Settings
 
 

@@ -4,8 +4,8 @@ import pytest
 from tests.server.registries import adder, answer, wait_until
 
 from fovea_preprocess.errors import LoadFailed, NotFound
-from fovea_server.models.index import IndexEntry
 from fovea_server.models.registry import Registry
+from fovea_server.models.slot import IndexEntry
 from fovea_server.settings import Settings
 
 
