@@ -58,13 +58,19 @@ class Loader:
             name, version, folder, self._settings, source.config, self._find, self._cache
         )
 
-    def read(self, name: str) -> Source:
-        """Read a model's folder as it is now.
+    def read(self, name: str, config: str | None = None) -> Source:
+        """Read a model's folder as it is now; raises as `Source.read`."""
+        return Source.read(self._repositories.folder(name), name, self._settings, config)
 
-        Raises:
-            NotFound, InvalidModel: there is no such model, or it cannot be used.
-        """
-        return Source.read(self._repositories.folder(name), name, self._settings)
+    def changed(self, name: str) -> bool:
+        """Return True if a model differs from what was last loaded, or tried."""
+        slot = self.slots.get(name)
+        if slot is None:
+            return True
+        try:
+            return slot.tried != self.read(name)
+        except FoveaError as error:
+            return slot.fault != str(error)
 
     def load(
         self, name: str, source: Source, *, wanted: bool = True, above: tuple[str, ...] = ()
@@ -188,7 +194,7 @@ class Loader:
         slot = self.slots.get(name)
         if slot is None or not slot.ready:
             return set()
-        return slot.composing.union(*map(self._composing_of, slot.composing))
+        return set(slot.composing).union(*map(self._composing_of, slot.composing))
 
     def _ready(self, name: str) -> tuple[int, ...]:
         slot = self.slots.get(name)

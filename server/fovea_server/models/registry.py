@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from operator import attrgetter
 
 from fovea_engines.plural import counted
 from fovea_preprocess.errors import (
@@ -24,7 +23,7 @@ from fovea_server.models.config.overrides import check_engine_files, model_of_fi
 from fovea_server.models.loader import Loader
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.repositories import Repositories
-from fovea_server.models.slot import IndexEntry, ModelSlot, trim
+from fovea_server.models.slot import IndexEntry, trim
 from fovea_server.models.source import Source, check_name
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import ModelControlMode, Settings
@@ -33,10 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class Registry:
-    """Finds models in the repositories, loads them, and looks them up.
+    """The models of the repositories: looks them up, and decides when they are loaded.
 
-    As in Triton, `model_control_mode` of the settings decides which models are loaded and when, and
-    `version_policy` of a model which of its versions.
+    As in Triton, that is at the start, when the repositories are polled, or when requested, as
+    `model_control_mode` of the settings says. `Loader` loads them.
 
     Attributes:
         cache: the response cache of all models; None where there is none.
@@ -90,7 +89,7 @@ class Registry:
     def _log_start(self) -> None:
         """Log how the start went."""
         ready = sum(bool(slot.ready) for slot in list(self._slots.values()))
-        if failed := [slot.name for slot in self._required() if slot.unserved()]:
+        if failed := [name for name, slot in sorted(self._slots.items()) if slot.unserved()]:
             text = "%s ready, %d failed: %s (see above)"
             log.error(text, counted(ready, "model"), len(failed), ", ".join(failed))
         else:
@@ -106,16 +105,7 @@ class Registry:
             if slot.wanted and slot.name not in there:
                 log.info("model %s has left the repository", slot.name)
                 self._loader.unload(slot.name)
-        self._loader.finish(self._loader.begin(filter(self._changed, there)))
-
-    def _changed(self, name: str) -> bool:
-        slot = self._slots.get(name)
-        if slot is None:
-            return True
-        try:
-            return slot.tried != self._loader.read(name)
-        except FoveaError as error:
-            return slot.fault != str(error)
+        self._loader.finish(self._loader.begin(filter(self._loader.changed, there)))
 
     def __contains__(self, name: object) -> bool:
         return name in self._slots
@@ -157,17 +147,16 @@ class Registry:
         slot = self._slots.get(name)
         if slot is None:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        model = slot.newest if version is None else slot.versions.get(version)
-        if model is not None and model.state is State.READY:
-            return model
         about = f"Request for unknown model: '{name}' "
         if version is None:
-            if ready := slot.ready:
-                return slot.versions[ready[-1]]
-            raise NotFound(f"{about}has no available versions")
-        if model is None:
+            if (model := slot.newest) is None:
+                raise NotFound(f"{about}has no available versions")
+            return model
+        if (model := slot.versions.get(version)) is None:
             raise NotFound(f"{about}version {version} is not found")
-        raise ModelNotReady(f"{about}version {version} is not at ready state")
+        if model.state is not State.READY:
+            raise ModelNotReady(f"{about}version {version} is not at ready state")
+        return model
 
     def versions(self, name: str) -> tuple[int, ...]:
         """List the versions of a model that can answer, ascending."""
@@ -210,13 +199,9 @@ class Registry:
     def unserved(self) -> list[str]:
         """Models that the start could not load, and those that have died, each with its reason."""
         unserved = [f"{m.name}: {m.failure}" for m in self if m.failure]
-        for slot in self._required():
+        for _, slot in sorted(self._slots.items()):
             unserved += slot.unserved()
         return list(dict.fromkeys(unserved))
-
-    def _required(self) -> list[ModelSlot]:
-        """List the models of the start, by name; those that requests load later do not count."""
-        return sorted((s for s in list(self._slots.values()) if s.required), key=attrgetter("name"))
 
     def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
@@ -260,7 +245,7 @@ class Registry:
         if files and config is None:
             raise InvalidModel("Load parameter 'config' must be specified for model file override")
         if not files:
-            return Source.read(self._repositories.folder(name), name, self._settings, config)
+            return self._loader.read(name, config)
         folder = stack.enter_context(model_of_files(name, files))
         source = Source.read(folder, name, self._settings, config)
         check_engine_files(source.config.message)

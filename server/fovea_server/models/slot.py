@@ -107,7 +107,9 @@ class ModelSlot:
         return self.tried if not self.newest and (self.wanted or self.fault) else None
 
     def unserved(self) -> list[str]:
-        """List the versions that are not served although they should be, with reasons."""
+        """List the versions that the server is not ready without, with reasons."""
+        if not self.required:
+            return []
         if self.fault and not self.versions:
             return [f"{self.name}: {self.fault}"]
         return [f"{self.name}: {m.unserved}" for m in self.versions.values() if m.unserved]
