@@ -13,7 +13,6 @@
     │   └── AlreadyExists       a name that is taken
     ├── Unsupported             a part of the protocol that is not served
     ├── Restricted              an endpoint that asks for a secret
-    ├── Cancelled               the caller gave the request up
     ├── LoadFailed              a model could not be loaded or unloaded as asked
     ├── RegionFailed            shared memory that cannot be opened or does not hold the tensor
     ├── NotFound                a model, version or file that is not there
@@ -121,12 +120,6 @@ class Restricted(FoveaError):
     """An endpoint that asks for a secret which the request does not carry."""
 
     code = "restricted"
-
-
-class Cancelled(FoveaError):
-    """The caller gave the request up."""
-
-    code = "cancelled"
 
 
 class LoadFailed(FoveaError):

@@ -39,7 +39,6 @@ _TRITON = {
     "deadline_exceeded": "UNAVAILABLE",
     "shutting_down": "UNAVAILABLE",
     "unsupported": "UNSUPPORTED",
-    "cancelled": "CANCELLED",
     # Triton has no code for this: it answers before there is an error.
     "restricted": "RESTRICTED",
 }
@@ -48,7 +47,6 @@ _TRITON = {
 _V2_HTTP = {
     "INVALID_ARG": 400,
     "ALREADY_EXISTS": 400,
-    "CANCELLED": 400,
     "RESTRICTED": 403,
     "NOT_FOUND": 404,
     "INTERNAL": 500,

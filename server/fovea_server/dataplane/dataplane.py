@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, ModelNotReady, Unavailable
-from fovea_server.dataplane.document import model_document, model_list
 from fovea_server.dataplane.images import (
+    Prediction,
     encoded_images,
     options_of,
     prediction_tensors,
@@ -23,19 +24,19 @@ from fovea_server.dataplane.images import (
     wanted,
 )
 from fovea_server.dataplane.metadata import model_metadata
-from fovea_server.dataplane.model_schemas import (
+from fovea_server.dataplane.model_documents import (
     Model,
     ModelList,
     ModelStatistics,
     VersionStatistics,
+    model_document,
+    model_list,
 )
 from fovea_server.dataplane.statistics_json import version_statistics
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.images.job import ImageJob, ImageResult, Timing
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
-from fovea_server.models.slot import IndexEntry
-from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
@@ -43,45 +44,29 @@ from fovea_server.tensors.messages import InferRequest, InferResponse
 _MANY = 65_536
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """The answer for a list of images.
-
-    Attributes:
-        model: name of the model that answered.
-        task: "detect"; "tensors" where the head is not recognised.
-        reason: why there are tensors and no boxes; empty where there are boxes.
-        labels: class names by id; None when unknown.
-        images: a result for each image, in order; an error where only that image failed.
-        timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
-    """
-
-    model: str
-    version: int
-    task: str
-    reason: str
-    labels: tuple[str, ...] | None
-    images: tuple[ImageResult | FoveaError, ...]
-    timing_ms: dict[str, float]
+# Most threads of loads wait for others that load the same model.
+_LOAD_THREADS = 8
 
 
 class DataPlane:
-    """Answers from the models of a registry; iterating gives every version that is loaded."""
+    """Answers from the models of a registry; iterating gives every version that is loaded.
+
+    Attributes:
+        get, find, index: look-ups of the registry, for /v1, for Triton's clients, and of all.
+        cache: the response cache of all models; None where the server keeps none.
+        close: drains and unloads every model; blocks.
+    """
 
     def __init__(self, registry: Registry, trace: TraceSettings) -> None:
         self._registry = registry
         self._trace = trace
+        # Loads take seconds and wait for one another: other requests keep their threads.
+        self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
+        self.get, self.find, self.index = registry.get, registry.find, registry.index
+        self.cache, self.close = registry.cache, registry.close
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._registry)
-
-    def get(self, name: str, version: int | None = None) -> ServedModel:
-        """Look a model up for /v1; raises as `Registry.get`."""
-        return self._registry.get(name, version)
-
-    def find(self, name: str, version: int | None = None) -> ServedModel:
-        """Look a model up that can answer now; raises as `Registry.find`, in Triton's words."""
-        return self._registry.find(name, version)
 
     @property
     def ready(self) -> bool:
@@ -93,22 +78,22 @@ class DataPlane:
         """The reason why the server is not ready; empty when it is."""
         return self._registry.reason
 
-    @property
-    def cache(self) -> ResponseCache | None:
-        """The response cache of all models; None where the server keeps none."""
-        return self._registry.cache
-
-    def index(self, ready: bool = False) -> list[IndexEntry]:
-        """List every model of the repository, or every version that can answer, by name."""
-        return self._registry.index(ready)
-
     def metadata(self, model: ServedModel) -> dict[str, Any]:
         """Describe a model's versions, inputs and outputs for the v2 protocol."""
         return model_metadata(model, self._registry.versions(model.name))
 
-    def close(self) -> None:
-        """Drain and unload every model; blocks."""
-        self._registry.close()
+    async def load(
+        self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Load a model in a thread; raises as `Registry.load`."""
+        await self._in_thread(partial(self._registry.load, name, config=config, files=files))
+
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Unload a model in a thread; raises as `Registry.unload`."""
+        await self._in_thread(partial(self._registry.unload, name, dependents=dependents))
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._load_threads, work)
 
     async def predict(
         self,

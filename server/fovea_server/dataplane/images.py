@@ -7,7 +7,7 @@ of a prediction are `parameters` of the request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,14 +18,33 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
 from fovea_server.images.job import ImageResult
+from fovea_server.models.model import ServedModel
 from fovea_server.scheduling.priority_queue import QueuePolicy
 from fovea_server.tensors.byte_strings import decode
 from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
 
-if TYPE_CHECKING:
-    from fovea_server.dataplane.dataplane import Prediction
-    from fovea_server.models.model import ServedModel
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The answer for a list of images.
+
+    Attributes:
+        model: name of the model that answered.
+        task: "detect"; "tensors" where the head is not recognised.
+        reason: why there are tensors and no boxes; empty where there are boxes.
+        labels: class names by id; None when unknown.
+        images: a result for each image, in order; an error where only that image failed.
+        timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
+    """
+
+    model: str
+    version: int
+    task: str
+    reason: str
+    labels: tuple[str, ...] | None
+    images: tuple[ImageResult | FoveaError, ...]
+    timing_ms: dict[str, float]
 
 
 def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
@@ -154,7 +173,9 @@ def _raw(results: list[ImageResult]) -> list[OutputTensor]:
     ]
 
 
-def _padded(arrays: list[Array], shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+def _padded(
+    arrays: list[Array], shape: tuple[int, ...], dtype: type[np.generic] = np.float32
+) -> Array:
     padded = np.zeros((len(arrays), *shape), dtype)
     for row, array in zip(padded, arrays, strict=True):
         row[: len(array)] = array

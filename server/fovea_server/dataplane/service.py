@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from fovea_server.dataplane.control import ModelControl
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.extensions.log_settings import LogSettings
@@ -32,7 +31,6 @@ class Service:
 
     settings: Settings
     plane: DataPlane
-    control: ModelControl
     system_shared_memory: SharedMemory
     cuda_shared_memory: CudaSharedMemory
     regions: Regions
@@ -55,7 +53,6 @@ class Service:
         return cls(
             settings=settings,
             plane=DataPlane(registry, trace),
-            control=ModelControl(registry),
             system_shared_memory=system,
             cuda_shared_memory=cuda,
             regions=Regions(system, cuda),

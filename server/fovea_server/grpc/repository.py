@@ -18,7 +18,6 @@ class RepositoryCalls:
 
     def __init__(self, service: Service) -> None:
         self._plane = service.plane
-        self._control = service.control
 
     async def index(self, request: Any) -> Any:
         """RepositoryIndex: all models, or those that are ready."""
@@ -41,7 +40,7 @@ class RepositoryCalls:
                 files[name.removeprefix("file:")] = _value(name, parameter, "bytes_param")
             else:
                 raise InvalidRequest(f"unrecognized load parameter '{name}'.")
-        await self._control.load(request.model_name, config=config, files=files)
+        await self._plane.load(request.model_name, config=config, files=files)
         return messages.RepositoryModelLoadResponse()
 
     async def unload(self, request: Any) -> Any:
@@ -55,7 +54,7 @@ class RepositoryCalls:
                     "invalid value type for 'unload_dependents' parameter, expected bool_param."
                 )
             dependents = parameter.bool_param
-        await self._control.unload(request.model_name, dependents=dependents)
+        await self._plane.unload(request.model_name, dependents=dependents)
         return messages.RepositoryModelUnloadResponse()
 
 

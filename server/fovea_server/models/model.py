@@ -82,10 +82,9 @@ class ServedModel:
     @property
     def failure(self) -> str | None:
         """The reason why a version that was ready can never answer again; None while it can."""
-        for part in (self._scheduler, self._pipeline):
-            if part is not None and part.failure:
-                return part.failure
-        return None
+        scheduler, pipeline = self._scheduler, self._pipeline
+        failure = None if scheduler is None else scheduler.failure
+        return failure if failure or pipeline is None else pipeline.failure
 
     @property
     def state(self) -> State:

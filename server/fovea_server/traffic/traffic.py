@@ -1,21 +1,28 @@
-"""One place that hears of every request once it is answered, whatever carried it."""
+"""Logs and measures every request once it is answered, whatever carried it."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Container
 
-from fovea_preprocess.errors import FoveaError
+from fovea_engines.plural import counted
+from fovea_preprocess.errors import FoveaError, ModelNotReady, QueueFull, ShuttingDown
 from fovea_server.logs import SERVER_LOG
 from fovea_server.statistics.durations import Durations
 from fovea_server.traffic.access_log import AccessLog
-from fovea_server.traffic.refusals import Refusals
+
+log = logging.getLogger("fovea_server.refused")
+
+_REFUSALS = (QueueFull, ModelNotReady, ShuttingDown)
+_INTERVAL_S = 60.0
 
 
 class Traffic:
     """Logs requests, measures them by model, and warns of those that are refused.
 
-    It belongs to the event loop.
+    There is one warning a minute, however many are refused. It belongs to the event loop.
 
     Args:
         models: names that become labels; a client's other names count as "".
@@ -28,9 +35,11 @@ class Traffic:
 
     def __init__(self, models: Container[str], *, log_access: bool) -> None:
         self._models = models
-        self._refusals = Refusals()
         self.durations = Durations(models)
         self.access_log = AccessLog(SERVER_LOG) if log_access else None
+        # (model, reason) -> (how many, the latest message), since the last warning.
+        self._refused: dict[tuple[str, str], tuple[int, str]] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     def inferred(
         self, model: str, status: int | str, began: float, error: FoveaError | None
@@ -44,9 +53,40 @@ class Traffic:
             error: the answer, where it was one.
         """
         self.durations.observe(model, status, time.monotonic() - began)
-        if error is not None:
-            self._refusals.add(model if model in self._models else "", error)
+        if isinstance(error, _REFUSALS):
+            self._refuse(model if model in self._models else "", error)
+
+    def _refuse(self, model: str, error: FoveaError) -> None:
+        """Count a refusal; the first one is logged at once."""
+        key = (model, error.code)
+        count, _ = self._refused.get(key, (0, ""))
+        self._refused[key] = (count + 1, str(error))
+        if self._timer is None:
+            self._warn()
+
+    def _warn(self) -> None:
+        self._timer = None
+        if self._refused:
+            self._log_refused()
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._warn)
+
+    def _log_refused(self) -> None:
+        refused, self._refused = self._refused, {}
+        total = sum(count for count, _ in refused.values())
+        parts = (
+            f"{count} {reason}{f' of model {model!r}' if model else ''} ({message})"
+            for (model, reason), (count, message) in refused.items()
+        )
+        log.warning(
+            "%s refused in the last minute: %s",
+            counted(total, "request"),
+            "; ".join(parts),
+            extra={"refused": total},
+        )
 
     def close(self) -> None:
-        """Log what is still to be logged."""
-        self._refusals.close()
+        """Log what was not logged yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._refused:
+            self._log_refused()

@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from fovea_preprocess.errors import LoadFailed
-from fovea_server.dataplane.control import ModelControl
 from fovea_server.dataplane.service import Service
 from fovea_server.metrics.server import MetricsServer
 from fovea_server.models.registry import Registry
@@ -32,16 +31,14 @@ def all_threads_taken() -> Iterator[None]:
 
 
 def test_models_are_loaded_and_unloaded(tmp_path):
-    registry = Registry(
-        Settings(model_repository=tmp_path, model_control_mode=ModelControlMode.EXPLICIT)
-    )
-    control = ModelControl(registry)
+    settings = Settings(model_repository=tmp_path, model_control_mode=ModelControlMode.EXPLICIT)
+    plane = Service.of(settings, Registry(settings)).plane
 
     async def ask() -> None:
         with all_threads_taken():
-            await control.unload("nobody")
+            await plane.unload("nobody")
             with pytest.raises(LoadFailed):
-                await control.load("nobody")
+                await plane.load("nobody")
 
     asyncio.run(asyncio.wait_for(ask(), 30))
 

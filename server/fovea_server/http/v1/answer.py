@@ -12,7 +12,7 @@ from fovea_preprocess.errors import FoveaError
 from fovea_server.images.job import ImageResult
 
 if TYPE_CHECKING:
-    from fovea_server.dataplane.dataplane import Prediction
+    from fovea_server.dataplane.images import Prediction
 
 
 def prediction_json(prediction: Prediction) -> dict[str, Any]:

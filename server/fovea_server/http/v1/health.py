@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from fovea_server.dataplane.model_schemas import Live, Ready
+from fovea_server.dataplane.model_documents import Live, Ready
 from fovea_server.http.v1.access import restricted, service_of
 from fovea_server.http.v1.openapi import described
 

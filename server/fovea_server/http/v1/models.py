@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from fovea_server.dataplane.model_schemas import Model, ModelList, ModelStatistics, Ready
+from fovea_server.dataplane.model_documents import Model, ModelList, ModelStatistics, Ready
 from fovea_server.http.v1.access import restricted, service_of
 from fovea_server.http.v1.openapi import described
 

@@ -23,7 +23,8 @@ from fovea_preprocess.errors import (
     ShuttingDown,
 )
 from fovea_preprocess.size import size_text
-from fovea_server.dataplane.dataplane import DataPlane, Prediction
+from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.images import Prediction
 from fovea_server.http.v1.access import restricted
 from fovea_server.http.v1.answer import prediction_json
 from fovea_server.http.v1.body import read_body

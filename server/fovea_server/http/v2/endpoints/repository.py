@@ -36,7 +36,7 @@ async def load(service: Service, request: Request) -> Answer:
     refuse_repository(request.names["repository"])
     # In a thread: the request may hold a model's files.
     config, files = await asyncio.to_thread(_sent, request)
-    await service.control.load(name_of(request, "model"), config=config, files=files)
+    await service.plane.load(name_of(request, "model"), config=config, files=files)
     return Answer()
 
 
@@ -59,7 +59,7 @@ async def unload(service: Service, request: Request) -> Answer:
     """Unload a model, and on request the models that it depends on."""
     refuse_repository(request.names["repository"])
     dependents = find(_parameters(request), "unload_dependents", False)
-    await service.control.unload(
+    await service.plane.unload(
         name_of(request, "model"), dependents=read("unload_dependents", as_bool, dependents)
     )
     return Answer()

@@ -1,40 +1,46 @@
 """One warning a minute while requests are refused, and what it counts."""
 
 import asyncio
+import time
 
 import pytest
 
 from fovea_preprocess.errors import (
     DeadlineExceeded,
+    FoveaError,
     InvalidImage,
     ModelNotReady,
     NotFound,
     QueueFull,
 )
-from fovea_server.traffic import refusals
-from fovea_server.traffic.refusals import Refusals
+from fovea_server.traffic import traffic
+from fovea_server.traffic.traffic import Traffic
 
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(refusals, "_INTERVAL_S", 0.05)
+    monkeypatch.setattr(traffic, "_INTERVAL_S", 0.05)
 
 
 def test_the_first_is_logged_at_once_and_the_others_together(short, caplog):
     async def run() -> None:
-        counted = Refusals()
+        counted = Traffic({"a", "b"}, log_access=False)
+
+        def refuse(model: str, error: FoveaError) -> None:
+            counted.inferred(model, 503, time.monotonic(), error)
+
         for _ in range(500):
-            counted.add("a", QueueFull("256 images waiting", 1.0))
-        counted.add("b", ModelNotReady("it is loading"))
+            refuse("a", QueueFull("256 images waiting", 1.0))
+        refuse("b", ModelNotReady("it is loading"))
         for error in (NotFound("x"), InvalidImage("x"), DeadlineExceeded("x")):
-            counted.add("a", error)
+            refuse("a", error)
         assert len(caplog.records) == 1
         while len(caplog.records) < 2:
             await asyncio.sleep(0.01)
         # Nothing more is refused, so nothing more is logged; later refusals are, at once.
         await asyncio.sleep(0.2)
-        counted.add("", QueueFull("600 MB held", 1.0))
-        counted.add("", QueueFull("700 MB held", 1.0))
+        refuse("nobody", QueueFull("600 MB held", 1.0))
+        refuse("", QueueFull("700 MB held", 1.0))
         counted.close()
 
     asyncio.run(run())
