@@ -1,1 +1,1 @@
-"""Everything that a transport may ask of the server."""
+"""The operations of the server that transports call."""

@@ -7,24 +7,15 @@ from fovea_server.models.model import ServedModel
 
 
 def refuse_decoupled(model: ServedModel, caller: str) -> None:
-    """Refuse a decoupled model, which sends any number of answers, where one is expected.
+    """Raise Unsupported for a decoupled model, which sends any number of answers.
 
-    Args:
-        model: of the request.
-        caller: Triton's name of the interface that expects one answer.
-
-    Raises:
-        Unsupported: the model is decoupled.
+    `caller` is Triton's name of the interface that expects one answer.
     """
     if model.config.model_transaction_policy.decoupled:
         raise Unsupported(f"{caller} doesn't support models with decoupled transaction policy")
 
 
 def refuse_repository(name: str | None) -> None:
-    """Refuse a request that names a repository: the only one has no name.
-
-    Raises:
-        Unsupported: the request names one.
-    """
+    """Raise Unsupported for a request that names a repository: the only one has no name."""
     if name:
         raise Unsupported("'repository_name' specification is not supported")

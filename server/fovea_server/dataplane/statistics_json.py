@@ -27,10 +27,7 @@ def statistics_json(
 ) -> dict[str, Any]:
     """Report the counters of models that are ready, sorted by name and version.
 
-    Args:
-        models: all that are loaded.
-        name: of one model; None for all.
-        version: of that model; None for all.
+    For a name of None they are of all models, and for a version of None of all versions.
 
     Raises:
         InvalidRequest: there is no such model or version; Triton's text.

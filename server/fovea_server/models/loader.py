@@ -24,9 +24,9 @@ Begun = list[tuple[ModelSlot, Source]]
 
 
 class Loader:
-    """Fills the slots of a registry, and empties them.
+    """Loads and unloads models, from any number of threads; each model waits for itself only.
 
-    Any number of threads may load and unload; each model waits for itself only.
+    An ensemble is loaded after the models that it runs, and again when one of them changes.
 
     Attributes:
         slots: models that were ever loaded, by name.
@@ -77,11 +77,7 @@ class Loader:
     ) -> None:
         """Load a model after those that it runs, and then the ensembles that run it.
 
-        Args:
-            name: of the model.
-            source: what it is loaded from.
-            wanted: it was requested by name, and not because an ensemble needs it.
-            above: the ensembles that need it.
+        It is `wanted` if a name requested it, and not the ensembles `above`, which need it.
 
         Raises:
             InvalidModel: it cannot be loaded; versions that were served stay in service.
@@ -107,12 +103,7 @@ class Loader:
         self._slot(name).refuse(str(error), source)
 
     def begin(self, names: Iterable[str], *, required: bool = False) -> Begun:
-        """Read models of the repository, to be loaded by `finish`; faults are logged and kept.
-
-        Args:
-            names: of the models.
-            required: the server is not ready without them.
-        """
+        """Read models of the repository, to be loaded by `finish`; faults are logged and kept."""
         begun: Begun = []
         for name in names:
             slot, source = self._slot(name), None
@@ -201,12 +192,7 @@ class Loader:
         return slot.ready if slot is not None else ()
 
     def _refresh(self, name: str, *, but: Collection[str] = ()) -> None:
-        """Reload the ensembles that run a changed model, or waited for it.
-
-        Args:
-            name: of the model.
-            but: waiting ensembles that have been tried already.
-        """
+        """Reload the ensembles that run a changed model, or waited for it and are not in `but`."""
         for slot in list(self.slots.values()):
             if name not in slot.composing:
                 continue
@@ -228,12 +214,10 @@ class Loader:
                 self._bind(above)
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model after its accepted requests; ensembles that run it first.
+        """Unload a model, if it is loaded, after its accepted requests; ensembles of it first.
 
-        Args:
-            name: of the model; nothing happens if it is not loaded.
-            dependents: also unload the models of an ensemble that were not requested by name and
-                that no other ensemble runs.
+        With `dependents`, the models of an ensemble follow that were not requested by name and
+        that no other ensemble runs.
         """
         slot = self.slots.get(name)
         if slot is None:

@@ -145,7 +145,7 @@ class ServedModel:
             raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
-        """Look up the class names of an output, by index; None without a file of labels."""
+        """Look up the class names of an output, by index; None where it has none."""
         return self._labels.get(output)
 
     @property

@@ -148,17 +148,7 @@ def warm_up_images(engine: Engine) -> None:
 
 
 def run_samples(engine: Engine, message: Any, folder: Path) -> None:
-    """Run the samples of `model_warmup` in the configuration.
-
-    Args:
-        engine: of the model.
-        message: the complete `ModelConfig`.
-        folder: of the model; files of samples are in its folder `warmup`.
-
-    Raises:
-        InvalidModel: a sample cannot be made.
-        InferenceFailed: the engine refuses one or breaks.
-    """
+    """Run the samples of `model_warmup`, whose files are in the model's folder `warmup`."""
     for sample in message.model_warmup:
         if sample.batch_size > max(1, message.max_batch_size):
             raise InvalidModel(

@@ -38,7 +38,7 @@ class Registry:
     `model_control_mode` of the settings says. `Loader` loads them.
 
     Attributes:
-        cache: the response cache of all models; None where there is none.
+        cache: the response cache of all models.
         started: every model of the start has been tried.
 
     Raises:
@@ -175,15 +175,16 @@ class Registry:
 
     @property
     def ready(self) -> bool:
-        """True if all models of the start are ready, and no model has died.
-
-        Models that requests load and unload later do not change this.
-        """
+        """True if there is no `reason`."""
         return not self.reason
 
     @property
     def reason(self) -> str:
-        """The reason why the server is not ready, in a sentence; empty when it is."""
+        """The reason why the server is not ready, in a sentence; empty when it is.
+
+        It is ready when all models of the start are, and none has died. Models that requests load
+        and unload later do not count.
+        """
         if not self._scanned:
             return "the repository is being read"
         if not self._settings.strict_readiness:
@@ -208,10 +209,8 @@ class Registry:
     ) -> None:
         """Load a model, or reload it if something has changed; blocks.
 
-        Args:
-            name: of the model.
-            config: JSON that replaces config.pbtxt until the next load.
-            files: path below the model's folder -> content; they replace the folder.
+        `config` is JSON that replaces config.pbtxt until the next load. `files` replace the folder:
+        path below it -> content.
 
         Raises:
             Unavailable: not in this mode; or the server is stopping.
@@ -252,11 +251,7 @@ class Registry:
         return source
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model after its accepted requests; blocks.
-
-        Args:
-            name: of the model; nothing happens if it is not loaded.
-            dependents: also unload the models that only this ensemble runs.
+        """Unload a model, as `Loader.unload`; blocks.
 
         Raises:
             Unavailable: not in this mode; or the server is stopping.
@@ -286,7 +281,7 @@ class Registry:
 
 
 def _attempt(read: Callable[[], None]) -> None:
-    """Read the repositories and load. Never raises: a fault is logged, and kept with its model."""
+    """Read the repositories and load. Never raises: a fault is logged."""
     try:
         read()
     except (FoveaError, OSError) as error:

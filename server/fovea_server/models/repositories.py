@@ -10,18 +10,14 @@ from fovea_preprocess.errors import InvalidModel
 
 
 class Repositories:
-    """Finds models in several repositories.
-
-    Args:
-        roots: the folders; duplicates count once.
-    """
+    """Finds models in several folders, of which duplicates count once."""
 
     def __init__(self, roots: Iterable[Path]) -> None:
         places = {root.resolve(): root for root in roots}
         self._all = tuple(ModelRepository(root) for root in places.values())
 
     def __str__(self) -> str:
-        """List the folders, as they were given."""
+        """List the repositories, as they were given."""
         return ", ".join(str(repository.root) for repository in self._all)
 
     def folders(self) -> tuple[str, ...]:

@@ -129,22 +129,13 @@ class ModelSlot:
             yield IndexEntry(self.name, None, state_of_none, self.fault or None)
 
     def load(self, source: Source) -> None:
-        """Serve the versions of a source instead of the present ones; `fault` says if it fails.
-
-        Raises:
-            InvalidModel: its version policy chooses none.
-            ShuttingDown: the server is stopping.
-        """
+        """Serve the versions of a source instead of the present ones, as `begin` and `finish`."""
         with self._lock:
             self.begin(source)
             self.finish(source, rebuild=True)
 
     def begin(self, source: Source) -> None:
-        """Decide which versions to load; `finish` loads them.
-
-        Raises:
-            InvalidModel: the version policy chooses none.
-        """
+        """Decide which versions to load; `finish` loads them. Raises as `Source.served`."""
         with self._lock:
             self.tried, self.fault = source, ""
             for model in self.versions.values():
@@ -229,11 +220,7 @@ class ModelSlot:
         self.versions = dict(sorted((past | new).items()))
 
     def rebuild(self) -> bool:
-        """Rebuild the engines that `finish` has left to rebuild.
-
-        Returns:
-            True if the versions in service have changed.
-        """
+        """Rebuild the engines that `finish` has left; True if other versions are served now."""
         with self._lock:
             if self._closing.is_set():
                 return False

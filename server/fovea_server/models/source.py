@@ -37,13 +37,9 @@ class Source:
 
     @classmethod
     def read(cls, folder: Path, name: str, settings: Settings, config: str | None = None) -> Self:
-        """Look at a model's folder. Errors name files as they lie in the repository.
+        """Read a model's folder as it is now; `config` is JSON that replaces config.pbtxt.
 
-        Args:
-            folder: of the model.
-            name: of the model.
-            settings: choose the configuration file.
-            config: JSON that replaces config.pbtxt.
+        Errors name files as they lie in the repository.
 
         Raises:
             NotFound: the folder is not there.
@@ -56,7 +52,7 @@ class Source:
             said = f"{error.filename} cannot be read: {error.strerror}"
         except (NotFound, InvalidModel) as error:
             failed, said = type(error), str(error)
-        # Clients are told, who need not know where the repository lies.
+        # Clients read this, and need not know where the repository lies.
         raise failed(said.replace(f"{folder.parent}/", ""))
 
     @classmethod

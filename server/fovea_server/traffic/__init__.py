@@ -1,1 +1,1 @@
-"""What is told of every request: its id, its line in the log, its time, whether it was refused."""
+"""Records every request: its id, its line in the log, its time, whether it was refused."""

@@ -11,7 +11,7 @@ from fovea_server.logs import ServerLog
 
 log = logging.getLogger("fovea_server.access")
 
-# What a client names may be as long as its message.
+# A name from a client may be as long as its message.
 _LONGEST_FIELD = 1024
 
 
@@ -22,11 +22,10 @@ class Access(NamedTuple):
         client: address of its connection.
         method: of HTTP, or name of the RPC.
         path: with its query.
-        model: that it names; "" for none.
+        model: the name in the request; "" for none.
         status: HTTP status, 499 where the client left before the answer; or name of gRPC's.
         size: bytes of the answer's body.
         began: by `time.monotonic`.
-        id: see `request_id`.
     """
 
     client: str
@@ -40,11 +39,7 @@ class Access(NamedTuple):
 
 
 class AccessLog:
-    """Logs requests: a record of `logging` for each would cost several times as much.
-
-    Args:
-        log: where they go.
-    """
+    """Logs requests: a record of `logging` for each would cost several times as much."""
 
     def __init__(self, log: ServerLog) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""Gives the requests of an ASGI application their id, and hears how they ended."""
+"""Gives the requests of an ASGI application their id, and counts and logs their answers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,14 @@ _PROBES = ("/v1/health/", "/metrics/")
 
 
 class WithTraffic:
-    """The application; requests of the v2 protocol never come here.
-
-    Args:
-        app: answers.
-        traffic: hears of each request.
-    """
+    """An ASGI application whose requests are counted and logged; those of v2 never come here."""
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
         self._app = app
         self._traffic = traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI has it."""
+        """Answer a request, as ASGI specifies it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -17,7 +17,7 @@ _COUNTER = itertools.count(1)
 
 
 def request_id(given: str | None) -> str:
-    """The given id, or a fresh one where it is absent, too long or not printable ASCII."""
+    """Return the given id, or a fresh one if it is absent, too long or not printable ASCII."""
     if given is not None and _SANE.fullmatch(given):
         return given
     return f"{_PROCESS}{next(_COUNTER):08x}"
