@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.options import PredictOptions
@@ -173,9 +174,7 @@ def _raw(results: list[ImageResult]) -> list[OutputTensor]:
     ]
 
 
-def _padded(
-    arrays: list[Array], shape: tuple[int, ...], dtype: type[np.generic] = np.float32
-) -> Array:
+def _padded(arrays: list[Array], shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
     padded = np.zeros((len(arrays), *shape), dtype)
     for row, array in zip(padded, arrays, strict=True):
         row[: len(array)] = array

@@ -1,13 +1,9 @@
-"""The metadata and configuration of the server and of models in the v2 protocol."""
+"""The metadata of the server and of models in the v2 protocol."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import orjson
 
 from fovea_server.tensors.signature import ModelTensor
 
@@ -53,45 +49,3 @@ def model_metadata(model: ServedModel, versions: Iterable[int]) -> dict[str, Any
 
 def _tensor(tensor: ModelTensor) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-
-
-def config_json(message: Any) -> bytes:
-    """Write a `ModelConfig` message as Triton's HTTP endpoint does: JSON, UTF-8.
-
-    Unlike proto3's own JSON: 64-bit numbers are numbers, every plain field is there, and fields
-    come in the order in which the schema declares them.
-    """
-    return orjson.dumps(_object(message))
-
-
-def _object(message: Any) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        if field.has_presence and not message.HasField(field.name):
-            continue
-        value = getattr(message, field.name)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            kind = field.message_type.fields_by_name["value"]
-            shown[field.name] = {_key(key): _value(kind, value[key]) for key in sorted(value)}
-        elif field.is_repeated:
-            shown[field.name] = [_value(field, item) for item in value]
-        else:
-            shown[field.name] = _value(field, value)
-    return shown
-
-
-def _key(key: Any) -> str:
-    return str(key).lower() if isinstance(key, bool) else str(key)
-
-
-def _value(field: Any, value: Any) -> Any:
-    if field.message_type is not None:
-        return _object(value)
-    if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name
-    if field.type == field.TYPE_FLOAT:
-        # The shortest decimal that is the same float32: .1, not .10000000149.
-        return float(str(np.float32(value)))
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value

@@ -9,7 +9,7 @@ from tests.server.registries import ADDER_CONFIG, adder, serving
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_server.dataplane.metadata import config_json
+from fovea_server.dataplane.config_json import config_json
 from fovea_server.models.model import ServedModel
 
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo" / "digits.onnx"

@@ -7,7 +7,8 @@ is one.
 from __future__ import annotations
 
 from fovea_preprocess.errors import ModelNotReady, NotFound
-from fovea_server.dataplane.metadata import config_json, server_metadata
+from fovea_server.dataplane.config_json import config_json
+from fovea_server.dataplane.metadata import server_metadata
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.statistics_json import statistics_json
 from fovea_server.http.v2.endpoints.names import model_of, name_of, version_of
