@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from fovea_engines.backends.cuda.readings import read_gpus
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
+from fovea_server.metrics.machine import read_gpus
 
 SIZE = 1 << 20
 
