@@ -6,7 +6,8 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 
-from fovea_engines.backends.cuda.base import Device, Stream
+from fovea_engines.backends.cuda.driver import Device
+from fovea_engines.backends.cuda.resources import Stream
 from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_engines.session import Array
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from fovea_engines.backends.cuda.base import Stream
+from fovea_engines.backends.cuda.resources import Stream
 from fovea_engines.backends.tensorrt.buckets import Bucket
 from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_preprocess.errors import InferenceFailed

@@ -9,7 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.cuda.driver import Device
+from fovea_engines.backends.cuda.letterbox import open_letterbox, write_letterbox
 from fovea_engines.backends.tensorrt.builder import build_plan
 from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.compat import Runtime, load_runtime
@@ -17,7 +18,6 @@ from fovea_engines.backends.tensorrt.foreign import PlanFile, read_plan_file
 from fovea_engines.backends.tensorrt.kernel_cache import keep_kernels, known_kernels
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
 from fovea_engines.backends.tensorrt.ledger import BuildKey, Ledger, duration
-from fovea_engines.backends.tensorrt.letterbox_file import open_letterbox, write_letterbox
 from fovea_engines.backends.tensorrt.plugins import load_plugins
 from fovea_engines.backends.tensorrt.session import TensorRTImageSession, TensorRTSession
 from fovea_engines.backends.tensorrt.timing_cache import timing_cache_file

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from fovea_engines.backends.cuda.base import Device, Stream
+from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel, packed_size
+from fovea_engines.backends.cuda.resources import Stream
 from fovea_engines.backends.tensorrt.buffer import Buffer
 from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_preprocess.errors import InvalidModel

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from fovea_engines.backends.cuda.base import Device, Graph, Stream
+from fovea_engines.backends.cuda.driver import Device
+from fovea_engines.backends.cuda.resources import Graph, Stream
 from fovea_preprocess.errors import InferenceFailed
 
 log = logging.getLogger(__name__)

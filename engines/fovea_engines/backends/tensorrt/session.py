@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
 from fovea_engines.backends.feeds import check_feeds
 from fovea_engines.backends.tensorrt.buckets import Bucket, choose_buckets, read_profiles

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
 from fovea_engines.backends.tensorrt.buckets import Bucket
 from fovea_engines.backends.tensorrt.buffer import Buffer
