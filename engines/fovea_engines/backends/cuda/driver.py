@@ -112,8 +112,8 @@ class Device(Closing):
         except OutOfMemory as error:
             free, total = self.memory()
             raise OutOfMemory(
-                f"{_megabytes(size)} are wanted, and {self.name} has {_megabytes(free)} of "
-                f"{_megabytes(total)} free; unload a model, or stop what else uses the GPU"
+                f"{megabytes(size)} are wanted, and {self.name} has {megabytes(free)} of "
+                f"{megabytes(total)} free; unload a model, or stop what else uses the GPU"
             ) from error
 
     def open_shared(self, handle: bytes) -> DeviceMemory:
@@ -137,7 +137,7 @@ class Device(Closing):
             return PinnedMemory(self._driver, size)
         except OutOfMemory as error:
             raise OutOfMemory(
-                f"{_megabytes(size)} of the host's memory are wanted for copies, and it has not "
+                f"{megabytes(size)} of the host's memory are wanted for copies, and it has not "
                 "that much left; unload a model, or give the container more"
             ) from error
 
@@ -196,5 +196,6 @@ def _pycuda() -> Any:
     return driver
 
 
-def _megabytes(size: int) -> str:
+def megabytes(size: int) -> str:
+    """Format bytes as "1,234.5 MB"."""
     return f"{size / 1e6:,.1f} MB"

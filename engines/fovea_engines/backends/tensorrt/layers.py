@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from fovea_engines.backends.tensorrt.compat import Runtime, dtype_name, tensor_spec
+from fovea_engines.backends.tensorrt.runtime import Runtime, dtype_name, tensor_spec
 from fovea_engines.repository.writing import write_file
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
@@ -26,7 +26,7 @@ LAYERS_FILE = "layers.json"
 
 @dataclass(frozen=True, slots=True)
 class PlanLayer:
-    """One layer.
+    """A layer.
 
     Attributes:
         name: of its ONNX node, or of the kernel into which several were fused.

@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
 from fovea_engines.backends.feeds import check_feeds
-from fovea_engines.backends.tensorrt.buckets import Bucket, choose_buckets, read_profiles
-from fovea_engines.backends.tensorrt.contexts import Contexts
-from fovea_engines.backends.tensorrt.images import most_image_bytes, staging_bytes
-from fovea_engines.backends.tensorrt.lane import Recorder
+from fovea_engines.backends.tensorrt.buffers import most_image_bytes, staging_bytes
+from fovea_engines.backends.tensorrt.lanes import (
+    Bucket,
+    Contexts,
+    Recorder,
+    choose_buckets,
+    read_profiles,
+)
 from fovea_engines.backends.tensorrt.slot import Slot, SlotSize, check_memory
 from fovea_engines.backends.tensorrt.tensors import Tensor, read_inputs, read_outputs
 from fovea_engines.session import Array, Closing

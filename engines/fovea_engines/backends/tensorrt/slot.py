@@ -7,13 +7,10 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from fovea_engines.backends.cuda.driver import Device
+from fovea_engines.backends.cuda.driver import Device, megabytes
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
-from fovea_engines.backends.tensorrt.buckets import Bucket
-from fovea_engines.backends.tensorrt.buffer import Buffer
-from fovea_engines.backends.tensorrt.contexts import Contexts
-from fovea_engines.backends.tensorrt.images import ImageBuffer
-from fovea_engines.backends.tensorrt.lane import Lane, Recorder
+from fovea_engines.backends.tensorrt.buffers import Buffer, ImageBuffer
+from fovea_engines.backends.tensorrt.lanes import Bucket, Contexts, Lane, Recorder
 from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
@@ -55,15 +52,11 @@ def check_memory(device: Device, size: SlotSize, slots: int) -> None:
     ways = [f"a build with a --max-batch below {size.rows}"] if size.rows > 1 else []
     ways += ["stopping what else uses the GPU"]
     raise OutOfMemory(
-        f"the engine needs {_megabytes(needed)} beside its weights, and {device.name} has "
-        f"{_megabytes(free)} of {_megabytes(total)} free: {counted(slots, 'slot')} of "
-        f"{_megabytes(size.activations)} to compute in and {_megabytes(size.buffers)} for inputs "
+        f"the engine needs {megabytes(needed)} beside its weights, and {device.name} has "
+        f"{megabytes(free)} of {megabytes(total)} free: {counted(slots, 'slot')} of "
+        f"{megabytes(size.activations)} to compute in and {megabytes(size.buffers)} for inputs "
         f"and outputs. What helps: {', '.join(ways)}"
     )
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
 
 
 class Slot:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.backends.tensorrt.compat import dtype_name
+from fovea_engines.backends.tensorrt.runtime import dtype_name
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
@@ -19,7 +19,7 @@ _SERVED = ("float32", "float16", "uint8", "int8", "int32", "int64", "bool")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output.
+    """An input or output of an engine.
 
     Attributes:
         name: as in the engine.
@@ -45,7 +45,7 @@ class Tensor:
 
     @property
     def spec(self) -> TensorSpec:
-        """Describe the tensor for callers: any number of rows, as batches are padded and split."""
+        """Describe it for callers: with any number of rows, as batches are padded and split."""
         return TensorSpec(self.name, self.dtype.name, self.shape(-1))
 
 
@@ -72,7 +72,7 @@ def read_outputs(engine: Any, context: Any, rows: int, *, batched: bool) -> tupl
 
     Args:
         engine: the engine.
-        context: a context with the shapes of all inputs set.
+        context: has the shapes of all inputs set.
         rows: number of rows in these shapes.
         batched: the engine has a batch dimension.
 

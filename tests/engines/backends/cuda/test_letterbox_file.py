@@ -70,7 +70,7 @@ def test_an_engine_with_it_letterboxes_on_the_gpu(machine, folder, monkeypatch, 
     seal(folder)
     device = HostDevice()
     machine.devices.append(device)
-    monkeypatch.setattr("fovea_engines.backends.cuda.driver.open_device", lambda: device)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.engine_file.open_device", lambda: device)
     pixels = draw(90, 160, 0)
     with Engine.open(folder) as engine, Engine.open(built_repository / "tiny" / "1") as source:
         assert engine.images is engine.session

@@ -13,7 +13,7 @@ from tests.engines.tiny import constant
 
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.tensorrt.builder import build_plan
-from fovea_engines.backends.tensorrt.compat import RTX, TENSORRT, load_runtime
+from fovea_engines.backends.tensorrt.runtime import RTX, TENSORRT, load_runtime
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec

@@ -54,8 +54,7 @@ class Runtime:
     Attributes:
         backend: "tensorrt" or "tensorrt-rtx".
         trt: its module.
-        logger: the process's only TensorRT logger.
-        log: receives the logger's messages.
+        logger: an `ILogger` that writes to `log`.
     """
 
     backend: str
@@ -107,12 +106,7 @@ class Runtime:
         return builder.create_network(0 if flag is None else 1 << int(flag))
 
     def set_target(self, config: Any, capabilities: Sequence[str]) -> None:
-        """Set the compute capabilities to build for; if there are none, this machine's GPU.
-
-        Args:
-            config: `IBuilderConfig`.
-            capabilities: values of `compute_capabilities`.
-        """
+        """Set the compute capabilities to build for; if there are none, this machine's GPU."""
         if (kinds := getattr(self.trt, "ComputeCapability", None)) is None:
             return
         names = [f"SM{capability}" for capability in capabilities] or ["CURRENT"]
@@ -121,11 +115,7 @@ class Runtime:
             config.set_compute_capability(getattr(kinds, name), position)
 
     def allow_capture(self, config: Any) -> None:
-        """Forbid an engine to allocate while it runs, so that a CUDA graph can record it.
-
-        Args:
-            config: `IBuilderConfig`.
-        """
+        """Forbid an engine to allocate while it runs, so that a CUDA graph can record it."""
         trt = self.trt
         flag = getattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", None)
         if flag is not None:
@@ -191,10 +181,7 @@ _LOADING = Lock()
 
 
 def load_runtime(backend: str) -> Runtime:
-    """Load TensorRT or TensorRT-RTX; returns the same object every time.
-
-    Args:
-        backend: "tensorrt" or "tensorrt-rtx".
+    """Load "tensorrt" or "tensorrt-rtx"; returns the same object every time.
 
     Raises:
         BackendUnavailable: it or its libraries are not installed; the message says what to do.
