@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.backends.registry import TENSORRT_BACKENDS, open_session
-from fovea_engines.backends.tensorrt.targets import mismatch
+from fovea_engines.backends.tensorrt.mismatch import mismatch
 from fovea_engines.detect.class_names import resolve_classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.recognise import open_head, recognise

@@ -109,10 +109,9 @@ def fake_gpu_machine(gpu: Gpu = HERE) -> Iterator[FakeGpuMachine]:
     """In the end every device is closed, and nothing was against the rules."""
     machine = FakeGpuMachine()
     with gpu_is_here(gpu) as patch:
-        tensorrt = "fovea_engines.backends.tensorrt"
-        patch.setattr(f"{tensorrt}.engine_file.open_device", machine.open_device)
-        for module in ("engine_file", "targets"):
-            patch.setattr(f"{tensorrt}.{module}.load_runtime", lambda backend: machine.runtime)
+        engine_file = "fovea_engines.backends.tensorrt.engine_file"
+        patch.setattr(f"{engine_file}.open_device", machine.open_device)
+        patch.setattr(f"{engine_file}.load_runtime", lambda backend: machine.runtime)
         yield machine
     for device in machine.devices:
         assert device.closed
@@ -124,6 +123,11 @@ def fake_gpu_machine(gpu: Gpu = HERE) -> Iterator[FakeGpuMachine]:
 def gpu_is_here(gpu: Gpu | None) -> Iterator[pytest.MonkeyPatch]:
     """The driver says so; nothing can run on it."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("build.assemble", "build.rebuild", "backends.tensorrt.targets"):
+        for module in (
+            "build.assemble",
+            "build.rebuild",
+            "backends.tensorrt.mismatch",
+            "backends.tensorrt.capabilities",
+        ):
             patch.setattr(f"fovea_engines.{module}.gpu_here", lambda: gpu)
         yield patch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from fovea_engines.backends.tensorrt.targets import check_target
+from fovea_engines.backends.tensorrt.engine_file import check_target
 from fovea_engines.build.assemble import assemble, candidate, reference
 from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE

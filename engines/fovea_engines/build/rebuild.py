@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fovea_engines.backends.tensorrt.caches import CACHE_FILE
 from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
-from fovea_engines.backends.tensorrt.targets import mismatch
+from fovea_engines.backends.tensorrt.mismatch import mismatch
 from fovea_engines.build.assemble import assemble, reference
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fovea_engines.backends.tensorrt.targets import parse_capabilities
+from fovea_engines.backends.tensorrt.capabilities import parse_capabilities
 from fovea_engines.repository.options import BuilderOptions, Plugin, Profile
 
 _PANEL = "TensorRT"

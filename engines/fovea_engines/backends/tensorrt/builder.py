@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.tensorrt.caches import timing_cache
+from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.layers import PlanLayers, engine_layers, network_layers
 from fovea_engines.backends.tensorrt.log import without_noise
 from fovea_engines.backends.tensorrt.monitor import Phases, progress_monitor, run_cancellable
 from fovea_engines.backends.tensorrt.plugins import load_plugins
 from fovea_engines.backends.tensorrt.runtime import Runtime, tensor_spec
-from fovea_engines.backends.tensorrt.targets import check_capabilities
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec

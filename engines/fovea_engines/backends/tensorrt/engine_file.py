@@ -21,6 +21,7 @@ from fovea_engines.backends.tensorrt.caches import (
     known_kernels,
     timing_cache_file,
 )
+from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
 from fovea_engines.backends.tensorrt.plan_file import PlanFile, read_plan_file
 from fovea_engines.backends.tensorrt.plugins import load_plugins
@@ -29,13 +30,29 @@ from fovea_engines.backends.tensorrt.session import TensorRTImageSession, Tensor
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
 from fovea_engines.repository.writing import write_file
-from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
+from fovea_preprocess.errors import BackendUnavailable, InvalidOption, OutOfMemory
 from fovea_preprocess.spec import PreprocessSpec
 
 ENGINE_FILE = "model.plan"
+_TURING = "75"
 _OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
 KEPT_FILE = "prepared.onnx"
 """Source of the plan: another TensorRT or another GPU rebuilds the plan from it."""
+
+
+def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
+    """Check that this machine can build a plan for a target.
+
+    Raises:
+        BackendUnavailable: the backend is not installed.
+        InvalidOption: it cannot build for that GPU, or in that precision.
+    """
+    check_capabilities(options.capabilities, load_runtime(backend))
+    if precision == "int8" and _TURING in options.capabilities:
+        raise InvalidOption(
+            "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and then "
+            "for all it builds for together: take --precision fp16 for 75, in a build of its own"
+        )
 
 
 def write_engine(
