@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from fovea_engines.backends.tensorrt.layers import PlanLayers, engine_layers, ne
 from fovea_engines.backends.tensorrt.log import without_noise
 from fovea_engines.backends.tensorrt.monitor import Phases, progress_monitor, run_cancellable
 from fovea_engines.backends.tensorrt.plugins import load_plugins
-from fovea_engines.backends.tensorrt.runtime import Runtime, tensor_spec
+from fovea_engines.backends.tensorrt.runtime import Runtime
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
-from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BuildError, InvalidModel, InvalidOption, UnsupportedModel
 
 # Text in a parser's message -> advice. The first match is used.
@@ -59,20 +58,10 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A serialized engine, described without loading it.
-
-    Attributes:
-        data: its bytes.
-        inputs: in the model's order.
-        outputs: in the model's order.
-        warnings: TensorRT's.
-    """
+    """A serialized engine, and its layers."""
 
     data: bytes = field(repr=False)
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
     layers: PlanLayers = field(repr=False)
-    warnings: tuple[str, ...] = field(repr=False)
 
 
 def build_plan(
@@ -108,22 +97,17 @@ def build_plan(
         config = _configure(runtime, builder, network, options)
         monitor = progress_monitor(runtime.trt, phases)
         config.progress_monitor = monitor
-        with _timings(runtime, config, timings):
+        # A TensorRT that compiles for absent GPUs times nothing.
+        file = None if runtime.ahead_of_time else timings
+        with nullcontext() if file is None else timing_cache(config, file):
             plan = run_cancellable(
                 lambda: builder.build_serialized_network(network, config), phases
             )
             if plan is None:
                 raise _failure(messages)
     data = bytes(memoryview(plan))
-    inputs = map(network.get_input, range(network.num_inputs))
-    outputs = map(network.get_output, range(network.num_outputs))
-    return Plan(
-        data=data,
-        inputs=tuple(map(tensor_spec, inputs)),
-        outputs=tuple(map(tensor_spec, outputs)),
-        layers=_layers(runtime, data, network),
-        warnings=tuple(messages),
-    )
+    layers = None if runtime.ahead_of_time else engine_layers(runtime, data)
+    return Plan(data, layers or network_layers(network))
 
 
 def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOptions) -> Any:
@@ -139,15 +123,6 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
     runtime.set_target(config, options.capabilities)
     add_profiles(builder, config, network, options.profiles)
     return config
-
-
-def _timings(runtime: Runtime, config: Any, file: Path | None) -> AbstractContextManager[None]:
-    return nullcontext() if file is None or runtime.ahead_of_time else timing_cache(config, file)
-
-
-def _layers(runtime: Runtime, plan: bytes, network: Any) -> PlanLayers:
-    loaded = None if runtime.ahead_of_time else engine_layers(runtime, plan)
-    return loaded or network_layers(network)
 
 
 def _failure(messages: Sequence[str]) -> BuildError:

@@ -69,10 +69,7 @@ class Runtime:
 
     @property
     def ahead_of_time(self) -> bool:
-        """Return True if it builds for absent GPUs, whose kernels it compiles at load.
-
-        It then times nothing at build, and keeps no timing cache.
-        """
+        """Return True if it builds for absent GPUs, whose kernels it compiles at load."""
         return hasattr(self.trt, "ComputeCapability")
 
     @property
@@ -137,15 +134,15 @@ class Runtime:
         return ", ".join(reasons) or " ".join(map(without_noise, messages)) or "not said"
 
     def runtime_config(self, engine: Any, known: bytes = b"") -> tuple[Any, Any]:
-        """Return the configuration of an engine's execution contexts.
+        """Configure an engine's execution contexts.
 
         Kernels that RTX compiles for a shape are complete at its first batch, so that a CUDA graph
         can record them; RTX records none itself.
 
         Args:
             engine: `ICudaEngine`.
-            known: the cache's `serialize` of an earlier process; that of another GPU or another
-                version is ignored.
+            known: kernels that an earlier process has compiled; those of another GPU or another
+                version are ignored.
 
         Returns:
             `IRuntimeConfig`; and RTX's `IRuntimeCache` of compiled kernels, None where they were

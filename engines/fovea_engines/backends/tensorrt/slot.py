@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
-from typing import Any, Self
 
 from fovea_engines.backends.cuda.driver import Device, megabytes
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
@@ -18,44 +16,30 @@ from fovea_preprocess.errors import BackendError, OutOfMemory
 from fovea_preprocess.placed import PlacedImage
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSize:
-    """The memory of one slot.
-
-    Attributes:
-        activations: bytes of the engine's working memory.
-        buffers: bytes of inputs and outputs, and of images that become inputs.
-        rows: of the largest batch.
-    """
-
-    activations: int
-    buffers: int
-    rows: int
-
-    @classmethod
-    def of(cls, engine: Any, tensors: Iterable[Tensor], rows: int, images: int) -> Self:
-        """Compute a slot's memory for an `ICudaEngine`, a number of rows, and bytes of images."""
-        buffers = rows * sum(tensor.row_bytes for tensor in tensors) + images
-        return cls(engine.device_memory_size_v2, buffers, rows)
-
-
-def check_memory(device: Device, size: SlotSize, slots: int) -> None:
+def check_memory(device: Device, slots: int, activations: int, buffers: int, rows: int) -> None:
     """Compare the memory of all slots with the free memory; the device is current.
+
+    Args:
+        device: the GPU.
+        slots: number of slots.
+        activations: bytes of a slot to compute in.
+        buffers: bytes of a slot for inputs and outputs, and for images that become inputs.
+        rows: of the largest batch.
 
     Raises:
         OutOfMemory: it does not fit; the message has the figures and what to do.
     """
-    needed = slots * (size.activations + size.buffers)
+    needed = slots * (activations + buffers)
     free, total = device.memory()
     if needed <= free:
         return
-    ways = [f"a build with a --max-batch below {size.rows}"] if size.rows > 1 else []
+    ways = [f"a build with a --max-batch below {rows}"] if rows > 1 else []
     ways += ["stopping what else uses the GPU"]
     raise OutOfMemory(
         f"the engine needs {megabytes(needed)} beside its weights, and {device.name} has "
         f"{megabytes(free)} of {megabytes(total)} free: {counted(slots, 'slot')} of "
-        f"{megabytes(size.activations)} to compute in and {megabytes(size.buffers)} for inputs "
-        f"and outputs. What helps: {', '.join(ways)}"
+        f"{megabytes(activations)} to compute in and {megabytes(buffers)} for inputs and outputs. "
+        f"What helps: {', '.join(ways)}"
     )
 
 
@@ -67,7 +51,7 @@ class Slot:
 
     Args:
         device: the GPU.
-        contexts: of the engine.
+        contexts: creates the engine's execution contexts.
         inputs: of the engine.
         outputs: of the engine.
         buckets: smallest first.
