@@ -28,6 +28,8 @@ from fovea_engines.device import gpu_here
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
 
+_ADVICE = "nvidia-smi must list it, also in a container (docker run --gpus all)"
+
 
 def open_device(index: int = 0) -> Device:
     """Open one GPU.
@@ -39,10 +41,7 @@ def open_device(index: int = 0) -> Device:
         BackendUnavailable: pycuda, the driver or the GPU is missing; the message says what to do.
     """
     if gpu_here() is None:
-        raise BackendUnavailable(
-            "there is no NVIDIA GPU here, or no driver for it: nvidia-smi must list it, and in a "
-            "container, too (docker run --gpus all)"
-        )
+        raise BackendUnavailable(f"there is no NVIDIA GPU here, or no driver for it: {_ADVICE}")
     driver = _pycuda()
     try:
         driver.init()
@@ -51,10 +50,7 @@ def open_device(index: int = 0) -> Device:
             raise BackendUnavailable(f"there is no GPU {index}; there are {count}, the first is 0")
         return Device(driver, driver.Device(index))
     except driver.Error as error:
-        raise BackendUnavailable(
-            f"no GPU can be used ({error}); nvidia-smi must list it, and in a container, too: "
-            "docker run --gpus all"
-        ) from error
+        raise BackendUnavailable(f"no GPU can be used ({error}): {_ADVICE}") from error
 
 
 class Device(Closing):

@@ -50,18 +50,13 @@ _ELEMENTS = {"uint8": "unsigned char", "float16": "Half", "float32": "float"}
 class LetterboxKernel:
     """Fills a batch like `Preprocessor`, within one grey level.
 
-    Attributes:
+    Args:
+        device: current in this thread.
+        compiled: result of `compile_letterbox` for the same spec.
         spec: preprocessing of the rows.
     """
 
     def __init__(self, device: Device, compiled: bytes, spec: PreprocessSpec) -> None:
-        """Load the kernel; call it inside `device.current()`.
-
-        Args:
-            device: the GPU.
-            compiled: result of `compile_letterbox` for the same spec.
-            spec: preprocessing of the rows.
-        """
         self.spec = spec
         self._kernel = device.kernel(compiled, "letterbox")
 
@@ -70,7 +65,7 @@ class LetterboxKernel:
 
         Args:
             images: of any sizes.
-            rows: rows of the batch; those past the last image are only padding.
+            rows: rows of the batch; those past the last image become padding.
             staging: at least `packed_size` bytes.
 
         Returns:
@@ -102,7 +97,7 @@ class LetterboxKernel:
         """Enqueue the kernel; suitable for a recorded graph, as all that varies is in `staged`.
 
         Args:
-            stream: the stream to enqueue in.
+            stream: to enqueue in.
             staged: the packed data, on the GPU.
             rows: the same number as in `pack`.
             batch: at least `rows` rows of the spec's shape and dtype.
@@ -117,12 +112,7 @@ class LetterboxKernel:
 
 
 def packed_size(rows: int, pixel_bytes: int) -> int:
-    """Return the size in bytes of the packed data.
-
-    Args:
-        rows: rows of the batch.
-        pixel_bytes: total size of all its images.
-    """
+    """Return the size in bytes of the packed data, from the total size of all its images."""
     return rows * IMAGE.itemsize + pixel_bytes
 
 
@@ -205,11 +195,6 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
     """Compile the kernel of an engine into its folder, for every supported GPU.
 
     Without a compiler there is no kernel, and the host letterboxes; `progress` reports it.
-
-    Args:
-        folder: of the plan.
-        spec: of the engine's input.
-        progress: reports a missing compiler.
     """
     try:
         kernel = compile_letterbox(spec)
@@ -220,15 +205,14 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
 
 
 def with_spec(kernel: bytes, spec: PreprocessSpec) -> bytes:
-    """Return the contents of the file."""
+    """Return the contents of the file for a compiled kernel."""
     return _MARK + _SPEC.dump_json(spec) + b"\n" + kernel
 
 
 def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
     """Open the kernel in an engine's folder; the device is current.
 
-    Returns:
-        None without a kernel, or if the driver rejects it: the host letterboxes then.
+    Returns None without a kernel, or if the driver rejects it: the host letterboxes then.
 
     Raises:
         InvalidModel: the file is damaged.

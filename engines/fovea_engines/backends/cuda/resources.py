@@ -56,11 +56,7 @@ class Stream:
 
 
 class Event:
-    """A point in a stream.
-
-    Attributes:
-        native: pycuda's event.
-    """
+    """A point in a stream."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -191,7 +187,7 @@ class Kernel:
         """Enqueue the kernel.
 
         Args:
-            stream: the stream to enqueue in.
+            stream: to enqueue in.
             grid: number of blocks.
             block: number of threads per block.
             args: numpy scalars, and addresses as np.uint64, in the order of its parameters.
@@ -224,8 +220,7 @@ class Graph:
 class Capture:
     """The recording of a `with` block of `capture`."""
 
-    def __init__(self) -> None:
-        self.recorded: Graph | None = None
+    recorded: Graph | None = None
 
     def graph(self) -> Graph:
         """Return the recorded graph, ready to launch; after the end of the `with` block."""

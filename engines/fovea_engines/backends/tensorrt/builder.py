@@ -24,13 +24,13 @@ from fovea_preprocess.errors import BuildError, InvalidModel, InvalidOption, Uns
 _ADVICE = (
     (
         r"Plugin not found|plugin creator .* not found",
-        "it is a plugin's: load the plugin's library with --plugin LIB.so, or export the model "
-        "without it (suppression of boxes is Fovea's own work)",
+        "it needs a plugin: load the plugin's library with --plugin LIB.so, or export the model "
+        "without it (Fovea does non-maximum suppression itself)",
     ),
     (
         r"UINT8|UInt8|[Zz]ero.?point",
-        "TensorRT computes in int8 around zero and never in uint8: build from the float model with "
-        "--precision int8",
+        "TensorRT computes in int8 with zero point 0, never in uint8: build from the float model "
+        "with --precision int8",
     ),
     (
         r"must have same (input )?types|requires inputs with (the )?same type",
@@ -38,17 +38,17 @@ _ADVICE = (
     ),
     (
         r"[Dd]ynamic",
-        "a size that is known only when it runs: fix the input with --size HxW, and export without "
-        "dynamic axes but the batch",
+        "a size is known only when it runs: fix the input with --size HxW, and export with no "
+        "dynamic axis except the batch",
     ),
     (
         r"Failed to open file|import initializer",
-        "weights that lie in another file are missing: put them beside the model, or export it as "
-        "one file",
+        "weights in another file are missing: put that file beside the model, or export the model "
+        "as one file",
     ),
     (
         r"convert ONNX dat[ae] type",
-        "an input of a type that TensorRT lacks: export it in float32 or int64",
+        "an input has a type that TensorRT lacks: export it in float32 or int64",
     ),
 )
 _UNKNOWN = "TensorRT has no such operator: export the model without it, e.g. at another opset"
@@ -126,8 +126,8 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
 
 
 def _failure(messages: Sequence[str]) -> BuildError:
-    said = [text for text in map(without_noise, messages) if text]
-    reason = said[-1] if said else "it does not say why"
+    texts = [text for text in map(without_noise, messages) if text]
+    reason = texts[-1] if texts else "it does not say why"
     if re.search("no runners that implement|any implementation for node", reason):
         return UnsupportedModel(
             f"TensorRT has no kernel for a part of the model ({reason}): export the model without "
@@ -135,8 +135,8 @@ def _failure(messages: Sequence[str]) -> BuildError:
         )
     if re.search("out of ?memory|insufficient memory", reason, re.IGNORECASE):
         return BuildError(
-            f"the GPU has not the memory for this build ({reason}): free it, or give less "
-            "--workspace"
+            f"the GPU has too little free memory for this build ({reason}): free some, or give "
+            "less --workspace"
         )
     return BuildError(f"TensorRT gives no plan: {reason}")
 
@@ -167,19 +167,19 @@ def _refusal(errors: list[Any]) -> str:
     if not errors:
         return f"TensorRT does not take the model, and does not say why: {_OTHERWISE}"
     first, *others = errors
-    operator, said = first.node_operator(), without_noise(first.desc())
+    operator, text = first.node_operator(), without_noise(first.desc())
     node = first.node_name() or f"number {first.node()}"
     where = f"node {node!r} ({operator})" if operator else "the model"
     # The check that refuses an operator without an importer only says "false".
-    reason = "" if said == "false" else f": {_short(said)}"
+    reason = "" if text == "false" else f": {_short(text)}"
     more = sorted({error.node_operator() for error in others} - {operator, ""})
     also = f"; nor does it take {', '.join(more)}" if more else ""
-    return f"TensorRT does not take {where}{reason}: {_advice(first, said)}{also}"
+    return f"TensorRT does not take {where}{reason}: {_advice(first, text)}{also}"
 
 
-def _advice(error: Any, said: str) -> str:
+def _advice(error: Any, text: str) -> str:
     for pattern, advice in _ADVICE:
-        if re.search(pattern, said):
+        if re.search(pattern, text):
             return advice
     return _UNKNOWN if error.code().name == "UNSUPPORTED_NODE" else _OTHERWISE
 
@@ -195,10 +195,8 @@ def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Pro
         InvalidOption: the network's batch is fixed to another size.
         UnsupportedModel: more than the batch of an input is dynamic.
     """
-    shapes = {}
-    for position in range(network.num_inputs):
-        tensor = network.get_input(position)
-        shapes[tensor.name] = tuple(tensor.shape)
+    inputs = [network.get_input(position) for position in range(network.num_inputs)]
+    shapes = {tensor.name: tuple(tensor.shape) for tensor in inputs}
     for name, shape in shapes.items():
         _check_shape(name, shape, profiles)
     dynamic = {name: shape[1:] for name, shape in shapes.items() if shape[:1] == (-1,)}

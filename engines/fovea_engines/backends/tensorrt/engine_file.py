@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -129,16 +127,18 @@ def open_engine(
             engine = _load(runtime, file, device)
             known = known_kernels(path)
             runtime_config, runtime_cache = runtime.runtime_config(engine, known)
-            make: Callable[..., TensorRTSession] = TensorRTSession
-            if (letterbox := open_letterbox(path.parent, device)) is not None:
-                make = partial(TensorRTImageSession, letterbox=letterbox)
-            session = make(
+            letterbox = open_letterbox(path.parent, device)
+            kind: type[TensorRTSession] = (
+                TensorRTSession if letterbox is None else TensorRTImageSession
+            )
+            session = kind(
                 engine,
                 device,
                 runtime.trt,
                 max_batch=max_batch,
                 runtime_config=runtime_config,
                 runtime_cache=runtime_cache,
+                letterbox=letterbox,
             )
             if runtime_cache is not None:
                 # By now every batch size has run once.

@@ -65,16 +65,10 @@ def _takes(shapes: Sequence[tuple[int, ...]], tensor: Tensor) -> bool:
 
 
 def choose_buckets(profiles: Mapping[int, Profile], max_batch: int) -> tuple[Bucket, ...]:
-    """Return powers of two, and the sizes that profiles name, up to the largest batch.
+    """Return powers of two, and the sizes that profiles name, up to the largest batch, in order.
 
-    So padding less than doubles a batch, and there are few sizes: each needs a context.
-
-    Args:
-        profiles: by index; at least one.
-        max_batch: most rows of a call, at least 1; larger batches than every bucket are split.
-
-    Returns:
-        Smallest first.
+    So padding less than doubles a batch, and there are few sizes: each needs a context. Larger
+    batches than every bucket are split.
     """
     sizes = {size for p in profiles.values() for size in (p.min, p.opt, p.max)} | {max_batch}
     sizes |= {1 << power for power in range(max_batch.bit_length())}
@@ -93,7 +87,7 @@ class Contexts:
 
     Args:
         engine: an `ICudaEngine`.
-        inputs: its inputs.
+        inputs: of the engine.
         trt: the module of the engine.
         runtime_config: an `IRuntimeConfig` of the engine; None uses the defaults.
     """
@@ -135,10 +129,6 @@ class Recorder:
     """Records CUDA graphs; after the first failure, never again.
 
     A graph saves the launch of every single kernel, which matters for small models on fast GPUs.
-
-    Args:
-        device: of the streams.
-        wanted: False never records.
     """
 
     def __init__(self, device: Device, *, wanted: bool) -> None:
@@ -155,10 +145,8 @@ class Recorder:
             return capture.graph()
         except InferenceFailed as error:
             self._wanted = False
-            # Logged as text: the error has frames that reference the context, and a handler may
-            # keep it.
-            reason = str(error)
-            log.warning("this engine runs without CUDA graphs, kernel by kernel: %s", reason)
+            # As text: a handler may keep the error, whose frames reference the context.
+            log.warning("this engine runs without CUDA graphs, kernel by kernel: %s", str(error))
             return None
 
 
@@ -202,8 +190,7 @@ class Lane:
 
     def close(self) -> None:
         """Release graph and context; the stream must have finished with them."""
-        # Released now, while the device is current: an error that propagates may reference this
-        # lane.
+        # The context is released while the device is current: an error may still reference this.
         self._context = None
         if self._graph is not None:
             self._graph.close()

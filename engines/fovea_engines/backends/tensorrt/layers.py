@@ -32,8 +32,7 @@ class PlanLayer:
         name: of its ONNX node, or of the kernel into which several were fused.
         type: e.g. "convolution".
         precision: element type of its computation, e.g. "int8".
-        inputs: input tensors; for a network, without weights and shapes.
-        outputs: output tensors.
+        inputs: for a network, without weights and shapes.
     """
 
     name: str
@@ -49,7 +48,6 @@ class PlanLayers:
 
     Attributes:
         source: "engine": fused, as they run; "network": before they are fused.
-        layers: without weights.
     """
 
     source: Literal["engine", "network"]
@@ -83,7 +81,6 @@ class PlanLayers:
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(PlanLayers)
 
-
 # The inspector's name of an element type, in all its forms, e.g. "Half", "Row major linear FP16
 # format" -> numpy's name.
 _FORMATS = (
@@ -106,8 +103,7 @@ def engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
     if engine is None:
         return None
     inspector = engine.create_engine_inspector()
-    text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
-    return inspected_layers(text)
+    return inspected_layers(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
 def inspected_layers(text: str) -> PlanLayers | None:
@@ -134,8 +130,8 @@ def _inspected_layer(layer: Mapping[str, Any]) -> PlanLayer:
 def _inspected_tensor(tensor: Mapping[str, Any]) -> TensorSpec:
     # TensorRT's own documentation writes both "Datatype" and "DataType".
     fields = {key.lower(): value for key, value in tensor.items()}
-    said = fields.get("datatype") or fields.get("format/datatype", "")
-    dtype = next((name for pattern, name in _FORMATS if re.search(pattern, said, re.I)), said)
+    text = fields.get("datatype") or fields.get("format/datatype", "")
+    dtype = next((name for pattern, name in _FORMATS if re.search(pattern, text, re.I)), text)
     return TensorSpec(fields.get("name", ""), dtype, tuple(fields.get("dimensions", ())))
 
 

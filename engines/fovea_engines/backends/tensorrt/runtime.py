@@ -103,7 +103,7 @@ class Runtime:
         return builder.create_network(0 if flag is None else 1 << int(flag))
 
     def set_target(self, config: Any, capabilities: Sequence[str]) -> None:
-        """Set the compute capabilities to build for; if there are none, this machine's GPU."""
+        """Set the compute capabilities to build for; this machine's GPU if there are none."""
         if (kinds := getattr(self.trt, "ComputeCapability", None)) is None:
             return
         names = [f"SM{capability}" for capability in capabilities] or ["CURRENT"]

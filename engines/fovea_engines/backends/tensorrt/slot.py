@@ -24,7 +24,7 @@ def check_memory(device: Device, slots: int, activations: int, buffers: int, row
         slots: number of slots.
         activations: bytes of a slot to compute in.
         buffers: bytes of a slot for inputs and outputs, and for images that become inputs.
-        rows: of the largest batch.
+        rows: rows of the largest batch.
 
     Raises:
         OutOfMemory: it does not fit; the message has the figures and what to do.
@@ -101,11 +101,9 @@ class Slot:
             self._made = made.pop_all()
 
     def run(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        """Compute a batch that fits the largest bucket.
+        """Compute a batch that fits the largest bucket, and write into `outputs`.
 
-        Args:
-            feeds: an array per input, [rows, ...].
-            outputs: an array per output, [rows, ...], to write into.
+        All arrays are [rows, ...].
 
         Raises:
             InferenceFailed: this batch failed; the next may succeed.
@@ -118,12 +116,7 @@ class Slot:
         self._run(len(next(iter(feeds.values()))), send, outputs)
 
     def run_images(self, images: Sequence[PlacedImage], outputs: Mapping[str, Array]) -> None:
-        """Letterbox and compute a batch that fits the largest bucket; raises as `run`.
-
-        Args:
-            images: one per row.
-            outputs: an array per output, [rows, ...], to write into.
-        """
+        """Letterbox and compute a batch, with one image per row; as `run` in all else."""
         staging = self._images
         assert staging is not None, "only sessions with a letterbox take images"
 
@@ -137,8 +130,7 @@ class Slot:
         done = False
         try:
             self._enqueue(bucket, rows, send)
-            # CUDA would spin while waiting for a stream; waiting for an event leaves the core to
-            # others.
+            # Waiting for an event leaves the core to others; CUDA would spin for a stream.
             self._done.record(self._stream)
             self._done.synchronize()
             done = True

@@ -24,8 +24,7 @@ class Tensor:
     Attributes:
         name: as in the engine.
         dtype: of an element.
-        row: shape of one row of a batch; the whole shape in an engine without a batch dimension,
-            which computes one row at a time.
+        row: shape of one row of a batch; the whole shape in an engine without a batch dimension.
         batched: the engine has a batch dimension.
     """
 
@@ -36,7 +35,7 @@ class Tensor:
 
     @property
     def row_bytes(self) -> int:
-        """Return the size of one row."""
+        """Return the size of one row in bytes."""
         return prod(self.row) * self.dtype.itemsize
 
     def shape(self, rows: int) -> tuple[int, ...]:
