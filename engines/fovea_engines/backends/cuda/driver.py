@@ -133,8 +133,8 @@ class Device(Closing):
             return PinnedMemory(self._driver, size)
         except OutOfMemory as error:
             raise OutOfMemory(
-                f"{megabytes(size)} of the host's memory are wanted for copies, and it has not "
-                "that much left; unload a model, or give the container more"
+                f"{megabytes(size)} of the host's memory are wanted for copies, and it has "
+                "less than that left; unload a model, or give the container more"
             ) from error
 
     def copy_in(self, to: DeviceMemory, source: PinnedMemory, size: int, stream: Stream) -> None:

@@ -41,8 +41,7 @@ class PlanFile:
         path: the file.
         offset: bytes before the plan.
         backend: "tensorrt" or "tensorrt-rtx".
-        version: (major, minor, patch, build) of its builder; None where the plan has it in no known
-            form.
+        version: (major, minor, patch, build) of its builder; None for an unknown form of plan.
         metadata: of the header, in the form of an ONNX file's `metadata_props`.
     """
 

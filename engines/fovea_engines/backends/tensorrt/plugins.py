@@ -61,8 +61,8 @@ def _load(runtime: Runtime, plugin: Plugin) -> None:
         if any(hasattr(library, entry) for entry in _ENTRIES):
             registry.load_library(str(plugin.path))
     if len(registry.all_creators) == before:
-        said = " ".join(messages) or "it registers none that is new"
+        reason = " ".join(messages) or "it registers none that is new"
         raise InvalidOption(
-            f"{runtime.backend} {runtime.version} has no more plugins with {plugin.path} ({said}): "
+            f"{runtime.backend} {runtime.version} gains no plugin from {plugin.path} ({reason}): "
             "give the library that has the network's plugins, or leave it out"
         )

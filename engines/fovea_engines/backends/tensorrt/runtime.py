@@ -131,7 +131,7 @@ class Runtime:
             return None
         kinds = trt.EngineInvalidityDiagnostics.__members__.items()
         reasons = [name.replace("_", " ").lower() for name, bit in kinds if found & int(bit)]
-        return ", ".join(reasons) or " ".join(map(without_noise, messages)) or "not said"
+        return ", ".join(reasons) or " ".join(map(without_noise, messages)) or "no reason given"
 
     def runtime_config(self, engine: Any, known: bytes = b"") -> tuple[Any, Any]:
         """Configure an engine's execution contexts.

@@ -76,8 +76,7 @@ def read_outputs(engine: Any, context: Any, rows: int, *, batched: bool) -> tupl
         batched: the engine has a batch dimension.
 
     Raises:
-        UnsupportedModel: an output is not such memory, has a shape that depends on values, or has
-            not the rows of the inputs.
+        UnsupportedModel: as for inputs; or a shape depends on values or lacks the inputs' rows.
     """
     outputs = []
     for name in _names(engine, "OUTPUT"):
