@@ -18,10 +18,10 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from fovea_engines.backends.cuda.base import Device, Kernel, Stream
-from fovea_engines.backends.cuda.driver import open_device
+from fovea_engines.backends.cuda.driver import Device, open_device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel, compile_letterbox, packed_size
 from fovea_engines.backends.cuda.nvrtc import compile_cuda
+from fovea_engines.backends.cuda.resources import Kernel, Stream
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_preprocess.letterbox import LetterboxMap, fit
 from fovea_preprocess.placed import PlacedImage

@@ -1,4 +1,4 @@
-"""What `fovea_engines.backends.cuda.base` promises, asked of a GPU and of the stand-in for one."""
+"""The promises of `Device` (`fovea_engines.backends.cuda.driver`), for a GPU and its stand-in."""
 
 import threading
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel, packed_size
 from fovea_preprocess.image import decode_image
 from fovea_preprocess.letterbox import fit

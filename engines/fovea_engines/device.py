@@ -35,20 +35,41 @@ class Gpu:
 
 def gpu_here() -> Gpu | None:
     """Return the first GPU, the only one that is used; None without a GPU or a driver."""
+    return next((gpu for gpu, _ in visible_gpus()), None)
+
+
+def visible_gpus() -> list[tuple[Gpu, int]]:
+    """Return the GPUs that this process may use, in the driver's order, with their memory in bytes.
+
+    CUDA_VISIBLE_DEVICES and containers can hide GPUs.
+    """
+    # CUDA's driver alone applies CUDA_VISIBLE_DEVICES and knows the parts of a GPU (MIG). It needs
+    # no Python package, and no CUDA context for this. NVML lists every GPU of the machine, but only
+    # NVML knows their load, power and energy: the server's metrics use it.
+    count = ctypes.c_int()
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return None
+        return []
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    gpus = [_gpu(driver, index) for index in range(count.value)]
+    return [gpu for gpu in gpus if gpu is not None]
+
+
+def _gpu(driver: ctypes.CDLL, index: int) -> tuple[Gpu, int] | None:
     device, major, minor = (ctypes.c_int() for _ in range(3))
-    name = ctypes.create_string_buffer(_LONGEST_NAME)
+    name, memory = ctypes.create_string_buffer(_LONGEST_NAME), ctypes.c_size_t()
     failed = (
-        driver.cuInit(0)
-        or driver.cuDeviceGet(ctypes.byref(device), 0)
+        driver.cuDeviceGet(ctypes.byref(device), index)
         or driver.cuDeviceGetName(name, _LONGEST_NAME, device)
         or driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
         or driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
+        or driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
     )
-    return None if failed else Gpu(name.value.decode(), f"{major.value}{minor.value}")
+    if failed:
+        return None
+    return Gpu(name.value.decode(), f"{major.value}{minor.value}"), memory.value
 
 
 def processor_name() -> str:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fovea_engines.backends.registry import DISTRIBUTIONS, TENSORRT_BACKENDS, open_session
-from fovea_engines.backends.tensorrt.foreign import read_plan_file
+from fovea_engines.backends.tensorrt.plan_file import read_plan_file
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import recognise

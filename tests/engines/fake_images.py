@@ -9,8 +9,13 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_tensorrt import FakeEngine
 from tests.engines.host_kernel import HostDevice, compile_for_host
 
-from fovea_engines.backends.cuda.letterbox import LetterboxKernel, definitions, source
-from fovea_engines.backends.tensorrt.letterbox_file import LETTERBOX_FILE, with_spec
+from fovea_engines.backends.cuda.letterbox import (
+    LETTERBOX_FILE,
+    LetterboxKernel,
+    definitions,
+    source,
+    with_spec,
+)
 from fovea_engines.backends.tensorrt.session import TensorRTImageSession
 from fovea_preprocess.spec import PreprocessSpec
 

@@ -13,7 +13,7 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_tensorrt import FakeEngine, FakeRuntimeConfig
 
-from fovea_engines.backends.tensorrt.compat import RTX, Runtime, load_runtime
+from fovea_engines.backends.tensorrt.runtime import RTX, Runtime, load_runtime
 from fovea_engines.device import Gpu
 
 HERE = Gpu(FakeDevice.name, "89")
@@ -109,11 +109,9 @@ def fake_gpu_machine(gpu: Gpu = HERE) -> Iterator[FakeGpuMachine]:
     """In the end every device is closed, and nothing was against the rules."""
     machine = FakeGpuMachine()
     with gpu_is_here(gpu) as patch:
-        patch.setattr("fovea_engines.backends.cuda.driver.open_device", machine.open_device)
-        patch.setattr(
-            "fovea_engines.backends.tensorrt.engine_file.load_runtime",
-            lambda backend: machine.runtime,
-        )
+        engine_file = "fovea_engines.backends.tensorrt.engine_file"
+        patch.setattr(f"{engine_file}.open_device", machine.open_device)
+        patch.setattr(f"{engine_file}.load_runtime", lambda backend: machine.runtime)
         yield machine
     for device in machine.devices:
         assert device.closed

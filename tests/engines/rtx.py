@@ -13,7 +13,7 @@ import pytest
 
 from fovea_engines.backends.tensorrt.builder import Plan, build_plan
 from fovea_engines.backends.tensorrt.capabilities import parse_capabilities
-from fovea_engines.backends.tensorrt.compat import RTX, load_runtime
+from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_preprocess.errors import BuildError
 
@@ -59,7 +59,9 @@ def compile_graph(model: onnx.ModelProto, capabilities: str, rows: int = 4) -> C
     profile = Profile(fixed, fixed, fixed) if fixed else Profile(1, 1, rows)
     options = BuilderOptions((profile,), capabilities=parse_capabilities(capabilities))
     try:
-        plan = build_plan(model.SerializeToString(), options, load_runtime(RTX))
+        runtime = load_runtime(RTX)
+        with runtime.log.collect() as messages:
+            plan = build_plan(model.SerializeToString(), options, runtime)
     except BuildError as error:
         return Compiled(None, [str(error)])
-    return Compiled(plan, list(plan.warnings))
+    return Compiled(plan, messages)

@@ -4,7 +4,7 @@ import pytest
 
 from fovea_engines.backends.cuda.driver import open_device
 from fovea_engines.backends.registry import TENSORRT_BACKENDS, available_backends
-from fovea_engines.backends.tensorrt.compat import load_runtime
+from fovea_engines.backends.tensorrt.runtime import load_runtime
 from fovea_preprocess.errors import BackendUnavailable
 
 

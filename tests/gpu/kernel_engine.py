@@ -9,9 +9,8 @@ from tests.engines import fake_tensorrt
 from tests.engines.fake_tensorrt import DataType, TensorFormat, TensorIOMode, TensorLocation
 from tests.gpu.affine import Affine
 
-from fovea_engines.backends.cuda.base import Device
-from fovea_engines.backends.cuda.capture import driver_call
-from fovea_engines.backends.cuda.driver import open_device
+from fovea_engines.backends.cuda.driver import Device, open_device
+from fovea_engines.backends.cuda.resources import driver_call
 from fovea_engines.backends.tensorrt.session import TensorRTSession
 from fovea_preprocess.errors import InferenceFailed
 

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from fovea_engines.backends.cuda.readings import read_gpus
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
+from fovea_server.metrics.machine import read_gpus
 
 SIZE = 1 << 20
 
@@ -16,7 +16,7 @@ SIZE = 1 << 20
 LENDER = f"""
 import ctypes
 from cuda.bindings import driver
-from fovea_engines.backends.cuda.capture import driver_call
+from fovea_engines.backends.cuda.resources import driver_call
 from fovea_engines.backends.cuda.driver import open_device
 with open_device() as device, device.current():
     stream, memory, pinned = device.stream(), device.alloc({SIZE}), device.pinned({SIZE})

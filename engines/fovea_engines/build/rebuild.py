@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fovea_engines.backends.tensorrt.caches import CACHE_FILE
 from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
-from fovea_engines.backends.tensorrt.kernel_cache import CACHE_FILE
 from fovea_engines.backends.tensorrt.mismatch import mismatch
 from fovea_engines.build.assemble import assemble, reference
 from fovea_engines.build.plan import BuildPlan

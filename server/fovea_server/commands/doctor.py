@@ -54,7 +54,7 @@ def _rows(machine: Machine) -> list[tuple[str, str]]:
     cpu, memory = machine.cpu, machine.memory
     features = "unknown" if cpu.features is None else ", ".join(cpu.features) or "none that help"
     backends = [f"{b.name} {b.version or 'not installed'}" for b in machine.backends]
-    gpus = [g.name + (f", {g.memory_mib} MiB" if g.memory_mib else "") for g in machine.gpus]
+    gpus = [f"{gpu.name}, {gpu.memory_mib} MiB" for gpu in machine.gpus]
     packages = [f"{name} {version}" for name, version in machine.gpu_packages.items()]
     return [
         ("processor", cpu.name),

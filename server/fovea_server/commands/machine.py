@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import BackendInfo, available_backends
-from fovea_engines.device import cpu_flags, processor_name
+from fovea_engines.device import cpu_flags, processor_name, visible_gpus
 
 # Name for people -> the flag in /proc/cpuinfo.
 _CPU_FEATURES = {
@@ -27,7 +26,6 @@ _GPU_DISTRIBUTIONS = {
     "pycuda": "pycuda",
     "cuda-bindings": "cuda",
 }
-_GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +67,11 @@ class Gpu:
 
     Attributes:
         name: model name.
-        memory_mib: MiB; None where the driver does not say.
+        memory_mib: MiB that programs can use.
     """
 
     name: str
-    memory_mib: int | None
+    memory_mib: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ def look(root: Path = Path("/")) -> Machine:
         memory=memory(root),
         backends=available_backends(),
         driver=driver_version(root),
-        gpus=_gpus(),
+        gpus=tuple(Gpu(gpu.name, size >> 20) for gpu, size in visible_gpus()),
         gpu_packages=_installed(_GPU_DISTRIBUTIONS),
     )
 
@@ -152,23 +150,6 @@ def driver_version(root: Path) -> str | None:
     # words the middle otherwise, so the version is the first word that looks like one.
     words = text.partition("\n")[0].split()
     return next((w for w in words if w[0].isdigit() and "." in w), "unknown")
-
-
-def parse_gpus(csv: str) -> tuple[Gpu, ...]:
-    """GPUs out of nvidia-smi's lines "name, memory in MiB"."""
-    rows = (line.rpartition(",") for line in csv.splitlines() if "," in line)
-    return tuple(
-        Gpu(name.strip(), int(memory) if memory.strip().isdigit() else None)
-        for name, _, memory in rows
-    )
-
-
-def _gpus() -> tuple[Gpu, ...]:
-    try:
-        asked = subprocess.run(_GPU_QUERY, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return parse_gpus(asked.stdout)
 
 
 def _installed(distributions: dict[str, str]) -> dict[str, str]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fovea_engines.backends.cuda.base import Device, DeviceMemory, PinnedMemory, Stream
-from fovea_engines.backends.cuda.driver import open_device
+from fovea_engines.backends.cuda.driver import Device, open_device
+from fovea_engines.backends.cuda.resources import DeviceMemory, PinnedMemory, Stream
 from fovea_preprocess.errors import (
     AlreadyExists,
     BackendError,

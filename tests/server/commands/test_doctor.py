@@ -8,6 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fovea_engines import device
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import CPU_BACKENDS, DISTRIBUTIONS, BackendInfo
 from fovea_server.commands.diagnosis import diagnose
@@ -21,7 +22,6 @@ from fovea_server.commands.machine import (
     driver_version,
     look,
     memory,
-    parse_gpus,
 )
 
 GIB = 2**30
@@ -68,11 +68,10 @@ def test_the_driver_of_either_kind_is_found(tmp_path: Path, line: str) -> None:
     assert driver_version(tmp_path / "nowhere") is None
 
 
-def test_gpus_are_read_from_the_query() -> None:
-    assert parse_gpus("NVIDIA H200, 143771\nGB10, [N/A]\n") == (
-        Gpu("NVIDIA H200", 143771),
-        Gpu("GB10", None),
-    )
+def test_gpus_are_those_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(device.Gpu("NVIDIA H200", "90"), 143771 << 20)]
+    monkeypatch.setattr("fovea_server.commands.machine.visible_gpus", lambda: found)
+    assert look().gpus == (Gpu("NVIDIA H200", 143771),)
 
 
 MEMINFO = "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"

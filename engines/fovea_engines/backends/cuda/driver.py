@@ -1,4 +1,7 @@
-"""Implements `Device` with pycuda, in the primary context, which TensorRT uses."""
+"""Opens a GPU with pycuda, in the primary context, which TensorRT uses.
+
+Tests have a stand-in for `Device`; tests/device_contract.py tests both.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,28 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
 
-from fovea_engines.backends.cuda import base
-from fovea_engines.backends.cuda.capture import Recording, capture, driver_call
 from fovea_engines.backends.cuda.resources import (
-    PycudaEvent,
-    PycudaKernel,
-    PycudaMemory,
-    PycudaPinned,
-    PycudaStream,
+    AllocatedMemory,
+    Capture,
+    DeviceMemory,
+    Event,
+    Kernel,
+    PinnedMemory,
     SharedMemory,
+    Stream,
+    capture,
+    driver_call,
     failures,
-    native,
 )
 from fovea_engines.backends.installing import install
 from fovea_engines.device import gpu_here
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
 
+_ADVICE = "nvidia-smi must list it, also in a container (docker run --gpus all)"
 
-def open_device(index: int = 0) -> base.Device:
+
+def open_device(index: int = 0) -> Device:
     """Open one GPU.
 
     Args:
@@ -35,26 +41,27 @@ def open_device(index: int = 0) -> base.Device:
         BackendUnavailable: pycuda, the driver or the GPU is missing; the message says what to do.
     """
     if gpu_here() is None:
-        raise BackendUnavailable(
-            "there is no NVIDIA GPU here, or no driver for it: nvidia-smi must list it, and in a "
-            "container, too (docker run --gpus all)"
-        )
+        raise BackendUnavailable(f"there is no NVIDIA GPU here, or no driver for it: {_ADVICE}")
     driver = _pycuda()
     try:
         driver.init()
         count = driver.Device.count()
         if not 0 <= index < count:
             raise BackendUnavailable(f"there is no GPU {index}; there are {count}, the first is 0")
-        return PycudaDevice(driver, driver.Device(index))
+        return Device(driver, driver.Device(index))
     except driver.Error as error:
-        raise BackendUnavailable(
-            f"no GPU can be used ({error}); nvidia-smi must list it, and in a container, too: "
-            "docker run --gpus all"
-        ) from error
+        raise BackendUnavailable(f"no GPU can be used ({error}): {_ADVICE}") from error
 
 
-class PycudaDevice(Closing):
-    """A `Device` with pycuda."""
+class Device(Closing):
+    """One GPU. A context manager; everything created from it must be closed before it.
+
+    Any thread may call it inside `current()`.
+
+    Attributes:
+        name: from the driver, e.g. "NVIDIA H200".
+        capability: (major, minor) of its compute capability.
+    """
 
     def __init__(self, driver: Any, device: Any) -> None:
         self.name: str = device.name()
@@ -73,65 +80,88 @@ class PycudaDevice(Closing):
             self._context.pop()
 
     def memory(self) -> tuple[int, int]:
-        """Return free and total bytes."""
+        """Return free and total bytes.
+
+        Raises:
+            InferenceFailed: the device does not respond any more.
+        """
         with failures(self._driver):
             free, total = self._driver.mem_get_info()
         return free, total
 
-    def stream(self) -> base.Stream:
+    def stream(self) -> Stream:
         """Create a stream that does not wait for the default one."""
-        return PycudaStream(self._driver)
+        return Stream(self._driver)
 
-    def event(self) -> base.Event:
+    def event(self) -> Event:
         """Create an event that records time."""
-        return PycudaEvent(self._driver)
+        return Event(self._driver)
 
-    def alloc(self, size: int) -> base.DeviceMemory:
-        """Allocate bytes on the GPU; raises OutOfMemory with the figures."""
+    def alloc(self, size: int) -> DeviceMemory:
+        """Allocate bytes on the GPU.
+
+        Raises:
+            OutOfMemory: there is not enough; the message has the figures.
+        """
         try:
-            return PycudaMemory(self._driver, size)
+            return AllocatedMemory(self._driver, size)
         except OutOfMemory as error:
             free, total = self.memory()
             raise OutOfMemory(
-                f"{_megabytes(size)} are wanted, and {self.name} has {_megabytes(free)} of "
-                f"{_megabytes(total)} free; unload a model, or stop what else uses the GPU"
+                f"{megabytes(size)} are wanted, and {self.name} has {megabytes(free)} of "
+                f"{megabytes(total)} free; unload a model, or stop what else uses the GPU"
             ) from error
 
-    def open_shared(self, handle: bytes) -> base.DeviceMemory:
-        """Open memory that another process has allocated on this GPU."""
+    def open_shared(self, handle: bytes) -> DeviceMemory:
+        """Open memory that another process has allocated on this GPU, and that it keeps.
+
+        Args:
+            handle: the 64 bytes of its `CUipcMemHandle`.
+
+        Raises:
+            InferenceFailed: the handle is invalid, or not from another process on this GPU.
+        """
         return SharedMemory(handle)
 
-    def pinned(self, size: int) -> base.PinnedMemory:
-        """Allocate page-locked bytes of the host; raises OutOfMemory with the figure."""
+    def pinned(self, size: int) -> PinnedMemory:
+        """Allocate page-locked bytes of the host.
+
+        Raises:
+            OutOfMemory: there is not enough.
+        """
         try:
-            return PycudaPinned(self._driver, size)
+            return PinnedMemory(self._driver, size)
         except OutOfMemory as error:
             raise OutOfMemory(
-                f"{_megabytes(size)} of the host's memory are wanted for copies, and it has not "
-                "that much left; unload a model, or give the container more"
+                f"{megabytes(size)} of the host's memory are wanted for copies, and it has "
+                "less than that left; unload a model, or give the container more"
             ) from error
 
-    def copy_in(
-        self, to: base.DeviceMemory, source: base.PinnedMemory, size: int, stream: base.Stream
-    ) -> None:
+    def copy_in(self, to: DeviceMemory, source: PinnedMemory, size: int, stream: Stream) -> None:
         """Enqueue a copy of the first `size` bytes to the GPU."""
         with failures(self._driver):
-            self._driver.memcpy_htod_async(to.address, source.array[:size], native(stream))
+            self._driver.memcpy_htod_async(to.address, source.array[:size], stream.native)
 
-    def copy_out(
-        self, to: base.PinnedMemory, source: base.DeviceMemory, size: int, stream: base.Stream
-    ) -> None:
+    def copy_out(self, to: PinnedMemory, source: DeviceMemory, size: int, stream: Stream) -> None:
         """Enqueue a copy of the first `size` bytes to the host."""
         with failures(self._driver):
-            self._driver.memcpy_dtoh_async(to.array[:size], source.address, native(stream))
+            self._driver.memcpy_dtoh_async(to.array[:size], source.address, stream.native)
 
-    def capture(self, stream: base.Stream) -> AbstractContextManager[Recording]:
-        """Record the work enqueued inside the block instead of running it."""
+    def capture(self, stream: Stream) -> AbstractContextManager[Capture]:
+        """Record the work enqueued inside the block instead of running it (thread-local mode).
+
+        Raises:
+            InferenceFailed: some of it cannot be recorded; the stream is as before.
+        """
         return capture(stream)
 
-    def kernel(self, image: bytes, name: str) -> base.Kernel:
-        """Load a kernel of a PTX or cubin image."""
-        return PycudaKernel(self._driver, image, name)
+    def kernel(self, image: bytes, name: str) -> Kernel:
+        """Load a kernel of a PTX or cubin image.
+
+        Raises:
+            InferenceFailed: the driver rejects the image, or the image lacks the kernel.
+        """
+        return Kernel(self._driver, image, name)
 
     def close(self) -> None:
         """Release the device. Calling it again does nothing."""
@@ -162,5 +192,6 @@ def _pycuda() -> Any:
     return driver
 
 
-def _megabytes(size: int) -> str:
+def megabytes(size: int) -> str:
+    """Format bytes as "1,234.5 MB"."""
     return f"{size / 1e6:,.1f} MB"

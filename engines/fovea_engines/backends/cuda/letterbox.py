@@ -1,17 +1,36 @@
-"""Letterboxes on the GPU: images are copied unchanged, and become a batch there."""
+"""Letterboxes images on the GPU, with a kernel that is kept as a file beside an engine.
+
+The file is PTX, after a line that describes the rows that the kernel makes.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
+from typing import Final
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
-from fovea_engines.backends.cuda.base import Device, DeviceMemory, PinnedMemory, Stream
+from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.nvrtc import compile_cuda
+from fovea_engines.backends.cuda.resources import DeviceMemory, PinnedMemory, Stream
+from fovea_engines.progress import Progress
+from fovea_engines.repository.writing import write_file
+from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.placed import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
+
+LETTERBOX_FILE = "letterbox.ptx"
+
+# Starts a comment in PTX.
+_MARK = b"// "
+_SPEC: Final = TypeAdapter(PreprocessSpec)
+
+log = logging.getLogger(__name__)
 
 # The same layout as `struct Image` in letterbox.cu.
 IMAGE = np.dtype(
@@ -31,18 +50,13 @@ _ELEMENTS = {"uint8": "unsigned char", "float16": "Half", "float32": "float"}
 class LetterboxKernel:
     """Fills a batch like `Preprocessor`, within one grey level.
 
-    Attributes:
+    Args:
+        device: current in this thread.
+        compiled: result of `compile_letterbox` for the same spec.
         spec: preprocessing of the rows.
     """
 
     def __init__(self, device: Device, compiled: bytes, spec: PreprocessSpec) -> None:
-        """Load the kernel; call it inside `device.current()`.
-
-        Args:
-            device: the GPU.
-            compiled: result of `compile_letterbox` for the same spec.
-            spec: preprocessing of the rows.
-        """
         self.spec = spec
         self._kernel = device.kernel(compiled, "letterbox")
 
@@ -51,7 +65,7 @@ class LetterboxKernel:
 
         Args:
             images: of any sizes.
-            rows: rows of the batch; those past the last image are only padding.
+            rows: rows of the batch; those past the last image become padding.
             staging: at least `packed_size` bytes.
 
         Returns:
@@ -83,7 +97,7 @@ class LetterboxKernel:
         """Enqueue the kernel; suitable for a recorded graph, as all that varies is in `staged`.
 
         Args:
-            stream: the stream to enqueue in.
+            stream: to enqueue in.
             staged: the packed data, on the GPU.
             rows: the same number as in `pack`.
             batch: at least `rows` rows of the spec's shape and dtype.
@@ -98,12 +112,7 @@ class LetterboxKernel:
 
 
 def packed_size(rows: int, pixel_bytes: int) -> int:
-    """Return the size in bytes of the packed data.
-
-    Args:
-        rows: rows of the batch.
-        pixel_bytes: total size of all its images.
-    """
+    """Return the size in bytes of the packed data, from the total size of all its images."""
     return rows * IMAGE.itemsize + pixel_bytes
 
 
@@ -180,3 +189,44 @@ def _positions(begin: float, end: float, visible: slice) -> tuple[int, int]:
 
 def _length(span: slice) -> int:
     return int(span.stop - span.start)
+
+
+def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> None:
+    """Compile the kernel of an engine into its folder, for every supported GPU.
+
+    Without a compiler there is no kernel, and the host letterboxes; `progress` reports it.
+    """
+    try:
+        kernel = compile_letterbox(spec)
+    except BackendUnavailable as error:
+        progress.note(f"the engine is built without its letterbox, so the host does it: {error}")
+        return
+    write_file(folder / LETTERBOX_FILE, with_spec(kernel, spec))
+
+
+def with_spec(kernel: bytes, spec: PreprocessSpec) -> bytes:
+    """Return the contents of the file for a compiled kernel."""
+    return _MARK + _SPEC.dump_json(spec) + b"\n" + kernel
+
+
+def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
+    """Open the kernel in an engine's folder; the device is current.
+
+    Returns None without a kernel, or if the driver rejects it: the host letterboxes then.
+
+    Raises:
+        InvalidModel: the file is damaged.
+    """
+    file = folder / LETTERBOX_FILE
+    if not file.is_file():
+        return None
+    line, _, kernel = file.read_bytes().partition(b"\n")
+    try:
+        spec = _SPEC.validate_json(line.removeprefix(_MARK), strict=True)
+    except ValidationError as error:
+        raise InvalidModel(f"{file} is damaged: build the engine again") from error
+    try:
+        return LetterboxKernel(device, kernel, spec)
+    except InferenceFailed as error:
+        log.warning("%s: %s; until then the host letterboxes", file, error)
+        return None

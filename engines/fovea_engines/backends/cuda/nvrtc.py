@@ -34,9 +34,9 @@ def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = (
         (result,) = nvrtc.nvrtcCompileProgram(program, len(wanted), wanted)
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-            said = log.decode(errors="replace").strip("\0\n")
+            reason = log.decode(errors="replace").strip("\0\n")
             raise BuildError(
-                f"{name} does not compile for {target}: {said}; a target that this NVRTC does "
+                f"{name} does not compile for {target}: {reason}; a target that this NVRTC does "
                 "not know needs another release of nvidia-cuda-nvrtc"
             )
         if target.startswith("sm_"):

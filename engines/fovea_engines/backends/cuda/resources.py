@@ -1,4 +1,8 @@
-"""Implements a device's resources with pycuda. Use and close them while the device is current."""
+"""Implements streams, events, memory, kernels and graphs of a GPU, which is current in every call.
+
+pycuda does most of it. CUDA graphs and memory of other processes, which it lacks, are left to
+cuda-bindings.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,25 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.cuda import base
-from fovea_engines.backends.cuda.capture import driver_call
+from fovea_engines.session import Closing
 from fovea_preprocess.errors import InferenceFailed, OutOfMemory
 
 # CU_STREAM_NON_BLOCKING, which pycuda does not name.
 _NON_BLOCKING = 1
 
 
-class PycudaStream:
-    """A `Stream`; `native` is pycuda's."""
+class Stream:
+    """Runs work in order; the work of different streams overlaps.
+
+    Attributes:
+        native: pycuda's stream.
+        handle: the CUstream, for TensorRT.
+    """
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -28,13 +36,17 @@ class PycudaStream:
             self.native = driver.Stream(_NON_BLOCKING)
         self.handle: int = self.native.handle
 
-    def wait(self, event: base.Event) -> None:
-        """Make all later work wait for an event."""
+    def wait(self, event: Event) -> None:
+        """Make all later work wait for an event, without blocking this thread."""
         with failures(self._driver):
-            self.native.wait_for_event(native(event))
+            self.native.wait_for_event(event.native)
 
     def synchronize(self) -> None:
-        """Block until all enqueued work is done."""
+        """Block until all enqueued work is done, without the GIL.
+
+        Raises:
+            InferenceFailed: enqueued work has failed.
+        """
         with failures(self._driver):
             self.native.synchronize()
 
@@ -43,8 +55,8 @@ class PycudaStream:
         self.native = None
 
 
-class PycudaEvent:
-    """An `Event`; `native` is pycuda's."""
+class Event:
+    """A point in a stream."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -52,38 +64,50 @@ class PycudaEvent:
             # A waiting thread leaves its core to threads that decode images.
             self.native = driver.Event(driver.event_flags.BLOCKING_SYNC)
 
-    def record(self, stream: base.Stream) -> None:
+    def record(self, stream: Stream) -> None:
         """Move it to the end of the work enqueued in a stream."""
         with failures(self._driver):
-            self.native.record(native(stream))
+            self.native.record(stream.native)
 
     def synchronize(self) -> None:
-        """Block until the point is reached."""
+        """Block until the point is reached, without the GIL."""
         with failures(self._driver):
             self.native.synchronize()
 
-    def milliseconds_since(self, earlier: base.Event) -> float:
+    def milliseconds_since(self, earlier: Event) -> float:
         """Return the time between two events that were both reached."""
         with failures(self._driver):
-            return float(self.native.time_since(native(earlier)))
+            return float(self.native.time_since(earlier.native))
 
     def close(self) -> None:
         """Release it. Calling it again does nothing."""
         self.native = None
 
 
-class PycudaMemory:
-    """A `DeviceMemory`."""
+class DeviceMemory(Closing):
+    """Memory on the GPU.
+
+    Attributes:
+        address: of the first byte.
+        size: bytes.
+    """
+
+    address: int
+    size: int
+
+    def at(self, offset: int) -> DeviceMemory:
+        """Return the bytes from an offset, valid as long as the whole; closing it is not needed."""
+        return _Part(self, offset)
+
+
+class AllocatedMemory(DeviceMemory):
+    """Memory that this process has allocated."""
 
     def __init__(self, driver: Any, size: int) -> None:
         with failures(driver):
             self._allocation = driver.mem_alloc(size)
         self.address = int(self._allocation)
         self.size = size
-
-    def at(self, offset: int) -> base.DeviceMemory:
-        """Return the bytes from an offset."""
-        return _Part(self, offset)
 
     def close(self) -> None:
         """Release it. Calling it again does nothing."""
@@ -92,8 +116,8 @@ class PycudaMemory:
             self._allocation = None
 
 
-class SharedMemory:
-    """A `DeviceMemory` of another process; pycuda cannot report its size."""
+class SharedMemory(DeviceMemory):
+    """Memory of another process, from the 64 bytes of its `CUipcMemHandle`."""
 
     def __init__(self, handle: bytes) -> None:
         bindings = import_module("cuda.bindings.driver")
@@ -104,10 +128,6 @@ class SharedMemory:
         self.address = int(self._opened)
         _, self.size = driver_call("cuMemGetAddressRange", self._opened)
 
-    def at(self, offset: int) -> base.DeviceMemory:
-        """Return the bytes from an offset."""
-        return _Part(self, offset)
-
     def close(self) -> None:
         """Unmap it; the other process keeps it. Calling it again does nothing."""
         if self._opened is not None:
@@ -115,24 +135,24 @@ class SharedMemory:
             driver_call("cuIpcCloseMemHandle", opened)
 
 
-class _Part:
-    """A part of a `DeviceMemory`, which keeps the whole alive."""
+class _Part(DeviceMemory):
+    """A part of a memory, which keeps the whole alive."""
 
-    def __init__(self, whole: base.DeviceMemory, offset: int) -> None:
+    def __init__(self, whole: DeviceMemory, offset: int) -> None:
         self._whole = whole
         self.address = whole.address + offset
         self.size = whole.size - offset
-
-    def at(self, offset: int) -> base.DeviceMemory:
-        """Return the bytes from an offset."""
-        return _Part(self, offset)
 
     def close(self) -> None:
         """Do nothing: the memory belongs to the whole."""
 
 
-class PycudaPinned:
-    """A `PinnedMemory`."""
+class PinnedMemory:
+    """Page-locked memory of the host, which the GPU copies from and to by itself.
+
+    Attributes:
+        array: uint8 [size].
+    """
 
     def __init__(self, driver: Any, size: int) -> None:
         with failures(driver):
@@ -147,8 +167,8 @@ class PycudaPinned:
             self._allocation = None
 
 
-class PycudaKernel:
-    """A `Kernel`."""
+class Kernel:
+    """A function that runs on the GPU."""
 
     def __init__(self, driver: Any, image: bytes, name: str) -> None:
         self._driver = driver
@@ -162,19 +182,100 @@ class PycudaKernel:
             ) from error
 
     def __call__(
-        self,
-        stream: base.Stream,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        *args: Any,
+        self, stream: Stream, grid: tuple[int, int, int], block: tuple[int, int, int], *args: Any
     ) -> None:
-        """Enqueue the kernel."""
+        """Enqueue the kernel.
+
+        Args:
+            stream: to enqueue in.
+            grid: number of blocks.
+            block: number of threads per block.
+            args: numpy scalars, and addresses as np.uint64, in the order of its parameters.
+        """
         with failures(self._driver):
-            self._function(*args, grid=grid, block=block, stream=native(stream))
+            self._function(*args, grid=grid, block=block, stream=stream.native)
 
     def close(self) -> None:
         """Release it. Calling it again does nothing."""
         self._function = None
+
+
+class Graph:
+    """Recorded work, launched as one."""
+
+    def __init__(self, graph: Any) -> None:
+        self._executable = driver_call("cuGraphInstantiate", graph, 0)
+
+    def launch(self, stream: Stream) -> None:
+        """Enqueue all of it."""
+        driver_call("cuGraphLaunch", self._executable, stream.handle)
+
+    def close(self) -> None:
+        """Release it. Calling it again does nothing."""
+        if self._executable is not None:
+            executable, self._executable = self._executable, None
+            driver_call("cuGraphExecDestroy", executable)
+
+
+class Capture:
+    """The recording of a `with` block of `capture`."""
+
+    recorded: Graph | None = None
+
+    def graph(self) -> Graph:
+        """Return the recorded graph, ready to launch; after the end of the `with` block."""
+        if self.recorded is None:
+            raise RuntimeError("there is no graph before the block that records it has ended")
+        return self.recorded
+
+
+@contextmanager
+def capture(stream: Stream) -> Iterator[Capture]:
+    """Record the work enqueued inside the block instead of running it.
+
+    Other threads may use the GPU freely meanwhile (thread-local mode).
+
+    Raises:
+        InferenceFailed: some of it cannot be recorded; the stream is as before.
+    """
+    modes = import_module("cuda.bindings.driver").CUstreamCaptureMode
+    mode = modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    driver_call("cuStreamBeginCapture", stream.handle, mode)
+    recording = Capture()
+    try:
+        yield recording
+    except BaseException:
+        _abandon(stream)
+        raise
+    graph = driver_call("cuStreamEndCapture", stream.handle)
+    try:
+        recording.recorded = Graph(graph)
+    finally:
+        driver_call("cuGraphDestroy", graph)
+
+
+def _abandon(stream: Stream) -> None:
+    """End the recording, which a stream continues even after it refused something."""
+    try:
+        graph = driver_call("cuStreamEndCapture", stream.handle)
+    except InferenceFailed:
+        return
+    driver_call("cuGraphDestroy", graph)
+
+
+_FAULTED = "a GPU that has faulted refuses everything from then on: if it does, restart the process"
+
+
+def driver_call(name: str, *arguments: Any) -> Any:
+    """Call a function of CUDA's driver with cuda-bindings; several results come as a list.
+
+    Raises:
+        InferenceFailed: the call failed; the message has CUDA's error name.
+    """
+    result, *values = getattr(import_module("cuda.bindings.driver"), name)(*arguments)
+    if result != type(result).CUDA_SUCCESS:
+        raise InferenceFailed(f"{name} failed ({result.name}); {_FAULTED}")
+    return values if len(values) > 1 else next(iter(values), None)
 
 
 @contextmanager
@@ -190,12 +291,4 @@ def failures(driver: Any) -> Iterator[None]:
     except driver.MemoryError as error:
         raise OutOfMemory(f"{error}; unload a model, or stop what else uses the GPU") from error
     except driver.Error as error:
-        raise InferenceFailed(
-            f"{error}; a GPU that has faulted refuses everything from then on: if it does, "
-            "restart the process"
-        ) from error
-
-
-def native(made: base.Stream | base.Event) -> Any:
-    """Return pycuda's object, which pycuda requires; the argument must be from this module."""
-    return cast("PycudaStream | PycudaEvent", made).native
+        raise InferenceFailed(f"{error}; {_FAULTED}") from error

@@ -1,45 +1,67 @@
-"""Builds a serialized engine, the plan, from an ONNX model in its final precision."""
+"""Builds a plan, which is a serialized engine, from an ONNX model in its final precision."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fovea_engines.backends.tensorrt.caches import timing_cache
 from fovea_engines.backends.tensorrt.capabilities import check_capabilities
-from fovea_engines.backends.tensorrt.compat import Runtime, tensor_spec
 from fovea_engines.backends.tensorrt.layers import PlanLayers, engine_layers, network_layers
 from fovea_engines.backends.tensorrt.log import without_noise
 from fovea_engines.backends.tensorrt.monitor import Phases, progress_monitor, run_cancellable
-from fovea_engines.backends.tensorrt.network import parse_network
 from fovea_engines.backends.tensorrt.plugins import load_plugins
-from fovea_engines.backends.tensorrt.timing_cache import timing_cache
+from fovea_engines.backends.tensorrt.runtime import Runtime
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
-from fovea_engines.session import TensorSpec
-from fovea_preprocess.errors import BuildError, InvalidOption, UnsupportedModel
+from fovea_preprocess.errors import BuildError, InvalidModel, InvalidOption, UnsupportedModel
+
+# Text in a parser's message -> advice. The first match is used.
+_ADVICE = (
+    (
+        r"Plugin not found|plugin creator .* not found",
+        "it needs a plugin: load the plugin's library with --plugin LIB.so, or export the model "
+        "without it (Fovea does non-maximum suppression itself)",
+    ),
+    (
+        r"UINT8|UInt8|[Zz]ero.?point",
+        "TensorRT computes in int8 with zero point 0, never in uint8: build from the float model "
+        "with --precision int8",
+    ),
+    (
+        r"must have same (input )?types|requires inputs with (the )?same type",
+        "TensorRT converts nothing by itself: put a Cast in front of it, or export in float32",
+    ),
+    (
+        r"[Dd]ynamic",
+        "a size is known only when it runs: fix the input with --size HxW, and export with no "
+        "dynamic axis except the batch",
+    ),
+    (
+        r"Failed to open file|import initializer",
+        "weights in another file are missing: put that file beside the model, or export the model "
+        "as one file",
+    ),
+    (
+        r"convert ONNX dat[ae] type",
+        "an input has a type that TensorRT lacks: export it in float32 or int64",
+    ),
+)
+_UNKNOWN = "TensorRT has no such operator: export the model without it, e.g. at another opset"
+_OTHERWISE = "export the model at another opset, or simplify it with onnxslim first"
+_LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A serialized engine, described without loading it.
-
-    Attributes:
-        data: its bytes.
-        inputs: in the model's order.
-        outputs: in the model's order.
-        layers: the layers of the plan.
-        warnings: TensorRT's warnings.
-    """
+    """A serialized engine, and its layers."""
 
     data: bytes = field(repr=False)
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
     layers: PlanLayers = field(repr=False)
-    warnings: tuple[str, ...] = field(repr=False)
 
 
 def build_plan(
@@ -52,12 +74,11 @@ def build_plan(
     """Build a plan.
 
     Args:
-        model: ONNX bytes, including weights, in its final precision.
-        options: options of the build.
-        runtime: from `load_runtime`.
+        model: ONNX bytes, including weights.
+        options: of the build.
+        runtime: the TensorRT to build with.
         progress: reports TensorRT's phases.
-        timings: file for TensorRT's timings, from `timing_cache_file`; None, and TensorRT-RTX, keep
-            none.
+        timings: file of kernel timings, from `timing_cache_file`; TensorRT-RTX has none.
 
     Raises:
         InvalidOption: an option does not fit the model or this TensorRT.
@@ -76,22 +97,17 @@ def build_plan(
         config = _configure(runtime, builder, network, options)
         monitor = progress_monitor(runtime.trt, phases)
         config.progress_monitor = monitor
-        with _timings(runtime, config, timings):
+        # A TensorRT that compiles for absent GPUs times nothing.
+        file = None if runtime.ahead_of_time else timings
+        with nullcontext() if file is None else timing_cache(config, file):
             plan = run_cancellable(
                 lambda: builder.build_serialized_network(network, config), phases
             )
             if plan is None:
                 raise _failure(messages)
     data = bytes(memoryview(plan))
-    inputs = map(network.get_input, range(network.num_inputs))
-    outputs = map(network.get_output, range(network.num_outputs))
-    return Plan(
-        data=data,
-        inputs=tuple(map(tensor_spec, inputs)),
-        outputs=tuple(map(tensor_spec, outputs)),
-        layers=_layers(runtime, data, network),
-        warnings=tuple(messages),
-    )
+    layers = None if runtime.ahead_of_time else engine_layers(runtime, data)
+    return Plan(data, layers or network_layers(network))
 
 
 def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOptions) -> Any:
@@ -109,18 +125,9 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
     return config
 
 
-def _timings(runtime: Runtime, config: Any, file: Path | None) -> AbstractContextManager[None]:
-    return nullcontext() if file is None or runtime.ahead_of_time else timing_cache(config, file)
-
-
-def _layers(runtime: Runtime, plan: bytes, network: Any) -> PlanLayers:
-    loaded = None if runtime.ahead_of_time else engine_layers(runtime, plan)
-    return loaded or network_layers(network)
-
-
 def _failure(messages: Sequence[str]) -> BuildError:
-    said = [text for text in map(without_noise, messages) if text]
-    reason = said[-1] if said else "it does not say why"
+    texts = [text for text in map(without_noise, messages) if text]
+    reason = texts[-1] if texts else "it does not say why"
     if re.search("no runners that implement|any implementation for node", reason):
         return UnsupportedModel(
             f"TensorRT has no kernel for a part of the model ({reason}): export the model without "
@@ -128,29 +135,68 @@ def _failure(messages: Sequence[str]) -> BuildError:
         )
     if re.search("out of ?memory|insufficient memory", reason, re.IGNORECASE):
         return BuildError(
-            f"the GPU has not the memory for this build ({reason}): free it, or give less "
-            "--workspace"
+            f"the GPU has too little free memory for this build ({reason}): free some, or give "
+            "less --workspace"
         )
     return BuildError(f"TensorRT gives no plan: {reason}")
+
+
+def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
+    """Parse ONNX bytes into a strongly typed `INetworkDefinition`.
+
+    Raises:
+        UnsupportedModel: TensorRT does not support a part of it; the message names the node, its
+            operator, and what to do.
+        InvalidModel: the bytes are no model.
+    """
+    trt = runtime.trt
+    network = runtime.network(builder)
+    parser = trt.OnnxParser(network, runtime.logger)
+    taken = parser.parse(model)
+    errors = [parser.get_error(position) for position in range(parser.num_errors)]
+    # The parser takes some bytes that are no ONNX for an empty model.
+    broken = any(error.code().name == "MODEL_DESERIALIZE_FAILED" for error in errors)
+    if broken or (taken and network.num_outputs == 0):
+        raise InvalidModel("TensorRT finds no model in it: is it a whole ONNX file?")
+    if not taken:
+        raise UnsupportedModel(_refusal(errors))
+    return network
+
+
+def _refusal(errors: list[Any]) -> str:
+    if not errors:
+        return f"TensorRT does not take the model, and does not say why: {_OTHERWISE}"
+    first, *others = errors
+    operator, text = first.node_operator(), without_noise(first.desc())
+    node = first.node_name() or f"number {first.node()}"
+    where = f"node {node!r} ({operator})" if operator else "the model"
+    # The check that refuses an operator without an importer only says "false".
+    reason = "" if text == "false" else f": {_short(text)}"
+    more = sorted({error.node_operator() for error in others} - {operator, ""})
+    also = f"; nor does it take {', '.join(more)}" if more else ""
+    return f"TensorRT does not take {where}{reason}: {_advice(first, text)}{also}"
+
+
+def _advice(error: Any, text: str) -> str:
+    for pattern, advice in _ADVICE:
+        if re.search(pattern, text):
+            return advice
+    return _UNKNOWN if error.code().name == "UNSUPPORTED_NODE" else _OTHERWISE
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Profile]) -> None:
     """Add profiles to a build; a network with a fixed batch gets none.
 
-    Args:
-        builder: `Builder`.
-        config: `IBuilderConfig`.
-        network: `INetworkDefinition`.
-        profiles: at least one.
-
     Raises:
         InvalidOption: the network's batch is fixed to another size.
         UnsupportedModel: more than the batch of an input is dynamic.
     """
-    shapes = {}
-    for position in range(network.num_inputs):
-        tensor = network.get_input(position)
-        shapes[tensor.name] = tuple(tensor.shape)
+    inputs = [network.get_input(position) for position in range(network.num_inputs)]
+    shapes = {tensor.name: tuple(tensor.shape) for tensor in inputs}
     for name, shape in shapes.items():
         _check_shape(name, shape, profiles)
     dynamic = {name: shape[1:] for name, shape in shapes.items() if shape[:1] == (-1,)}

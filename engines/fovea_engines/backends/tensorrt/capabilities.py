@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fovea_engines.backends.tensorrt.compat import Runtime
+from fovea_engines.backends.tensorrt.runtime import Runtime
 from fovea_engines.device import gpu_here
 from fovea_preprocess.errors import InvalidOption
 

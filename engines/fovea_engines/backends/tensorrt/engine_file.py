@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.cuda.driver import Device, megabytes, open_device
+from fovea_engines.backends.cuda.letterbox import open_letterbox, write_letterbox
 from fovea_engines.backends.tensorrt.builder import build_plan
+from fovea_engines.backends.tensorrt.caches import (
+    BuildKey,
+    Ledger,
+    cache_folder,
+    duration,
+    keep_kernels,
+    known_kernels,
+    timing_cache_file,
+)
 from fovea_engines.backends.tensorrt.capabilities import check_capabilities
-from fovea_engines.backends.tensorrt.compat import Runtime, load_runtime
-from fovea_engines.backends.tensorrt.foreign import PlanFile, read_plan_file
-from fovea_engines.backends.tensorrt.kernel_cache import keep_kernels, known_kernels
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
-from fovea_engines.backends.tensorrt.ledger import BuildKey, Ledger, duration
-from fovea_engines.backends.tensorrt.letterbox_file import open_letterbox, write_letterbox
+from fovea_engines.backends.tensorrt.plan_file import PlanFile, read_plan_file
 from fovea_engines.backends.tensorrt.plugins import load_plugins
+from fovea_engines.backends.tensorrt.runtime import Runtime, load_runtime
 from fovea_engines.backends.tensorrt.session import TensorRTImageSession, TensorRTSession
-from fovea_engines.backends.tensorrt.timing_cache import timing_cache_file
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
 from fovea_engines.repository.writing import write_file
@@ -32,11 +36,6 @@ _TURING = "75"
 _OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
 KEPT_FILE = "prepared.onnx"
 """Source of the plan: another TensorRT or another GPU rebuilds the plan from it."""
-
-
-def cache_folder() -> Path:
-    """Return the folder for timings: the user's, as they are valid for all repositories."""
-    return Path.home() / ".cache" / "fovea" / "tensorrt"
 
 
 def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
@@ -117,8 +116,6 @@ def open_engine(
         BackendUnavailable: the plan is for another TensorRT or another GPU; or there is no GPU.
         OutOfMemory: the GPU has not enough memory.
     """
-    from fovea_engines.backends.cuda.driver import open_device
-
     runtime = load_runtime(backend)
     file = read_plan_file(path)
     if (reason := file.objection(backend, runtime.version)) is not None:
@@ -130,16 +127,18 @@ def open_engine(
             engine = _load(runtime, file, device)
             known = known_kernels(path)
             runtime_config, runtime_cache = runtime.runtime_config(engine, known)
-            make: Callable[..., TensorRTSession] = TensorRTSession
-            if (letterbox := open_letterbox(path.parent, device)) is not None:
-                make = partial(TensorRTImageSession, letterbox=letterbox)
-            session = make(
+            letterbox = open_letterbox(path.parent, device)
+            kind: type[TensorRTSession] = (
+                TensorRTSession if letterbox is None else TensorRTImageSession
+            )
+            session = kind(
                 engine,
                 device,
                 runtime.trt,
                 max_batch=max_batch,
                 runtime_config=runtime_config,
                 runtime_cache=runtime_cache,
+                letterbox=letterbox,
             )
             if runtime_cache is not None:
                 # By now every batch size has run once.
@@ -159,8 +158,8 @@ def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
     if engine is None and _OUT_OF_MEMORY.search(" ".join(messages)):
         free, total = device.memory()
         raise OutOfMemory(
-            f"{file.path} does not fit: {device.name} has {free / 1e6:,.1f} MB of "
-            f"{total / 1e6:,.1f} MB free; unload a model, or stop what else uses the GPU"
+            f"{file.path} does not fit: {device.name} has {megabytes(free)} of "
+            f"{megabytes(total)} free; unload a model, or stop what else uses the GPU"
         )
     if engine is None:
         raise BackendUnavailable(

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from fovea_engines.backends.tensorrt.compat import Runtime, dtype_name, tensor_spec
+from fovea_engines.backends.tensorrt.runtime import Runtime, dtype_name, tensor_spec
 from fovea_engines.repository.writing import write_file
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
@@ -26,14 +26,13 @@ LAYERS_FILE = "layers.json"
 
 @dataclass(frozen=True, slots=True)
 class PlanLayer:
-    """One layer.
+    """A layer.
 
     Attributes:
         name: of its ONNX node, or of the kernel into which several were fused.
         type: e.g. "convolution".
         precision: element type of its computation, e.g. "int8".
-        inputs: input tensors; for a network, without weights and shapes.
-        outputs: output tensors.
+        inputs: for a network, without weights and shapes.
     """
 
     name: str
@@ -49,7 +48,6 @@ class PlanLayers:
 
     Attributes:
         source: "engine": fused, as they run; "network": before they are fused.
-        layers: without weights.
     """
 
     source: Literal["engine", "network"]
@@ -83,7 +81,6 @@ class PlanLayers:
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(PlanLayers)
 
-
 # The inspector's name of an element type, in all its forms, e.g. "Half", "Row major linear FP16
 # format" -> numpy's name.
 _FORMATS = (
@@ -106,8 +103,7 @@ def engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
     if engine is None:
         return None
     inspector = engine.create_engine_inspector()
-    text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
-    return inspected_layers(text)
+    return inspected_layers(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
 
 def inspected_layers(text: str) -> PlanLayers | None:
@@ -134,8 +130,8 @@ def _inspected_layer(layer: Mapping[str, Any]) -> PlanLayer:
 def _inspected_tensor(tensor: Mapping[str, Any]) -> TensorSpec:
     # TensorRT's own documentation writes both "Datatype" and "DataType".
     fields = {key.lower(): value for key, value in tensor.items()}
-    said = fields.get("datatype") or fields.get("format/datatype", "")
-    dtype = next((name for pattern, name in _FORMATS if re.search(pattern, said, re.I)), said)
+    text = fields.get("datatype") or fields.get("format/datatype", "")
+    dtype = next((name for pattern, name in _FORMATS if re.search(pattern, text, re.I)), text)
     return TensorSpec(fields.get("name", ""), dtype, tuple(fields.get("dimensions", ())))
 
 

@@ -26,11 +26,7 @@ class _Phase:
 
 
 class Phases:
-    """The phases of one build, which TensorRT reports from its own threads.
-
-    Args:
-        progress: reports the phase that began last, and its parent.
-    """
+    """Shows the phase of a build that began last; TensorRT reports them from its own threads."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -39,38 +35,32 @@ class Phases:
         self._lock = Lock()
 
     def start(self, name: str, parent: str | None, steps: int) -> None:
-        """Begin a phase.
-
-        Args:
-            name: unique among the open phases.
-            parent: phase that it is a part of.
-            steps: number of steps of the phase.
-        """
+        """Begin a phase; its name is unique among the open ones. It may be a part of another."""
         with self._lock:
             self._open[name] = _Phase(name, parent, steps)
-            self._tell()
+            self._report()
 
     def step(self, name: str, step: int) -> bool:
         """Record that a step, counted from 0, is done; return False if the build should stop."""
         with self._lock:
             if (phase := self._open.get(name)) is not None:
                 phase.done = step + 1
-                self._tell()
+                self._report()
             return not (self._cancelled or self._progress.cancelled)
 
     def finish(self, name: str) -> None:
         """End a phase, complete or not."""
         with self._lock:
             self._open.pop(name, None)
-            self._tell()
+            self._report()
 
     def cancel(self) -> None:
         """Stop the build after the current step."""
         with self._lock:
             self._cancelled = True
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._progress.now(self._text())
 
     def _text(self) -> str:
@@ -105,10 +95,9 @@ def progress_monitor(trt: Any, phases: Phases) -> Any:
 
 
 def run_cancellable(work: Callable[[], T], phases: Phases) -> T:
-    """Run a build so that Ctrl-C stops it.
+    """Run a build in another thread, so that Ctrl-C stops it.
 
-    TensorRT calls its monitor in the building thread, and ignores exceptions of the monitor. So the
-    build runs in another thread, and this one can be interrupted.
+    TensorRT calls its monitor in the building thread, and ignores exceptions of the monitor.
 
     Raises:
         KeyboardInterrupt: after the build has stopped.

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Iterable
 from threading import Lock
 
-from fovea_engines.backends.tensorrt.compat import Runtime
+from fovea_engines.backends.tensorrt.runtime import Runtime
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, InvalidOption
@@ -19,15 +19,12 @@ from fovea_preprocess.errors import BackendUnavailable, InvalidModel, InvalidOpt
 # NvInferRuntime.h); others register when they are loaded (REGISTER_TENSORRT_PLUGIN).
 _ENTRIES = ("getCreators", "getPluginCreators")
 
-
 _loaded: set[tuple[str, Plugin]] = set()
 _loading = Lock()
 
 
 def load_plugins(runtime: Runtime, plugins: Iterable[Plugin]) -> None:
-    """Register TensorRT's own plugins and those of these libraries.
-
-    They stay for the life of the process; a library that is already loaded is skipped.
+    """Register TensorRT's own plugins and those of libraries, for the life of the process.
 
     Raises:
         NotFound: a library is missing.
@@ -64,8 +61,8 @@ def _load(runtime: Runtime, plugin: Plugin) -> None:
         if any(hasattr(library, entry) for entry in _ENTRIES):
             registry.load_library(str(plugin.path))
     if len(registry.all_creators) == before:
-        said = " ".join(messages) or "it registers none that is new"
+        reason = " ".join(messages) or "it registers none that is new"
         raise InvalidOption(
-            f"{runtime.backend} {runtime.version} has no more plugins with {plugin.path} ({said}): "
+            f"{runtime.backend} {runtime.version} gains no plugin from {plugin.path} ({reason}): "
             "give the library that has the network's plugins, or leave it out"
         )

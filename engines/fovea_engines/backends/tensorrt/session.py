@@ -11,14 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
 from fovea_engines.backends.feeds import check_feeds
-from fovea_engines.backends.tensorrt.buckets import Bucket, choose_buckets, read_profiles
-from fovea_engines.backends.tensorrt.contexts import Contexts
-from fovea_engines.backends.tensorrt.images import most_image_bytes, staging_bytes
-from fovea_engines.backends.tensorrt.lane import Recorder
-from fovea_engines.backends.tensorrt.slot import Slot, SlotSize, check_memory
+from fovea_engines.backends.tensorrt.buffers import most_image_bytes, staging_bytes
+from fovea_engines.backends.tensorrt.lanes import (
+    Bucket,
+    Contexts,
+    Recorder,
+    choose_buckets,
+    read_profiles,
+)
+from fovea_engines.backends.tensorrt.slot import Slot, check_memory
 from fovea_engines.backends.tensorrt.tensors import Tensor, read_inputs, read_outputs
 from fovea_engines.session import Array, Closing
 from fovea_preprocess.errors import DeviceLost, InferenceFailed
@@ -26,14 +30,14 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.placed import PlacedImage, Placer
 
 # One copies while the other computes; more would only wait for the GPU.
-DEFAULT_SLOTS = 2
+_SLOTS = 2
 
 
 class TensorRTSession(Closing):
     """A `Session` over a pool of slots, each of which holds one batch at a time.
 
     A batch is padded up to the nearest bucket, and split if it exceeds the largest. All GPU memory
-    is allocated at construction; calls allocate none.
+    is allocated at construction.
 
     Args:
         engine: an `ICudaEngine`; released with the session.
@@ -51,15 +55,9 @@ class TensorRTSession(Closing):
         OutOfMemory: the GPU has not enough memory; nothing stays allocated.
         UnsupportedModel: the engine has inputs or outputs that cannot be served.
         InferenceFailed: the engine does not run.
-
-    Attributes:
-        inputs: in the engine's order.
-        outputs: in the engine's order.
-        max_batch: most rows of one call; 0 when the model has no batch dimension.
-        concurrency: the number of slots.
-        steady: False: a call waits for a slot, and for the GPU.
     """
 
+    # A call waits for a slot, and for the GPU.
     steady = False
 
     def __init__(
@@ -69,7 +67,7 @@ class TensorRTSession(Closing):
         trt: Any,
         *,
         max_batch: int,
-        slots: int = DEFAULT_SLOTS,
+        slots: int = _SLOTS,
         runtime_config: Any = None,
         runtime_cache: Any = None,
         graphs: bool = True,
@@ -91,8 +89,9 @@ class TensorRTSession(Closing):
             images = 0 if letterbox is None else staging_bytes(letterbox.spec, self._largest)
             contexts = Contexts(engine, inputs, trt, runtime_config)
             outputs = _outputs(engine, device, contexts, buckets[-1], batched=max_batch > 0)
-            size = SlotSize.of(engine, (*inputs, *outputs), self._largest, images)
-            check_memory(device, size, slots)
+            activations = engine.device_memory_size_v2
+            buffers = self._largest * sum(t.row_bytes for t in (*inputs, *outputs)) + images
+            check_memory(device, slots, activations, buffers, self._largest)
             recorder = Recorder(device, wanted=graphs)
             for _ in range(slots):
                 slot = Slot(
@@ -101,7 +100,7 @@ class TensorRTSession(Closing):
                     inputs,
                     outputs,
                     buckets,
-                    size.activations,
+                    activations,
                     recorder,
                     letterbox,
                 )
@@ -139,7 +138,7 @@ class TensorRTSession(Closing):
             self._free.put(slot)
 
     def _check_device(self, cause: InferenceFailed) -> None:
-        """Check if a kernel has crashed: then CUDA answers every call with that error."""
+        """Check if a kernel has crashed: then every call of CUDA fails."""
         try:
             self._device.memory()
         except InferenceFailed:
@@ -195,12 +194,8 @@ def _closed() -> InferenceFailed:
 class TensorRTImageSession(TensorRTSession):
     """An `ImageSession`: images are copied unchanged, and letterboxed on the GPU.
 
-    Args:
-        engine: as in `TensorRTSession`.
-        device: as in `TensorRTSession`.
-        trt: as in `TensorRTSession`.
-        letterbox: on that device; closed with the session, and when its creation fails.
-        options: as in `TensorRTSession`.
+    The letterbox is closed with the session, and when its creation fails. All else is as in
+    `TensorRTSession`.
 
     Raises:
         InvalidModel: the kernel does not fit this engine.
@@ -225,6 +220,5 @@ class TensorRTImageSession(TensorRTSession):
             )
         with self._slot() as slot:
             return self._in_parts(
-                len(images),
-                lambda part, outputs: slot.run_images(images[part], outputs),
+                len(images), lambda part, outputs: slot.run_images(images[part], outputs)
             )

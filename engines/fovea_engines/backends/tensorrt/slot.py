@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
-from typing import Any, Self
 
-from fovea_engines.backends.cuda.base import Device
+from fovea_engines.backends.cuda.driver import Device, megabytes
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
-from fovea_engines.backends.tensorrt.buckets import Bucket
-from fovea_engines.backends.tensorrt.buffer import Buffer
-from fovea_engines.backends.tensorrt.contexts import Contexts
-from fovea_engines.backends.tensorrt.images import ImageBuffer
-from fovea_engines.backends.tensorrt.lane import Lane, Recorder
+from fovea_engines.backends.tensorrt.buffers import Buffer, ImageBuffer
+from fovea_engines.backends.tensorrt.lanes import Bucket, Contexts, Lane, Recorder
 from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
@@ -21,49 +16,31 @@ from fovea_preprocess.errors import BackendError, OutOfMemory
 from fovea_preprocess.placed import PlacedImage
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSize:
-    """The memory of one slot.
-
-    Attributes:
-        activations: bytes of the engine's working memory.
-        buffers: bytes of inputs and outputs, and of images that become inputs.
-        rows: of the largest batch.
-    """
-
-    activations: int
-    buffers: int
-    rows: int
-
-    @classmethod
-    def of(cls, engine: Any, tensors: Iterable[Tensor], rows: int, images: int) -> Self:
-        """Compute a slot's memory for an `ICudaEngine`, a number of rows, and bytes of images."""
-        buffers = rows * sum(tensor.row_bytes for tensor in tensors) + images
-        return cls(engine.device_memory_size_v2, buffers, rows)
-
-
-def check_memory(device: Device, size: SlotSize, slots: int) -> None:
+def check_memory(device: Device, slots: int, activations: int, buffers: int, rows: int) -> None:
     """Compare the memory of all slots with the free memory; the device is current.
+
+    Args:
+        device: the GPU.
+        slots: number of slots.
+        activations: bytes of a slot to compute in.
+        buffers: bytes of a slot for inputs and outputs, and for images that become inputs.
+        rows: rows of the largest batch.
 
     Raises:
         OutOfMemory: it does not fit; the message has the figures and what to do.
     """
-    needed = slots * (size.activations + size.buffers)
+    needed = slots * (activations + buffers)
     free, total = device.memory()
     if needed <= free:
         return
-    ways = [f"a build with a --max-batch below {size.rows}"] if size.rows > 1 else []
+    ways = [f"a build with a --max-batch below {rows}"] if rows > 1 else []
     ways += ["stopping what else uses the GPU"]
     raise OutOfMemory(
-        f"the engine needs {_megabytes(needed)} beside its weights, and {device.name} has "
-        f"{_megabytes(free)} of {_megabytes(total)} free: {counted(slots, 'slot')} of "
-        f"{_megabytes(size.activations)} to compute in and {_megabytes(size.buffers)} for inputs "
-        f"and outputs. What helps: {', '.join(ways)}"
+        f"the engine needs {megabytes(needed)} beside its weights, and {device.name} has "
+        f"{megabytes(free)} of {megabytes(total)} free: {counted(slots, 'slot')} of "
+        f"{megabytes(activations)} to compute in and {megabytes(buffers)} for inputs and outputs. "
+        f"What helps: {', '.join(ways)}"
     )
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
 
 
 class Slot:
@@ -74,7 +51,7 @@ class Slot:
 
     Args:
         device: the GPU.
-        contexts: of the engine.
+        contexts: creates the engine's execution contexts.
         inputs: of the engine.
         outputs: of the engine.
         buckets: smallest first.
@@ -124,11 +101,9 @@ class Slot:
             self._made = made.pop_all()
 
     def run(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        """Compute a batch that fits the largest bucket.
+        """Compute a batch that fits the largest bucket, and write into `outputs`.
 
-        Args:
-            feeds: an array per input, [rows, ...].
-            outputs: an array per output, [rows, ...], to write into.
+        All arrays are [rows, ...].
 
         Raises:
             InferenceFailed: this batch failed; the next may succeed.
@@ -141,12 +116,7 @@ class Slot:
         self._run(len(next(iter(feeds.values()))), send, outputs)
 
     def run_images(self, images: Sequence[PlacedImage], outputs: Mapping[str, Array]) -> None:
-        """Letterbox and compute a batch that fits the largest bucket; raises as `run`.
-
-        Args:
-            images: one per row.
-            outputs: an array per output, [rows, ...], to write into.
-        """
+        """Letterbox and compute a batch, with one image per row; as `run` in all else."""
         staging = self._images
         assert staging is not None, "only sessions with a letterbox take images"
 
@@ -160,8 +130,7 @@ class Slot:
         done = False
         try:
             self._enqueue(bucket, rows, send)
-            # CUDA would spin while waiting for a stream; waiting for an event leaves the core to
-            # others.
+            # Waiting for an event leaves the core to others; CUDA would spin for a stream.
             self._done.record(self._stream)
             self._done.synchronize()
             done = True

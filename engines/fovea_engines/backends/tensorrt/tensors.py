@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.backends.tensorrt.compat import dtype_name
+from fovea_engines.backends.tensorrt.runtime import dtype_name
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
@@ -19,13 +19,12 @@ _SERVED = ("float32", "float16", "uint8", "int8", "int32", "int64", "bool")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output.
+    """An input or output of an engine.
 
     Attributes:
         name: as in the engine.
         dtype: of an element.
-        row: shape of one row of a batch; the whole shape in an engine without a batch dimension,
-            which computes one row at a time.
+        row: shape of one row of a batch; the whole shape in an engine without a batch dimension.
         batched: the engine has a batch dimension.
     """
 
@@ -36,7 +35,7 @@ class Tensor:
 
     @property
     def row_bytes(self) -> int:
-        """Return the size of one row."""
+        """Return the size of one row in bytes."""
         return prod(self.row) * self.dtype.itemsize
 
     def shape(self, rows: int) -> tuple[int, ...]:
@@ -45,7 +44,7 @@ class Tensor:
 
     @property
     def spec(self) -> TensorSpec:
-        """Describe the tensor for callers: any number of rows, as batches are padded and split."""
+        """Describe it for callers: with any number of rows, as batches are padded and split."""
         return TensorSpec(self.name, self.dtype.name, self.shape(-1))
 
 
@@ -72,13 +71,12 @@ def read_outputs(engine: Any, context: Any, rows: int, *, batched: bool) -> tupl
 
     Args:
         engine: the engine.
-        context: a context with the shapes of all inputs set.
+        context: has the shapes of all inputs set.
         rows: number of rows in these shapes.
         batched: the engine has a batch dimension.
 
     Raises:
-        UnsupportedModel: an output is not such memory, has a shape that depends on values, or has
-            not the rows of the inputs.
+        UnsupportedModel: as for inputs; or a shape depends on values or lacks the inputs' rows.
     """
     outputs = []
     for name in _names(engine, "OUTPUT"):

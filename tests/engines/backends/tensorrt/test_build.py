@@ -6,12 +6,12 @@ import re
 import onnx
 import pytest
 
+from fovea_engines.backends.cuda.letterbox import LETTERBOX_FILE
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import open_session
 from fovea_engines.backends.tensorrt.engine_file import ENGINE_FILE, KEPT_FILE
-from fovea_engines.backends.tensorrt.foreign import read_plan_file
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
-from fovea_engines.backends.tensorrt.letterbox_file import LETTERBOX_FILE
+from fovea_engines.backends.tensorrt.plan_file import read_plan_file
 from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard

@@ -13,7 +13,7 @@ from tests.engines.tiny import constant
 
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.tensorrt.builder import build_plan
-from fovea_engines.backends.tensorrt.compat import RTX, TENSORRT, load_runtime
+from fovea_engines.backends.tensorrt.runtime import RTX, TENSORRT, load_runtime
 from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec
@@ -52,11 +52,12 @@ def for_two(*profiles: Profile, **options) -> BuilderOptions:
 
 
 def test_a_plan_says_what_it_takes(runtime):
-    plan = build_plan(RELU, for_two(), runtime)
-    assert plan.inputs == (TensorSpec("x", "float32", (-1, 3, 8, 8)),)
-    assert plan.outputs == (TensorSpec("y", "float32", (-1, 3, 8, 8)),)
-    assert [(layer.name, layer.type) for layer in plan.layers.layers] == [("relu", "activation")]
-    assert plan.warnings == ()
+    with runtime.log.collect() as warnings:
+        [layer] = build_plan(RELU, for_two(), runtime).layers.layers
+    assert layer.inputs == (TensorSpec("x", "float32", (-1, 3, 8, 8)),)
+    assert layer.outputs == (TensorSpec("y", "float32", (-1, 3, 8, 8)),)
+    assert (layer.name, layer.type) == ("relu", "activation")
+    assert warnings == []
 
 
 def test_every_profile_is_in_the_plan(runtime):
@@ -68,7 +69,8 @@ def test_every_profile_is_in_the_plan(runtime):
 
 def test_a_fixed_batch_needs_no_profile(runtime):
     fixed = model(helper.make_node("Relu", ["x"], ["y"]), takes=[2, 3, 8, 8], gives=[2, 3, 8, 8])
-    assert build_plan(fixed, for_two(Profile(2, 2, 2)), runtime).inputs[0].shape == (2, 3, 8, 8)
+    [layer] = build_plan(fixed, for_two(Profile(2, 2, 2)), runtime).layers.layers
+    assert layer.inputs[0].shape == (2, 3, 8, 8)
     with pytest.raises(InvalidOption, match=r"profile 1,4,8 .* fixed to 2.* --profile"):
         build_plan(fixed, for_two(Profile(1, 4, 8)), runtime)
 

@@ -6,8 +6,8 @@ from tests.engines.rtx import trt
 from fovea_engines.backends.tensorrt import capabilities
 from fovea_engines.backends.tensorrt.builder import build_plan
 from fovea_engines.backends.tensorrt.capabilities import check_capabilities, parse_capabilities
-from fovea_engines.backends.tensorrt.compat import RTX, TENSORRT, Runtime, load_runtime
 from fovea_engines.backends.tensorrt.log import Log
+from fovea_engines.backends.tensorrt.runtime import RTX, TENSORRT, Runtime, load_runtime
 from fovea_engines.device import Gpu
 from fovea_engines.repository.options import BuilderOptions
 from fovea_preprocess.errors import InvalidOption

@@ -11,13 +11,13 @@ from tests.engines.real import prepared, ranges
 from tests.engines.rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
 
 from fovea_engines.backends.tensorrt.builder import build_plan
-from fovea_engines.backends.tensorrt.compat import RTX, load_runtime
 from fovea_engines.backends.tensorrt.layers import (
     PlanLayer,
     PlanLayers,
     engine_layers,
     inspected_layers,
 )
+from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
 from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise

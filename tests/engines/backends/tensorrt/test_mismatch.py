@@ -4,35 +4,18 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tests.engines.fake_runtime import gpu_is_here
 from tests.engines.rtx_repository import OLD, rtx_version, tamper
-from tests.engines.shared_library import compile_library
 
 from fovea_engines.backends.tensorrt.mismatch import mismatch
-from fovea_engines.device import Gpu, gpu_here
+from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import BackendUnavailable
 
 A100, L4, L40S = Gpu("NVIDIA A100", "80"), Gpu("NVIDIA L4", "89"), Gpu("NVIDIA L40S", "89")
-
-# As much of the driver as `gpu_here` asks for.
-STAND_IN_FOR_THE_DRIVER = """
-#include <cstring>
-extern "C" int cuInit(unsigned) { return %d; }
-extern "C" int cuDeviceGet(int* device, int) { *device = 7; return 0; }
-extern "C" int cuDeviceGetName(char* name, int size, int device) {
-    std::strncpy(name, "NVIDIA L4", size);
-    return device != 7;
-}
-extern "C" int cuDeviceGetAttribute(int* value, int which, int device) {
-    *value = which == 75 ? 8 : which == 76 ? 9 : -1;
-    return device != 7;
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -124,20 +107,3 @@ def test_it_is_told_before_anything_is_loaded(folder, tmp_path):
         [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True
     )
     assert run.stdout.split() == ["backend_unavailable", "[]"]
-
-
-@pytest.mark.parametrize(("failure", "found"), [(0, str(L4)), (100, "None")])
-def test_the_driver_says_which_gpu_is_here(tmp_path, failure, found):
-    compile_library(tmp_path / "libcuda.so.1", STAND_IN_FOR_THE_DRIVER % failure)
-    run = subprocess.run(
-        [sys.executable, "-c", "from fovea_engines.device import *; print(gpu_here())"],
-        env={"LD_LIBRARY_PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.strip() == found
-
-
-def test_without_a_driver_there_is_no_gpu():
-    assert (gpu_here() is not None) == Path("/dev/nvidiactl").exists()

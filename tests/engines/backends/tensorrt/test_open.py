@@ -11,8 +11,8 @@ from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_runtime import FakeModule, fake_gpu_machine
 from tests.engines.rtx_repository import rtx_version, tamper
 
+from fovea_engines.backends.tensorrt.caches import CACHE_FILE
 from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
-from fovea_engines.backends.tensorrt.kernel_cache import CACHE_FILE
 from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, OutOfMemory
@@ -79,7 +79,7 @@ def test_a_plan_that_is_refused_gives_everything_back(machine, folder):
 
 def test_a_gpu_without_the_memory(machine, folder, monkeypatch):
     small = FakeDevice(total=1000)
-    monkeypatch.setattr("fovea_engines.backends.cuda.driver.open_device", lambda: small)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.engine_file.open_device", lambda: small)
     machine.devices.append(small)
     with pytest.raises(OutOfMemory):
         Engine.open(folder)

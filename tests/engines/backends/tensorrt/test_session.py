@@ -14,7 +14,7 @@ from tests.engines.fake_tensorrt import (
     TensorLocation,
 )
 
-from fovea_engines.backends.tensorrt.buckets import Bucket, choose_buckets
+from fovea_engines.backends.tensorrt.lanes import Bucket, choose_buckets
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine

@@ -1,4 +1,4 @@
-"""Reads engine files of other tools: plain TensorRT plans, and those of Ultralytics.
+"""Finds the plan in an engine file: a plain TensorRT plan, or an engine of Ultralytics.
 
 A plan of TensorRT begins with "ftrt", a serialization version (0), and at byte 24 the version of
 the TensorRT that built it, one byte per part (printPlanVersion in samples/common/sampleEngines.cpp
@@ -40,11 +40,9 @@ class PlanFile:
     Attributes:
         path: the file.
         offset: bytes before the plan.
-        backend: the backend that runs it, "tensorrt" or "tensorrt-rtx".
-        version: (major, minor, patch, build) of its builder; None where the plan has it in no known
-            form.
-        metadata: content of the header, in the form of an ONNX file's `metadata_props`; empty for a
-            plain plan.
+        backend: "tensorrt" or "tensorrt-rtx".
+        version: (major, minor, patch, build) of its builder; None for an unknown form of plan.
+        metadata: of the header, in the form of an ONNX file's `metadata_props`.
     """
 
     path: Path
@@ -143,7 +141,7 @@ def _read(path: Path, file: BinaryIO, size: int) -> PlanFile:
 
 
 class _Header(BaseModel):
-    """The used fields of a header; others are kept unchanged."""
+    """The fields of a header that are used; others are kept unchanged."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

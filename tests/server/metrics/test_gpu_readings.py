@@ -5,9 +5,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fovea_engines.backends.cuda import readings
-from fovea_engines.backends.cuda.readings import GpuReading, read_gpus
 from fovea_engines.device import gpu_here
+from fovea_server.metrics import machine
+from fovea_server.metrics.machine import GpuReading, read_gpus
 
 
 class FakeNvml(ModuleType):
@@ -52,9 +52,9 @@ class FakeNvml(ModuleType):
 @pytest.fixture(autouse=True)
 def forgotten():
     """NVML is asked for anew."""
-    readings._nvml.cache_clear()
+    machine._nvml.cache_clear()
     yield
-    readings._nvml.cache_clear()
+    machine._nvml.cache_clear()
 
 
 def test_units_are_those_of_the_project(monkeypatch):

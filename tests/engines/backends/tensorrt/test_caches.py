@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.backends.tensorrt.atomic import write_whole
-from fovea_engines.backends.tensorrt.compat import RTX, load_runtime
-from fovea_engines.backends.tensorrt.ledger import BuildKey, Ledger, duration
-from fovea_engines.backends.tensorrt.timing_cache import timing_cache, timing_cache_file
+from fovea_engines.backends.tensorrt.caches import (
+    BuildKey,
+    Ledger,
+    duration,
+    timing_cache,
+    timing_cache_file,
+    write_whole,
+)
+from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
 
 KEY = BuildKey("0123abcd", "fp16", "NVIDIA L4", "tensorrt 11.4.0.106", "level 3")
 

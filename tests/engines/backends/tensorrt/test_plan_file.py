@@ -8,7 +8,7 @@ import onnx
 import pytest
 from tests.engines.rtx import compile_graph, trt
 
-from fovea_engines.backends.tensorrt.foreign import read_plan_file
+from fovea_engines.backends.tensorrt.plan_file import read_plan_file
 from fovea_engines.detect.heads.metadata import image_size, labels_from_metadata, largest_stride
 from fovea_preprocess.errors import InvalidModel, NotFound
 

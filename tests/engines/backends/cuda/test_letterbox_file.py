@@ -14,14 +14,14 @@ from tests.engines.fake_runtime import fake_gpu_machine
 from tests.engines.host_kernel import HostDevice
 from tests.engines.rtx_repository import rtx_version, tamper
 
-from fovea_engines.backends.cuda.letterbox import compile_letterbox
-from fovea_engines.backends.installing import install_extra
-from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
-from fovea_engines.backends.tensorrt.letterbox_file import (
+from fovea_engines.backends.cuda.letterbox import (
     LETTERBOX_FILE,
+    compile_letterbox,
     open_letterbox,
     write_letterbox,
 )
+from fovea_engines.backends.installing import install_extra
+from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
 from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
@@ -70,7 +70,7 @@ def test_an_engine_with_it_letterboxes_on_the_gpu(machine, folder, monkeypatch, 
     seal(folder)
     device = HostDevice()
     machine.devices.append(device)
-    monkeypatch.setattr("fovea_engines.backends.cuda.driver.open_device", lambda: device)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.engine_file.open_device", lambda: device)
     pixels = draw(90, 160, 0)
     with Engine.open(folder) as engine, Engine.open(built_repository / "tiny" / "1") as source:
         assert engine.images is engine.session

@@ -54,8 +54,7 @@ class Runtime:
     Attributes:
         backend: "tensorrt" or "tensorrt-rtx".
         trt: its module.
-        logger: the process's only TensorRT logger.
-        log: receives the logger's messages.
+        logger: an `ILogger` that writes to `log`.
     """
 
     backend: str
@@ -70,10 +69,7 @@ class Runtime:
 
     @property
     def ahead_of_time(self) -> bool:
-        """Return True if it builds for absent GPUs, whose kernels it compiles at load.
-
-        It then times nothing at build, and keeps no timing cache.
-        """
+        """Return True if it builds for absent GPUs, whose kernels it compiles at load."""
         return hasattr(self.trt, "ComputeCapability")
 
     @property
@@ -107,12 +103,7 @@ class Runtime:
         return builder.create_network(0 if flag is None else 1 << int(flag))
 
     def set_target(self, config: Any, capabilities: Sequence[str]) -> None:
-        """Set the compute capabilities to build for; if there are none, this machine's GPU.
-
-        Args:
-            config: `IBuilderConfig`.
-            capabilities: values of `compute_capabilities`.
-        """
+        """Set the compute capabilities to build for; this machine's GPU if there are none."""
         if (kinds := getattr(self.trt, "ComputeCapability", None)) is None:
             return
         names = [f"SM{capability}" for capability in capabilities] or ["CURRENT"]
@@ -121,11 +112,7 @@ class Runtime:
             config.set_compute_capability(getattr(kinds, name), position)
 
     def allow_capture(self, config: Any) -> None:
-        """Forbid an engine to allocate while it runs, so that a CUDA graph can record it.
-
-        Args:
-            config: `IBuilderConfig`.
-        """
+        """Forbid an engine to allocate while it runs, so that a CUDA graph can record it."""
         trt = self.trt
         flag = getattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", None)
         if flag is not None:
@@ -144,18 +131,18 @@ class Runtime:
             return None
         kinds = trt.EngineInvalidityDiagnostics.__members__.items()
         reasons = [name.replace("_", " ").lower() for name, bit in kinds if found & int(bit)]
-        return ", ".join(reasons) or " ".join(map(without_noise, messages)) or "not said"
+        return ", ".join(reasons) or " ".join(map(without_noise, messages)) or "no reason given"
 
     def runtime_config(self, engine: Any, known: bytes = b"") -> tuple[Any, Any]:
-        """Return the configuration of an engine's execution contexts.
+        """Configure an engine's execution contexts.
 
         Kernels that RTX compiles for a shape are complete at its first batch, so that a CUDA graph
         can record them; RTX records none itself.
 
         Args:
             engine: `ICudaEngine`.
-            known: the cache's `serialize` of an earlier process; that of another GPU or another
-                version is ignored.
+            known: kernels that an earlier process has compiled; those of another GPU or another
+                version are ignored.
 
         Returns:
             `IRuntimeConfig`; and RTX's `IRuntimeCache` of compiled kernels, None where they were
@@ -191,10 +178,7 @@ _LOADING = Lock()
 
 
 def load_runtime(backend: str) -> Runtime:
-    """Load TensorRT or TensorRT-RTX; returns the same object every time.
-
-    Args:
-        backend: "tensorrt" or "tensorrt-rtx".
+    """Load "tensorrt" or "tensorrt-rtx"; returns the same object every time.
 
     Raises:
         BackendUnavailable: it or its libraries are not installed; the message says what to do.

@@ -1,0 +1,162 @@
+"""Keeps what a build or a start has measured or compiled, so that the next one is faster.
+
+Each file may be read and written by several processes at once, and may be missing, damaged or
+read-only: none of that fails a build or a start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fovea_engines.backends.tensorrt.runtime import Runtime
+
+CACHE_FILE = "model.cache"
+_MOST_BUILDS = 256
+
+
+def cache_folder() -> Path:
+    """Return the user's folder for timings and durations, which hold for all repositories."""
+    return Path.home() / ".cache" / "fovea" / "tensorrt"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file atomically; creates its folder.
+
+    Raises:
+        OSError: the file cannot be written; its previous content is kept.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
+        new = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            new.chmod(0o644)  # readable for other users' processes
+            os.fsync(file.fileno())
+            new.replace(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def timing_cache_file(folder: Path, runtime: Runtime, device: str) -> Path:
+    """Return the file for a GPU's timings, which are valid for one version of TensorRT."""
+    gpu = re.sub(r"[^\w.]+", "-", device).strip("-") or "gpu"
+    return folder / f"{runtime.backend}-{runtime.version}-{gpu}.timing"
+
+
+@contextmanager
+def timing_cache(config: Any, file: Path) -> Iterator[None]:
+    """Load kernel timings from a file into a build, and save new ones when the block succeeds.
+
+    The next build then only times new kernels. A file of another GPU is an empty cache.
+
+    Args:
+        config: `IBuilderConfig` of a TensorRT that times.
+        file: from `timing_cache_file`.
+    """
+    known = file.read_bytes() if file.is_file() else b""
+    # This reference keeps it alive while the build runs; TensorRT holds none.
+    timing_cache = config.create_timing_cache(known)
+    if timing_cache is None or not config.set_timing_cache(timing_cache, ignore_mismatch=False):
+        timing_cache = config.create_timing_cache(b"")
+        config.set_timing_cache(timing_cache, ignore_mismatch=False)
+    yield
+    with suppress(OSError):
+        write_whole(file, bytes(memoryview(timing_cache.serialize())))
+
+
+def known_kernels(engine: Path) -> bytes:
+    """Return the kernels beside an engine file that TensorRT-RTX compiled at an earlier start.
+
+    Empty where there are none. Those of another GPU or release are ignored when they are loaded.
+    """
+    try:
+        return engine.with_name(CACHE_FILE).read_bytes()
+    except OSError:
+        return b""
+
+
+def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
+    """Write the compiled kernels of a session beside its engine file, unless they are `known`.
+
+    Args:
+        runtime_cache: `IRuntimeCache` of an engine that has run; its device is current.
+        engine: the engine file.
+        known: from `known_kernels`.
+    """
+    found = runtime_cache.serialize()
+    if found is not None and (kernels := bytes(memoryview(found))) != known:
+        with suppress(OSError):
+            write_whole(engine.with_name(CACHE_FILE), kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildKey:
+    """Identifies builds of about equal duration.
+
+    Attributes:
+        model: sha256 of the ONNX file.
+        precision: "fp32", "fp16" or "int8".
+        device: the GPU, or the compute capabilities that it was built for.
+        version: name and version of the backend.
+        options: options of the builder: level, profiles and the rest.
+    """
+
+    model: str
+    precision: str
+    device: str
+    version: str
+    options: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    key: BuildKey
+    seconds: float
+
+
+_BUILDS: TypeAdapter[list[_Build]] = TypeAdapter(list[_Build])
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The durations of earlier builds in a JSON file, which predict the next."""
+
+    file: Path
+
+    def seconds(self, key: BuildKey) -> float | None:
+        """Return the duration of the latest such build; None without one."""
+        return next((build.seconds for build in self._read() if build.key == key), None)
+
+    def record(self, key: BuildKey, seconds: float) -> None:
+        """Add a build; the oldest builds are dropped."""
+        others = [build for build in self._read() if build.key != key]
+        builds = [_Build(key, round(seconds, 1)), *others][:_MOST_BUILDS]
+        with suppress(OSError):
+            write_whole(self.file, _BUILDS.dump_json(builds, indent=1))
+
+    def _read(self) -> list[_Build]:
+        """Return the builds, newest first."""
+        try:
+            return _BUILDS.validate_json(self.file.read_bytes())
+        except (OSError, ValidationError):
+            return []
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as "3 min 12 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
