@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as messages
 
+from fovea_engines.repository.model_config import config_message
 from fovea_preprocess.errors import ModelNotReady, NotFound
 from fovea_server.dataplane.metadata import server_metadata
 from fovea_server.dataplane.service import Service
@@ -51,7 +52,7 @@ class ModelCalls:
     async def config(self, request: Any) -> Any:
         """ModelConfig: the complete configuration."""
         model = self._plane.find(request.name, version_of(request.version))
-        return messages.ModelConfigResponse(config=model.config)
+        return messages.ModelConfigResponse(config=config_message(model.config))
 
     async def statistics(self, request: Any) -> Any:
         """ModelStatistics: of one model, or of all that are ready."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from fovea_engines.repository.config_scheduling import EnsembleStep
 from fovea_preprocess.errors import ModelNotReady, NotFound
 
 
@@ -19,15 +20,19 @@ class EnsembleMembers:
     """The models of an ensemble's steps, as they were when it was loaded.
 
     Args:
-        message: the `ModelConfig` of the ensemble.
+        steps: of the ensemble.
         find: looks up a model that can answer now, by name and version; None for the newest.
 
     Raises:
         NotFound, ModelNotReady: one of them cannot answer.
     """
 
-    def __init__(self, message: Any, find: Callable[[str, int | None], EnsembleMember]) -> None:
-        self._steps = message.ensemble_scheduling.step
+    def __init__(
+        self,
+        steps: Sequence[EnsembleStep],
+        find: Callable[[str, int | None], EnsembleMember],
+    ) -> None:
+        self._steps = steps
         self._find = find
         self._models = self._look()
 
@@ -49,6 +54,4 @@ class EnsembleMembers:
         return labels
 
     def _look(self) -> list[EnsembleMember]:
-        return [
-            self._find(step.model_name, max(0, step.model_version) or None) for step in self._steps
-        ]
+        return [self._find(step.model_name, step.version) for step in self._steps]

@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from fovea_engines.backends.tensorrt.mismatch import mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady
 from fovea_server.images.pipeline import Pipeline
 from fovea_server.models.config.completion import complete
-from fovea_server.models.config.config import ModelConfig
-from fovea_server.models.config.fits import check_fit
-from fovea_server.models.config.labels import read_output_labels
+from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.ensemble_members import EnsembleMembers
 from fovea_server.models.opening import open_engine, open_pipeline
 from fovea_server.models.warm_up import run_samples, warm_up_images
@@ -51,7 +49,7 @@ class ServedModel:
     Attributes:
         version: number of the version folder.
         reason: the reason why it is not ready, in one sentence; empty when it is.
-        config: the `ModelConfig` message; complete from READY on.
+        config: complete from READY on.
         engine: None for an ensemble, and until it is loaded.
     """
 
@@ -68,8 +66,8 @@ class ServedModel:
         self.name = name
         self.version = version
         self.reason = "it is being loaded"
-        self.config: Any = config.message
-        self.signature = ModelSignature.of(config.message)
+        self.config = config
+        self.signature = ModelSignature.of(config)
         self.statistics = ModelStatistics()
         self._state = State.LOADING
         self._wanted = True
@@ -216,13 +214,12 @@ class ServedModel:
     def _serve(self) -> None:
         started = time.monotonic()
         if self._config.composing:
-            self._parts = EnsembleMembers(self.config, self._find)
+            self._parts = EnsembleMembers(self.config.steps, self._find)
             self._labels = self._parts.labels()
         else:
             self.engine = engine = open_engine(self._folder, self._config, self._settings)
             fill_in = not self._settings.disable_auto_complete_config
             self.config = complete(self._config, engine, fill_in=fill_in)
-            check_fit(self.config, engine.session)
             if engine.preprocessor is not None:
                 warm_up_images(engine)
             run_samples(engine, self.config, self._folder.parent)

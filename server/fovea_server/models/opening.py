@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.build.plan import MAX_BATCH
 from fovea_engines.device import gpu_here, processor_name
 from fovea_engines.engine import Engine
+from fovea_engines.repository.config_pbtxt import ModelConfig
+from fovea_engines.repository.config_scheduling import ModelDynamicBatching
 from fovea_engines.triton_engine import PlainChoice
 from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.image import ImageLimits
 from fovea_server.images.pipeline import Pipeline
-from fovea_server.models.config.config import ModelConfig
-from fovea_server.models.config.inside import inside
+from fovea_server.models.config.files import inside
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
 
@@ -28,14 +28,13 @@ def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> Engine
     Raises:
         NotFound, InvalidModel, BackendUnavailable: as `Engine.open`.
     """
-    message = config.message
-    file = _file(message)
+    file = _file(config)
     if file:
         inside(folder, file)
-    choice = PlainChoice(file, message.backend, _max_batch(config, file, settings))
+    choice = PlainChoice(file, config.backend, _max_batch(config, file, settings))
     engine = Engine.open(folder, choice, threads=settings.threads)
     try:
-        _check_batch(engine, message.max_batch_size)
+        _check_batch(engine, config.max_batch_size)
     except BaseException:
         engine.close()
         raise
@@ -53,7 +52,8 @@ def open_pipeline(
     engine: Engine, config: ModelConfig, settings: Settings, statistics: ModelStatistics
 ) -> Pipeline:
     """Start the pipeline, which owns the engine."""
-    delay_s = config.max_queue_delay_s
+    batching = config.dynamic_batching or ModelDynamicBatching()
+    delay_us = batching.max_queue_delay_microseconds or settings.max_queue_delay_ms * 1000
     return Pipeline(
         engine,
         limits=ImageLimits(
@@ -61,27 +61,27 @@ def open_pipeline(
             max_pixels=int(settings.max_megapixels * 1e6),
         ),
         max_queue=settings.max_queue,
-        max_queue_delay_s=settings.max_queue_delay_ms / 1e3 if delay_s is None else delay_s,
+        max_queue_delay_s=delay_us / 1e6,
         statistics=statistics,
     )
 
 
-def _file(message: Any) -> str:
+def _file(config: ModelConfig) -> str:
     """Choose the engine file that the configuration names for this machine; "" for none."""
-    gpu = gpu_here() if message.cc_model_filenames else None
+    gpu = gpu_here() if config.cc_model_filenames else None
     if gpu is not None:
         dotted = f"{gpu.capability[:-1]}.{gpu.capability[-1]}"
-        if (special := message.cc_model_filenames.get(dotted)) is not None:
-            return str(special)
-    return str(message.default_model_filename)
+        if (special := config.cc_model_filenames.get(dotted)) is not None:
+            return special
+    return config.default_model_filename
 
 
 def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
     """Choose the batch size of an engine without a card: as configured, or Triton's default."""
-    said: int = config.message.max_batch_size
+    said = config.max_batch_size
     if said or config.has_tensors or settings.disable_auto_complete_config:
         return said
-    plan = config.message.backend in TENSORRT_BACKENDS or file.endswith((".plan", ".engine"))
+    plan = config.backend in TENSORRT_BACKENDS or file.endswith((".plan", ".engine"))
     return 1 if plan else settings.default_max_batch_size
 
 

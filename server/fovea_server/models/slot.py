@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.models.config.ignored_settings import warn_of_ignored_settings
+from fovea_server.models.config.config_check import warn_of_ignored_settings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.source import Source
 
@@ -135,7 +135,7 @@ class ModelSlot:
         if replacement is not self._next:
             return
         if replacement.fresh:
-            warn_of_ignored_settings(replacement.source.config.message)
+            warn_of_ignored_settings(replacement.source.config)
         for model in replacement.fresh.values():
             model.load()
             if rebuild:

@@ -9,10 +9,10 @@ import numpy as np
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.repository.config_pbtxt import ModelConfig, ModelWarmup
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidModel, InvalidRequest
-from fovea_server.models.config.inside import inside
+from fovea_server.models.config.files import inside
 from fovea_server.tensors.byte_strings import decode
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
 
@@ -42,28 +42,28 @@ def warm_up_images(engine: Engine) -> None:
             engine.head.decode(outputs, 0, PredictOptions())
 
 
-def run_samples(engine: Engine, message: Any, folder: Path) -> None:
+def run_samples(engine: Engine, config: ModelConfig, folder: Path) -> None:
     """Run the samples of `model_warmup` in the configuration.
 
     Args:
         engine: of the model.
-        message: the complete `ModelConfig`.
+        config: complete.
         folder: of the model; files of samples are in its folder `warmup`.
 
     Raises:
         InvalidModel: a sample cannot be made.
         InferenceFailed: the engine refuses one or breaks.
     """
-    for sample in message.model_warmup:
-        if sample.batch_size > max(1, message.max_batch_size):
+    for sample in config.model_warmup:
+        if sample.batch_size > max(1, config.max_batch_size):
             raise InvalidModel(
                 f"warmup sample '{sample.name}': batch_size {sample.batch_size} is over "
-                f"max_batch_size {message.max_batch_size}"
+                f"max_batch_size {config.max_batch_size}"
             )
         # Inputs that the sample does not set, such as the flags of sequences, are zero.
         feeds = _zeros(engine.session.inputs, max(1, sample.batch_size))
-        for name, said in sample.inputs.items():
-            feeds[name] = _input(message, sample, name, said, folder)
+        for name in sample.inputs:
+            feeds[name] = _input(config, sample, name, folder)
         for _ in range(max(1, sample.count)):
             engine.session.infer(feeds)
 
@@ -80,31 +80,30 @@ def _zeros(specs: tuple[TensorSpec, ...], rows: int) -> dict[str, Array]:
     return feeds
 
 
-def _input(message: Any, sample: Any, name: str, said: Any, folder: Path) -> Array:
+def _input(config: ModelConfig, sample: ModelWarmup, name: str, folder: Path) -> Array:
+    given = sample.inputs[name]
     about = f"warmup sample '{sample.name}', input '{name}': "
-    tensor = next((tensor for tensor in message.input if tensor.name == name), None)
+    tensor = next((tensor for tensor in config.input if tensor.name == name), None)
     if tensor is None:
         raise InvalidModel(f"{about}the model has no such input")
-    dims: tuple[int, ...] = tuple(said.dims)
+    dims = given.dims
     if any(n < 0 for n in dims):
         raise InvalidModel(f"{about}dims must all be fixed")
-    if tensor.HasField("reshape") and list(dims) == list(tensor.dims):
-        dims = tuple(tensor.reshape.shape)
-    shape = (max(1, sample.batch_size), *dims) if message.max_batch_size else dims
-    kind = protocol_name(model_config_messages().DataType.Name(said.data_type))
+    if dims == tensor.dims:
+        dims = tensor.engine_dims
+    shape = (max(1, sample.batch_size), *dims) if config.max_batch_size else dims
+    kind = protocol_name(given.data_type)
     if kind not in NUMPY:
         raise InvalidModel(f"{about}must specify 'data_type'")
     dtype = NUMPY[kind]
-    match said.WhichOneof("input_data_type"):
-        case "random_data":
-            return _random(shape, dtype, about)
-        case "input_data_file":
-            return _from_file(inside(folder / _FOLDER, said.input_data_file), shape, dtype, about)
-        case _:
-            array = np.zeros(shape, dtype)
-            if dtype.hasobject:
-                array[...] = b""
-            return array
+    if given.random_data is not None:
+        return _random(shape, dtype, about)
+    if given.input_data_file is not None:
+        return _from_file(inside(folder / _FOLDER, given.input_data_file), shape, dtype, about)
+    array = np.zeros(shape, dtype)
+    if dtype.hasobject:
+        array[...] = b""
+    return array
 
 
 def _random(shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:

@@ -158,7 +158,7 @@ class BatchScheduler:
                 retry_after_s=len(self._waiting) * self._seconds / self._side_by_side,
             )
         self._loop = loop
-        if timeout_us := policy.timeout_of(job.request.timeout_us):
+        if timeout_us := policy.timeout_us(job.request.timeout_us):
             expire = self._reject if policy.rejects else self._waiting.delay
             job.expiry = loop.call_later(timeout_us / 1e6, expire, job)
 

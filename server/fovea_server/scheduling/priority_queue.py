@@ -9,48 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
 
-from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.repository.config_scheduling import ModelQueuePolicy
 from fovea_server.scheduling.job import Job
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePolicy:
-    """The limits of a queue.
-
-    Attributes:
-        max_size: most requests in the queue; 0 for no limit.
-        timeout_us: microseconds that a request may wait; 0 for no limit.
-        rejects: a request is refused after that time; otherwise it moves behind all others.
-        overridable: a request may set a shorter time.
-    """
-
-    max_size: int = 0
-    timeout_us: int = 0
-    rejects: bool = True
-    overridable: bool = False
-
-    @classmethod
-    def of(cls, message: Any) -> Self:
-        """Read a `ModelQueuePolicy` message."""
-        return cls(
-            message.max_queue_size,
-            message.default_timeout_microseconds,
-            message.timeout_action == model_config_messages().ModelQueuePolicy.REJECT,
-            message.allow_timeout_override,
-        )
-
-    def timeout_of(self, asked_us: int) -> int:
-        """Compute the microseconds that a request may wait; `asked_us` is 0 if it sets none."""
-        if self.overridable and 0 < asked_us < self.timeout_us:
-            return asked_us
-        return self.timeout_us
 
 
 @dataclass(slots=True)
 class _Level:
-    policy: QueuePolicy
+    policy: ModelQueuePolicy
     jobs: deque[Job] = field(default_factory=deque)
     delayed: deque[Job] = field(default_factory=deque)
 
@@ -69,7 +35,7 @@ class PriorityQueue:
 
     def __init__(
         self,
-        policy_of: Callable[[int], QueuePolicy] = lambda level: QueuePolicy(),
+        policy_of: Callable[[int], ModelQueuePolicy] = lambda level: ModelQueuePolicy(),
         levels: int = 0,
         default_level: int = 0,
     ) -> None:
@@ -87,7 +53,7 @@ class PriorityQueue:
             yield from level.jobs
             yield from level.delayed
 
-    def add(self, job: Job) -> QueuePolicy | None:
+    def add(self, job: Job) -> ModelQueuePolicy | None:
         """Add a request to the queue.
 
         Returns:
@@ -95,7 +61,7 @@ class PriorityQueue:
         """
         level = self._level_of(job)
         policy = level.policy
-        if policy.max_size and len(level) >= policy.max_size:
+        if policy.max_queue_size and len(level) >= policy.max_queue_size:
             return None
         level.jobs.append(job)
         self._size += 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig, ModelInput
 from fovea_server.tensors.datatypes import protocol_name
 
 
@@ -41,8 +41,8 @@ class ModelSignature:
     max_batch_size: int
 
     @classmethod
-    def of(cls, config: Any) -> Self:
-        """Read a complete `ModelConfig` message."""
+    def of(cls, config: ModelConfig) -> Self:
+        """Read a complete configuration."""
         batched = config.max_batch_size > 0
         return cls(
             tuple(_tensor(tensor, batched) for tensor in config.input),
@@ -51,12 +51,11 @@ class ModelSignature:
         )
 
 
-def _tensor(tensor: Any, batched: bool) -> ModelTensor:
-    kind = model_config_messages().DataType.Name(tensor.data_type)
+def _tensor(tensor: ConfigTensor, batched: bool) -> ModelTensor:
     return ModelTensor(
         name=tensor.name,
-        datatype=protocol_name(kind),
-        shape=(-1, *tensor.dims) if batched else tuple(tensor.dims),
-        optional=getattr(tensor, "optional", False),
-        reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
+        datatype=protocol_name(tensor.data_type),
+        shape=(-1, *tensor.dims) if batched else tensor.dims,
+        optional=isinstance(tensor, ModelInput) and tensor.optional,
+        reshape=None if tensor.reshape is None else tensor.reshape.shape,
     )
