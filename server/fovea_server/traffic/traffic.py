@@ -7,7 +7,7 @@ from collections.abc import Container
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.logs import SERVER_LOG
-from fovea_server.statistics.durations import Durations
+from fovea_server.statistics.histogram import Durations
 from fovea_server.traffic.access_log import AccessLog
 from fovea_server.traffic.refusals import Refusals
 

@@ -30,6 +30,7 @@ _IGNORED = (
     "instance_group.host_policy",
     "instance_group.profile",
     "instance_group.secondary_devices",
+    "instance_group.gpus (one GPU is used)",
     # Parameters for Triton's backends; clients read all others in the configuration.
     # onnxruntime_backend
     "parameters.intra_op_thread_count",
@@ -51,6 +52,7 @@ _IGNORED = (
     "parameters.PERFORMANCE_HINT",
     # tensorrt_backend
     "parameters.execution_context_allocation_strategy",
+    "model_transaction_policy.decoupled (a request has one answer)",
     "ensemble_scheduling.max_inflight_requests",
 )
 _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
@@ -260,12 +262,9 @@ def _check_format(config: ModelConfig, tensor: ModelInput) -> None:
 def warn_of_ignored_settings(config: ModelConfig) -> None:
     """Log the settings that have no effect in this server in one line, if there are any."""
     given = fields_in_source(config)
-    ignored = [name for name in _IGNORED if name in given]
-    if any(len(group.gpus) > 1 for group in config.instance_group):
-        ignored.append("instance_group.gpus (one GPU is used)")
-    if config.model_transaction_policy.decoupled:
-        ignored.append("model_transaction_policy.decoupled (a request has one answer)")
-    if ignored:
+    if all(len(group.gpus) <= 1 for group in config.instance_group):
+        given -= {"instance_group.gpus"}
+    if ignored := [text for text in _IGNORED if text.partition(" ")[0] in given]:
         log.warning(
             "model %s: its configuration says what has no effect here: %s",
             config.name,
