@@ -7,9 +7,10 @@ of a prediction are `parameters` of the request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.options import PredictOptions
@@ -155,7 +156,7 @@ def _raw(results: list[ImageResult]) -> list[OutputTensor]:
     ]
 
 
-def _padded(arrays: list[Array], shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+def _padded(arrays: list[Array], shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
     padded = np.zeros((len(arrays), *shape), dtype)
     for row, array in zip(padded, arrays, strict=True):
         row[: len(array)] = array

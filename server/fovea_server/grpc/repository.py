@@ -20,7 +20,9 @@ class RepositoryCalls:
         self._plane = service.plane
         self._control = service.control
 
-    async def index(self, request: Any) -> Any:
+    async def index(
+        self, request: messages.RepositoryIndexRequest
+    ) -> messages.RepositoryIndexResponse:
         """RepositoryIndex: all models, or those that are ready."""
         refuse_repository(request.repository_name)
         answer = messages.RepositoryIndexResponse()
@@ -30,7 +32,9 @@ class RepositoryCalls:
             )
         return answer
 
-    async def load(self, request: Any) -> Any:
+    async def load(
+        self, request: messages.RepositoryModelLoadRequest
+    ) -> messages.RepositoryModelLoadResponse:
         """RepositoryModelLoad: load or reload a model, also from files in the request."""
         refuse_repository(request.repository_name)
         config, files = None, {}
@@ -44,7 +48,9 @@ class RepositoryCalls:
         await self._control.load(request.model_name, config=config, files=files)
         return messages.RepositoryModelLoadResponse()
 
-    async def unload(self, request: Any) -> Any:
+    async def unload(
+        self, request: messages.RepositoryModelUnloadRequest
+    ) -> messages.RepositoryModelUnloadResponse:
         """RepositoryModelUnload: unload a model, on request with the models that it runs."""
         refuse_repository(request.repository_name)
         dependents = False
@@ -59,7 +65,7 @@ class RepositoryCalls:
         return messages.RepositoryModelUnloadResponse()
 
 
-def _value(name: str, parameter: Any, kind: str) -> Any:
+def _value(name: str, parameter: messages.ModelRepositoryParameter, kind: str) -> Any:
     if parameter.WhichOneof(_CHOICE) != kind:
         raise InvalidRequest(f"invalid value type for load parameter '{name}', expected {kind}.")
     return getattr(parameter, kind)
