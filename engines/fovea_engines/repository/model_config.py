@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.pbtxt"
 
-_TYPES = {
+DATA_TYPES = {
     "bool": "TYPE_BOOL",
     "object": "TYPE_STRING",
     "bfloat16": "TYPE_BF16",
@@ -35,6 +35,7 @@ _TYPES = {
     },
     **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
 }
+"""numpy's name of an element type -> the one in config.pbtxt."""
 
 
 def config_text(card: EngineCard) -> str:
@@ -188,13 +189,13 @@ def read_max_batch(path: Path) -> int:
 def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
     """Convert an input or output, adding the batch dimension where `max_batch` is not 0."""
     kind = tensor.data_type
-    dtype = next((dtype for dtype, name in _TYPES.items() if name == kind), kind)
+    dtype = next((dtype for dtype, name in DATA_TYPES.items() if name == kind), kind)
     return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tensor.dims)
 
 
 def _tensor(pb: Any, spec: TensorSpec, batched: int) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "data_type": pb.DataType.Value(_TYPES[spec.dtype]),
+        "data_type": pb.DataType.Value(DATA_TYPES[spec.dtype]),
         "dims": spec.shape[1:] if batched else spec.shape,
     }

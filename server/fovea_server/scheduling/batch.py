@@ -18,7 +18,7 @@ from fovea_preprocess.errors import (
     QueueFull,
     ShuttingDown,
 )
-from fovea_server.scheduling.batching import Batching
+from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.execution import Execution, execute
 from fovea_server.scheduling.inflight_gate import InflightGate
@@ -46,7 +46,7 @@ class BatchScheduler:
         statistics: ModelStatistics,
         *,
         waiting: PriorityQueue,
-        batching: Batching,
+        batching: DynamicBatching,
         side_by_side: int,
     ) -> None:
         self.failure: str | None = None

@@ -10,7 +10,7 @@ from fovea_engines.repository.config_scheduling import ModelDynamicBatching, Str
 from fovea_engines.session import Session
 from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.scheduling.batch import BatchScheduler
-from fovea_server.scheduling.batching import Batching, DynamicBatching, OneByOne
+from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.cache import CachedScheduler, ResponseCache
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.ensemble import EnsembleScheduler
@@ -76,16 +76,14 @@ def _wrapped(batches: BatchScheduler, config: ModelConfig) -> Scheduler:
     return OrderedScheduler(made) if ordered else made
 
 
-def _batching(config: ModelConfig) -> Batching:
+def _batching(config: ModelConfig) -> DynamicBatching:
     rows, sequences = config.max_batch_size, config.sequence_batching
     asked = config.dynamic_batching or (None if sequences is None else sequences.oldest)
-    if rows <= 1:
-        return OneByOne()
+    if rows <= 1 or (asked is None and sequences is None):
+        return DynamicBatching(1)
     if asked is not None:
         return DynamicBatching(rows, asked.preferred_batch_size, asked.max_queue_delay_microseconds)
-    if sequences is None:
-        return OneByOne()
-    direct = sequences.direct or StrategyDirect()
+    direct = (sequences and sequences.direct) or StrategyDirect()
     full_enough = max(1, ceil(rows * direct.minimum_slot_utilization))
     sizes = range(full_enough, rows + 1)
     return DynamicBatching(rows, sizes, direct.max_queue_delay_microseconds)

@@ -1,12 +1,23 @@
-"""The inputs and outputs of a model, as clients see them."""
+"""The inputs and outputs of a model, as clients see them, and their shapes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig, ModelInput
 from fovea_server.tensors.datatypes import protocol_name
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """Write a shape as Triton's messages do: "[-1,4]"."""
+    return f"[{','.join(map(str, shape))}]"
+
+
+def shapes_match(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Compare two shapes; -1 matches any size."""
+    return len(a) == len(b) and all(m == n or -1 in (m, n) for m, n in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

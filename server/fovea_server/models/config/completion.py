@@ -7,7 +7,7 @@ model_config_utils.cc; `CompareDimsSupported` and `CheckAllowedModelInput` of it
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fovea_engines.backends.registry import TENSORRT_BACKENDS
@@ -22,12 +22,14 @@ from fovea_engines.repository.config_pbtxt import (
     ModelTensorReshape,
 )
 from fovea_engines.repository.config_scheduling import ModelDynamicBatching, ModelSequenceBatching
+from fovea_engines.repository.model_config import DATA_TYPES
 from fovea_engines.repository.public import public_metadata
 from fovea_engines.session import Session, TensorSpec
 from fovea_preprocess.errors import InvalidModel
 from fovea_server.models.config.config import with_defaults
 from fovea_server.models.config.config_check import check_config
-from fovea_server.tensors.datatypes import NAMES, config_name
+from fovea_server.tensors.check import BATCH_NOTE
+from fovea_server.tensors.signature import shape_text, shapes_match
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Mo
     """Complete the configuration of a version.
 
     Args:
-        config: the model's configuration.
+        config: with defaults.
         engine: of the version, open.
         fill_in: take missing fields from the engine; otherwise they are required.
 
@@ -88,7 +90,8 @@ def _with_tensors(config: ModelConfig, session: Session) -> ModelConfig:
     batched = all(spec.shape[:1] == (-1,) for spec in (*session.inputs, *session.outputs))
     if batched and session.max_batch:
         config = replace(config, max_batch_size=config.max_batch_size or session.max_batch)
-        if config.max_batch_size > 1 and not _has_scheduling(config):
+        unscheduled = config.sequence_batching is None and config.dynamic_batching is None
+        if config.max_batch_size > 1 and unscheduled:
             config = replace(config, dynamic_batching=ModelDynamicBatching())
     elif config.max_batch_size and session.max_batch != config.max_batch_size:
         raise InvalidModel(
@@ -107,18 +110,13 @@ def _with_tensors(config: ModelConfig, session: Session) -> ModelConfig:
     return replace(config, input=config.input or inputs, output=config.output or outputs)
 
 
-def _has_scheduling(config: ModelConfig) -> bool:
-    choices = (config.dynamic_batching, config.sequence_batching, config.ensemble_scheduling)
-    return any(choice is not None for choice in choices)
-
-
 def _described(
     spec: TensorSpec, rows: bool
 ) -> tuple[str, tuple[int, ...], ModelTensorReshape | None]:
     """Describe a tensor: data_type, dims, reshape."""
     dims = spec.shape[1:] if rows else spec.shape
     reshape = ModelTensorReshape() if rows and not dims else None
-    return config_name(NAMES[spec.numpy_dtype]), dims or (1,), reshape
+    return DATA_TYPES[spec.dtype], dims or (1,), reshape
 
 
 def _instances(config: ModelConfig, backend: str) -> tuple[ModelInstanceGroup, ...]:
@@ -172,7 +170,7 @@ def _check_tensor(
             f"{', '.join(sorted(known))}"
         )
     spec = known[tensor.name]
-    has = config_name(NAMES[spec.numpy_dtype])
+    has = DATA_TYPES[spec.dtype]
     if tensor.data_type != has:
         raise InvalidModel(
             f"unexpected datatype {has} for inference {kind} '{tensor.name}', expecting "
@@ -184,13 +182,14 @@ def _check_tensor(
 def _check_shape(config: ModelConfig, tensor: ConfigTensor, spec: TensorSpec) -> None:
     dims = tensor.engine_dims
     head = f"model '{config.name}', tensor '{tensor.name}': "
+    expects = f"the model expects {len(spec.shape)} dimensions (shape {shape_text(spec.shape)})"
     if not config.max_batch_size:
         # A scalar is declared as [1].
-        if _same(dims, spec.shape) or (not spec.shape and dims == (1,)):
+        if shapes_match(dims, spec.shape) or (not spec.shape and dims == (1,)):
             return
         raise InvalidModel(
-            f"{head}the model expects {len(spec.shape)} dimensions (shape {_text(spec.shape)}) but "
-            f"the model configuration specifies {len(dims)} dimensions (shape {_text(dims)})"
+            f"{head}{expects} but the model configuration specifies {len(dims)} dimensions (shape "
+            f"{shape_text(dims)})"
         )
     # One row at a time is a batch of 1, in a graph with a fixed or a variable batch.
     rows = (-1, 1) if config.max_batch_size == 1 else (-1,)
@@ -198,26 +197,11 @@ def _check_shape(config: ModelConfig, tensor: ConfigTensor, spec: TensorSpec) ->
         raise InvalidModel(
             f"{head}for the model to support batching the shape should have at least 1 dimension "
             f"and the first dimension must be -1; but shape expected by the model is "
-            f"{_text(spec.shape)}"
+            f"{shape_text(spec.shape)}"
         )
-    if not _same(dims, spec.shape[1:]):
+    if not shapes_match(dims, spec.shape[1:]):
         raise InvalidModel(
-            f"{head}the model expects {len(spec.shape)} dimensions (shape {_text(spec.shape)}) but "
-            f"the model configuration specifies {len(dims) + 1} dimensions (an initial batch "
-            "dimension because max_batch_size > 0 followed by the explicit tensor shape, making "
-            f"complete shape {_text((-1, *dims))}). NOTE: Setting a non-zero max_batch_size in the "
-            "model config requires a batch dimension to be prepended to each input shape. If you "
-            "want to specify the full shape including the batch dim in your input dims config, try "
-            "setting max_batch_size to zero. See the model configuration docs for more info on "
-            "max_batch_size."
+            f"{head}{expects} but the model configuration specifies {len(dims) + 1} dimensions (an "
+            "initial batch dimension because max_batch_size > 0 followed by the explicit tensor "
+            f"shape, making complete shape {shape_text((-1, *dims))}). {BATCH_NOTE}"
         )
-
-
-def _same(said: Sequence[int], has: Sequence[int]) -> bool:
-    return len(said) == len(has) and all(
-        a == b or -1 in (a, b) for a, b in zip(said, has, strict=True)
-    )
-
-
-def _text(shape: Iterable[int]) -> str:
-    return f"[{','.join(map(str, shape))}]"

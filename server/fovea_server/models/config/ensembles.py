@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig
 from fovea_engines.repository.config_scheduling import EnsembleStep
 from fovea_preprocess.errors import InvalidModel
+from fovea_server.tensors.signature import shape_text, shapes_match
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def check_ensemble(
     """Compare the inputs and outputs of an ensemble's steps.
 
     Args:
-        ensemble: its configuration.
+        ensemble: the configuration.
         config_of: gives the complete configuration of a model, by name and version.
 
     Raises:
@@ -107,26 +108,15 @@ def _join(
                 f"{about}data type: {here.kind} is inferred from model {here.model} "
                 f"while {there.kind} is inferred from model {there.model}"
             )
-        if not (_same(here.dims, there.dims) or _same(here.full, there.full)):
+        if not (shapes_match(here.dims, there.dims) or shapes_match(here.full, there.full)):
             raise InvalidModel(
-                f"{about}shape: {_text(here.full)} is inferred from model {here.model} while "
-                f"{_text(there.full)} is inferred from model {there.model}"
+                f"{about}shape: {shape_text(here.full)} is inferred from model {here.model} while "
+                f"{shape_text(there.full)} is inferred from model {there.model}"
             )
-
-
-def _same(a: Sequence[int], b: Sequence[int]) -> bool:
-    return len(a) == len(b) and all(m == n or -1 in (m, n) for m, n in zip(a, b, strict=True))
-
-
-def _text(dims: Sequence[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"
 
 
 def check_data_flow(config: ModelConfig) -> None:
     """Follow the tensors from the inputs of an ensemble to its outputs.
-
-    Args:
-        config: of the ensemble.
 
     Raises:
         InvalidModel: a tensor is written twice or never, in a cycle, or not used.

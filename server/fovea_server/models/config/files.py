@@ -43,10 +43,6 @@ def inside(folder: Path, name: str) -> Path:
 def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
     """Read output -> labels by index; outputs without labels are left out.
 
-    Args:
-        config: complete.
-        folder: of the model.
-
     Raises:
         InvalidModel: a file is missing, or holds no labels.
     """
@@ -66,7 +62,7 @@ def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
 
     Args:
         name: of the model.
-        files: path below the model's folder, with or without the prefix "file:" -> content.
+        files: path in the folder, with or without the prefix "file:" -> content.
 
     Raises:
         InvalidModel: the name is not valid for a folder, a path leads out of it, or a file has
