@@ -20,9 +20,8 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.execution import Execution, execute
+from fovea_server.scheduling.execution import HEAVY_NS, Execution, InlineExecution, execute
 from fovea_server.scheduling.inflight_gate import InflightGate
-from fovea_server.scheduling.inline_execution import HEAVY_NS, InlineExecution
 from fovea_server.scheduling.job import Job, Outputs
 from fovea_server.scheduling.priority_queue import PriorityQueue
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans

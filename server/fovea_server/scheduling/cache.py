@@ -16,9 +16,8 @@ from typing import NamedTuple, Self
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.scheduling.base import Scheduler
+from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.wrapper import SchedulerWrapper
 from fovea_server.statistics.model import Duration, ModelStatistics
 from fovea_server.tensors import byte_strings
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor, OutputTensor

@@ -8,7 +8,7 @@ from math import ceil
 from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_engines.repository.config_scheduling import ModelDynamicBatching, StrategyDirect
 from fovea_engines.session import Session
-from fovea_server.scheduling.base import HasScheduler, Scheduler
+from fovea_server.scheduling.base import HasScheduler, OrderedScheduler, Scheduler
 from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.cache import CachedScheduler, ResponseCache
@@ -16,7 +16,6 @@ from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.ensemble import EnsembleScheduler
 from fovea_server.scheduling.priority_queue import PriorityQueue
 from fovea_server.scheduling.sequence import SequenceScheduler
-from fovea_server.scheduling.wrapper import OrderedScheduler
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import ModelSignature
 
@@ -55,7 +54,7 @@ def make_scheduler(
                 contract,
                 session,
                 statistics,
-                waiting=_priority_queue(config.dynamic_batching or ModelDynamicBatching()),
+                waiting=PriorityQueue(config.dynamic_batching or ModelDynamicBatching()),
                 batching=_batching(config),
                 side_by_side=_side_by_side(config, session),
             ),
@@ -87,14 +86,6 @@ def _batching(config: ModelConfig) -> DynamicBatching:
     full_enough = max(1, ceil(rows * direct.minimum_slot_utilization))
     sizes = range(full_enough, rows + 1)
     return DynamicBatching(rows, sizes, direct.max_queue_delay_microseconds)
-
-
-def _priority_queue(batching: ModelDynamicBatching) -> PriorityQueue:
-    return PriorityQueue(
-        lambda level: batching.priority_queue_policy.get(level, batching.default_queue_policy),
-        batching.priority_levels,
-        batching.default_priority_level,
-    )
 
 
 def _side_by_side(config: ModelConfig, session: Session) -> int:

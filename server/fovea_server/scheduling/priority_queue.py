@@ -7,10 +7,10 @@ core.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fovea_engines.repository.config_scheduling import ModelQueuePolicy
+from fovea_engines.repository.config_scheduling import ModelDynamicBatching, ModelQueuePolicy
 from fovea_server.scheduling.job import Job
 
 
@@ -25,23 +25,10 @@ class _Level:
 
 
 class PriorityQueue:
-    """Orders requests by priority level, and within a level by arrival.
+    """Orders requests by priority level, and within a level by arrival."""
 
-    Args:
-        policy_of: gives the policy of a priority level.
-        levels: number of priorities, 1 the highest; 0 where there are none.
-        default_level: for requests without a valid priority.
-    """
-
-    def __init__(
-        self,
-        policy_of: Callable[[int], ModelQueuePolicy] = lambda level: ModelQueuePolicy(),
-        levels: int = 0,
-        default_level: int = 0,
-    ) -> None:
-        self._policy_of = policy_of
-        self._number_of_levels = levels
-        self._default_level = default_level
+    def __init__(self, batching: ModelDynamicBatching) -> None:
+        self._batching = batching
         self._levels: dict[int, _Level] = {}
         self._size = 0
 
@@ -94,10 +81,13 @@ class PriorityQueue:
         level.delayed.append(job)
 
     def _level_of(self, job: Job) -> _Level:
-        asked = job.request.priority
-        number = asked if 1 <= asked <= self._number_of_levels else self._default_level
+        batching, asked = self._batching, job.request.priority
+        has_level = 1 <= asked <= batching.priority_levels
+        number = asked if has_level else batching.default_priority_level
         level = self._levels.get(number)
         if level is None:
-            self._levels[number] = level = _Level(self._policy_of(number))
+            default = batching.default_queue_policy
+            level = _Level(batching.priority_queue_policy.get(number, default))
+            self._levels[number] = level
             self._levels = dict(sorted(self._levels.items()))
         return level

@@ -157,7 +157,7 @@ def _check_fit(config: ModelConfig, session: Session) -> None:
     if missing := [name for name in inputs if name not in fed]:
         raise InvalidModel(
             f"failed to load model '{config.name}', configuration expects {len(config.input)} "
-            f"inputs, model provides {len(inputs)}: it says nothing of {', '.join(missing)}"
+            f"inputs, model provides {len(inputs)}: it does not list {', '.join(missing)}"
         )
 
 

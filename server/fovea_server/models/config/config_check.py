@@ -266,7 +266,7 @@ def warn_of_ignored_settings(config: ModelConfig) -> None:
         given -= {"instance_group.gpus"}
     if ignored := [text for text in _IGNORED if text.partition(" ")[0] in given]:
         log.warning(
-            "model %s: its configuration says what has no effect here: %s",
+            "model %s: these settings of its configuration have no effect here: %s",
             config.name,
             ", ".join(ignored),
         )

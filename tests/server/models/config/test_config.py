@@ -103,7 +103,7 @@ def test_nothing_is_filled_in_where_that_is_asked(tmp_path):
     adder(tmp_path, "plus", config=ADDER_CONFIG)
     assert loaded(tmp_path, disable_auto_complete_config=True).config.max_batch_size == 8
     adder(tmp_path, "plus", config="max_batch_size: 8")
-    assert "says nothing of X" in refused(tmp_path, disable_auto_complete_config=True)
+    assert "does not list X" in refused(tmp_path, disable_auto_complete_config=True)
 
 
 def test_a_model_may_have_configurations_to_choose_from(tmp_path):
@@ -141,9 +141,9 @@ def test_what_has_no_effect_is_told_in_one_line(tmp_path, caplog):
             model_transaction_policy { decoupled: true }""",
     )
     loaded(tmp_path)
-    [told] = [line for line in caplog.messages if "has no effect" in line]
+    [told] = [line for line in caplog.messages if "have no effect" in line]
     assert told == (
-        "model plus: its configuration says what has no effect here: "
+        "model plus: these settings of its configuration have no effect here: "
         "optimization.execution_accelerators, instance_group.rate_limiter, instance_group.gpus "
         "(one GPU is used), parameters.intra_op_thread_count, model_transaction_policy.decoupled "
         "(a request has one answer)"
