@@ -13,7 +13,13 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig
+from fovea_engines.repository.config_pbtxt import (
+    ConfigTensor,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    ModelParameter,
+)
 from fovea_engines.repository.labels import LABELS_FILE
 from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_engines.session import TensorSpec
@@ -39,26 +45,28 @@ DATA_TYPES = {
 
 
 def config_text(card: EngineCard) -> str:
-    """Return the text form of Triton's `ModelConfig`; the same for the same card."""
+    """Return the text of a config.pbtxt; the same for the same card."""
     from google.protobuf import text_format
 
-    pb = model_config_messages()
-
     batched = card.max_batch if all(spec.shape[0] == -1 for spec in card.inputs) else 0
-    config = pb.ModelConfig(name=card.name, max_batch_size=batched)
-    if card.backend == "onnxruntime":
-        config.platform = "onnxruntime_onnx"
-    config.backend = card.backend
-    for spec in card.inputs:
-        config.input.append(pb.ModelInput(**_tensor(pb, spec, batched)))
-    for spec in card.outputs:
-        output = pb.ModelOutput(**_tensor(pb, spec, batched))
-        if card.labels is not None:
-            output.label_filename = LABELS_FILE
-        config.output.append(output)
-    # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
-    config.parameters["metadata"].string_value = repr(card.metadata)
-    text: str = text_format.MessageToString(config)
+    inputs = [ModelInput(**_tensor(spec, batched)) for spec in card.inputs]
+    labels = "" if card.labels is None else LABELS_FILE
+    outputs = [
+        ModelOutput(**_tensor(spec, batched), label_filename=labels) for spec in card.outputs
+    ]
+    config = ModelConfig(
+        name=card.name,
+        platform="onnxruntime_onnx" if card.backend == "onnxruntime" else "",
+        backend=card.backend,
+        max_batch_size=batched,
+        input=tuple(ModelInput(**_tensor(spec, batched)) for spec in card.inputs),
+        output=tuple(
+            ModelOutput(**_tensor(spec, batched), label_filename=labels) for spec in card.outputs
+        ),
+        # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
+        parameters={"metadata": ModelParameter(repr(card.metadata))},
+    )
+    text: str = text_format.MessageToString(config_message(config))
     return text
 
 
@@ -193,9 +201,6 @@ def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
     return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tensor.dims)
 
 
-def _tensor(pb: Any, spec: TensorSpec, batched: int) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "data_type": pb.DataType.Value(DATA_TYPES[spec.dtype]),
-        "dims": spec.shape[1:] if batched else spec.shape,
-    }
+def _tensor(spec: TensorSpec, batched: int) -> dict[str, Any]:
+    dims = spec.shape[1:] if batched else spec.shape
+    return {"name": spec.name, "data_type": DATA_TYPES[spec.dtype], "dims": dims}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fovea_engines.repository.config_scheduling import Control, ModelSequenceBatching
+from fovea_engines.repository.config_scheduling import Control, ModelSequenceBatching, SequenceState
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.scheduling.base import SchedulerWrapper
@@ -29,32 +29,6 @@ from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 _Maker = Callable[[InferRequest], Array]
-
-
-class _States:
-    """Carries states from one request of a sequence to the next."""
-
-    def __init__(self, sequences: ModelSequenceBatching, *, batched: bool) -> None:
-        lead = (1,) if batched else ()
-        self._states = sequences.state
-        self._zeros: dict[str, Array] = {}
-        for state in self._states:
-            if any(initial.data_file for initial in state.initial_state):
-                raise UnsupportedModel(
-                    f"state '{state.input_name}' begins with a file; only zero_data is served"
-                )
-            sizes = [1 if size < 0 else size for size in state.dims]
-            self._zeros[state.input_name] = np.zeros(
-                (*lead, *sizes), NUMPY[protocol_name(state.data_type)]
-            )
-
-    def initial(self) -> dict[str, Array]:
-        """Make the states of a new sequence, by input."""
-        return dict(self._zeros)
-
-    def after(self, outputs: Outputs) -> dict[str, Array]:
-        """Read the states that the outputs of a request leave, by input."""
-        return {state.input_name: outputs[state.output_name] for state in self._states}
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +61,8 @@ class SequenceScheduler(SchedulerWrapper):
             for tensor in sequences.control_input
             for control in tensor.control
         }
-        self._states = _States(sequences, batched=batched)
+        self._states = sequences.state
+        self._initial = {state.input_name: _initial(state, batched) for state in sequences.state}
         self._idle_ns = 1000 * sequences.max_sequence_idle_microseconds
         # The longest idle sequence comes first.
         self._sequences: OrderedDict[int | str, _Sequence] = OrderedDict()
@@ -123,11 +98,11 @@ class SequenceScheduler(SchedulerWrapper):
         self, request: InferRequest, checked: Checked, sequence: _Sequence, arrived_ns: int
     ) -> Outputs:
         if request.sequence_start:
-            sequence.states = self._states.initial()
+            sequence.states = dict(self._initial)
         checked.feeds.update((name, make(request)) for name, make in self._controls.items())
         checked.feeds.update(sequence.states)
         outputs = await self._batches.run(request, checked, arrived_ns)
-        sequence.states = self._states.after(outputs)
+        sequence.states = {state.input_name: outputs[state.output_name] for state in self._states}
         return outputs
 
     def _sequence(self, request: InferRequest, checked: Checked, now_ns: int) -> _Sequence:
@@ -162,6 +137,16 @@ class SequenceScheduler(SchedulerWrapper):
             if now_ns - oldest.last_ns <= self._idle_ns or oldest.turn.locked():
                 return
             del self._sequences[name]
+
+
+def _initial(state: SequenceState, batched: bool) -> Array:
+    if any(initial.data_file for initial in state.initial_state):
+        raise UnsupportedModel(
+            f"state '{state.input_name}' begins with a file; only zero_data is served"
+        )
+    sizes = [1 if size < 0 else size for size in state.dims]
+    lead = (1,) if batched else ()
+    return np.zeros((*lead, *sizes), NUMPY[protocol_name(state.data_type)])
 
 
 def _maker(name: str, control: Control, shape: tuple[int, ...]) -> _Maker:
