@@ -49,11 +49,7 @@ def config_text(card: EngineCard) -> str:
     from google.protobuf import text_format
 
     batched = card.max_batch if all(spec.shape[0] == -1 for spec in card.inputs) else 0
-    inputs = [ModelInput(**_tensor(spec, batched)) for spec in card.inputs]
     labels = "" if card.labels is None else LABELS_FILE
-    outputs = [
-        ModelOutput(**_tensor(spec, batched), label_filename=labels) for spec in card.outputs
-    ]
     config = ModelConfig(
         name=card.name,
         platform="onnxruntime_onnx" if card.backend == "onnxruntime" else "",

@@ -30,11 +30,7 @@ _LARGE = 64 << 10
 
 @dataclass(slots=True)
 class CacheStatistics:
-    """Counters of a cache, over all models.
-
-    Attributes:
-        evictions: answers that were dropped for newer ones.
-    """
+    """Counters of a cache, over all models; evictions are answers dropped for newer ones."""
 
     lookups: Duration = field(default_factory=Duration)
     insertions: Duration = field(default_factory=Duration)
@@ -50,11 +46,7 @@ class _Kept(NamedTuple):
 
 
 class ResponseCache:
-    """Keeps the answers that were used last, for all models; safe in any thread.
-
-    Args:
-        size: limit in bytes.
-    """
+    """Keeps the answers used last, up to `size` bytes, for all models; safe in any thread."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -98,10 +90,7 @@ class ResponseCache:
     def keep(self, owner: bytes, key: bytes, answer: InferResponse) -> None:
         """Keep an answer, and drop the least recently used ones where the cache is full.
 
-        Args:
-            owner: identity of the model, for `forget`.
-            key: of the request.
-            answer: copied where it shares its memory.
+        The answer is copied where it shares its memory; `owner` identifies the model.
         """
         began_ns = time.monotonic_ns()
         size = _size(answer)
@@ -143,9 +132,7 @@ def _own(tensor: OutputTensor) -> OutputTensor:
 class CachedScheduler(SchedulerWrapper):
     """Answers repeated requests from the cache, until the model is loaded again.
 
-    Args:
-        inside: computes answers that are not in the cache.
-        contract: requests that do not fit it skip the cache.
+    Requests that do not fit the contract skip the cache.
     """
 
     def __init__(

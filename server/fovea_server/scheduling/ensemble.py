@@ -31,11 +31,7 @@ Find = Callable[[str, int | None], HasScheduler]
 class EnsembleScheduler:
     """Runs each step as soon as its inputs are there; independent steps run in parallel.
 
-    Args:
-        inputs: names of the ensemble's inputs.
-        steps: in any order.
-        statistics: of the ensemble; its models count their own part.
-        find: looks the models up.
+    `inputs` are names, `steps` come in any order, and the models count their own statistics.
     """
 
     failure: str | None = None

@@ -46,8 +46,6 @@ class Execution:
     Attributes:
         outputs: one for each request of the batch; empty if it failed.
         began_ns: `time.monotonic_ns` at the start of making the batch.
-        spans: times since then, by part.
-        error: None if it succeeded.
     """
 
     outputs: Sequence[Outputs]

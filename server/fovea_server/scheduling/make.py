@@ -32,14 +32,8 @@ def make_scheduler(
 ) -> Scheduler:
     """Build the scheduler of a model version.
 
-    Args:
-        name: of the model.
-        version: of the model.
-        config: complete.
-        session: None for an ensemble.
-        statistics: counts requests and executions.
-        cache: None where the server keeps none.
-        find: looks a model up; for a version of None, the one that its policy prefers.
+    The configuration is complete; `session` is None for an ensemble. `find` looks a model up; for
+    a version of None, the one that its policy prefers.
 
     Raises:
         UnsupportedModel: the configuration asks for something that is not supported.

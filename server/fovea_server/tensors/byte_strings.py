@@ -35,10 +35,7 @@ def _encoded(flat: Array) -> bytes:
 def decode(view: memoryview, count: int, what: str = "the tensor") -> Array:
     """Decode `count` elements into a flat array of `bytes` objects.
 
-    Args:
-        view: the bytes on the wire.
-        count: number of elements by the tensor's shape.
-        what: names the tensor in messages.
+    `what` names the tensor in messages.
 
     Raises:
         InvalidRequest: there are more or fewer, or the last one is incomplete.

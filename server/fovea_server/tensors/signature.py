@@ -27,7 +27,6 @@ class ModelTensor:
     Attributes:
         datatype: the protocol's name.
         shape: -1 for any size; the batch comes first where the model has one.
-        optional: the input may be left out.
         reshape: the engine's shape without the batch; None for the same.
     """
 
@@ -44,7 +43,7 @@ class ModelSignature:
 
     Attributes:
         inputs: without the control inputs of sequences.
-        max_batch_size: 0 where the model has no batch dimension.
+        max_batch_size: 0 without a batch dimension.
     """
 
     inputs: tuple[ModelTensor, ...]

@@ -35,12 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> ModelConfig:
-    """Complete the configuration of a version.
-
-    Args:
-        config: with defaults.
-        engine: of the version, open.
-        fill_in: take missing fields from the engine; otherwise they are required.
+    """Complete the configuration of a version; without `fill_in`, tensors must be in it.
 
     Raises:
         InvalidModel: the configuration does not fit the engine.
@@ -50,7 +45,6 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Mo
         config,
         backend=config.backend or card.backend,
         default_model_filename=config.default_model_filename or next(iter(card.files)),
-        instance_group=_instances(config, card.backend),
     )
     platform = _platform(card.backend)
     if not config.platform:
@@ -63,7 +57,7 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Mo
         if not config.has_tensors:
             config = _with_tensors(config, engine.session)
         config = replace(config, parameters=_parameters(engine) | dict(config.parameters))
-    config = with_defaults(config)
+    config = with_defaults(replace(config, instance_group=_instances(config, card.backend)))
     check_config(config, config.name)
     _check_fit(config, engine.session)
     return config

@@ -33,12 +33,7 @@ def load_config(
 ) -> ModelConfig:
     """Read and check the configuration of a model; defaults where there is none.
 
-    Args:
-        folder: of the model.
-        name: of the model.
-        override: JSON that replaces the file.
-        variant: configs/VARIANT.pbtxt is read if it exists.
-        required: there must be a file.
+    The file is configs/VARIANT.pbtxt where that exists; the JSON `override` replaces it.
 
     Raises:
         InvalidModel: it is no model configuration, contradicts itself, or is missing.
@@ -62,10 +57,8 @@ def with_defaults(config: ModelConfig) -> ModelConfig:
     rows = config.max_batch_size
     if config.version_policy in (None, ModelVersionPolicy()):
         config = replace(config, version_policy=ModelVersionPolicy(latest=Latest(1)))
-    if config.dynamic_batching is not None:
-        config = replace(
-            config, dynamic_batching=_prefer_full_batches(config.dynamic_batching, rows)
-        )
+    if (batching := config.dynamic_batching) is not None:
+        config = replace(config, dynamic_batching=_prefer_full_batches(batching, rows))
     if (sequences := config.sequence_batching) is not None:
         idle_us = sequences.max_sequence_idle_microseconds or _IDLE_US
         oldest = sequences.oldest and _prefer_full_batches(sequences.oldest, rows)
@@ -82,6 +75,6 @@ def with_defaults(config: ModelConfig) -> ModelConfig:
 
 
 def _prefer_full_batches(batching: _Batching, rows: int) -> _Batching:
-    if batching.preferred_batch_size or not rows > 0:
+    if batching.preferred_batch_size or rows <= 0:
         return batching
     return replace(batching, preferred_batch_size=(rows,))

@@ -59,11 +59,7 @@ _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
 
 
 def check_config(config: ModelConfig, name: str) -> None:
-    """Refuse a configuration that no engine can serve.
-
-    Args:
-        config: with defaults.
-        name: of the model's folder.
+    """Refuse a configuration, with its defaults, that no engine can serve.
 
     Raises:
         InvalidModel: the first fault, in Triton's words where it has them.

@@ -50,8 +50,7 @@ def check_ensemble(
                 f"but it contains model {step.model_name} which only allows maximum batch size to "
                 f"be {model.max_batch_size}"
             )
-        _check_inputs(ensemble.name, step, model)
-        _check_outputs(ensemble.name, step, model)
+        _check_maps(ensemble.name, step, model)
         _join(ensemble.name, tensors, step.input_map, _of(model, model.input))
         _join(ensemble.name, tensors, step.output_map, _of(model, model.output))
 
@@ -68,30 +67,24 @@ def _of(config: ModelConfig, tensors: Sequence[ConfigTensor]) -> dict[str, _Step
     }
 
 
-def _check_inputs(ensemble: str, step: EnsembleStep, model: ModelConfig) -> None:
-    known = {tensor.name: tensor.optional for tensor in model.input}
-    for name, tensor in step.input_map.items():
-        if name not in known:
+def _check_maps(ensemble: str, step: EnsembleStep, model: ModelConfig) -> None:
+    about = f"in ensemble {ensemble}, "
+    where = f"in model {step.model_name}"
+    for name in sorted(step.input_map.keys() - {tensor.name for tensor in model.input}):
+        raise InvalidModel(
+            f"{about}ensemble tensor {step.input_map[name]} is mapping to non-existing input "
+            f"{name} {where}"
+        )
+    for tensor in model.input:
+        if not tensor.optional and tensor.name not in step.input_map:
             raise InvalidModel(
-                f"in ensemble {ensemble}, ensemble tensor {tensor} is mapping to non-existing "
-                f"input {name} in model {step.model_name}"
+                f"{about}input {tensor.name} {where} is not mapped to any ensemble tensors"
             )
-    for name, optional in known.items():
-        if not optional and name not in step.input_map:
-            raise InvalidModel(
-                f"in ensemble {ensemble}, input {name} in model {step.model_name} is not mapped "
-                "to any ensemble tensors"
-            )
-
-
-def _check_outputs(ensemble: str, step: EnsembleStep, model: ModelConfig) -> None:
-    known = {tensor.name for tensor in model.output}
-    for name, tensor in step.output_map.items():
-        if name not in known:
-            raise InvalidModel(
-                f"in ensemble {ensemble}, ensemble tensor {tensor} is mapped from non-existing "
-                f"output {name} in model {step.model_name}"
-            )
+    for name in sorted(step.output_map.keys() - {tensor.name for tensor in model.output}):
+        raise InvalidModel(
+            f"{about}ensemble tensor {step.output_map[name]} is mapped from non-existing output "
+            f"{name} {where}"
+        )
 
 
 def _join(

@@ -60,9 +60,7 @@ def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str
 def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
     """Make a temporary model folder with these files, for the duration of the block.
 
-    Args:
-        name: of the model.
-        files: path in the folder, with or without the prefix "file:" -> content.
+    `files` are paths in the folder, with or without the prefix "file:", and contents.
 
     Raises:
         InvalidModel: the name is not valid for a folder, a path leads out of it, or a file has
