@@ -59,3 +59,22 @@ def test_serving_does_not_load_what_only_a_build_needs():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_protobuf_is_read_and_written_at_the_edges_only():
+    """The file config.pbtxt, ONNX files, gRPC, and the answer with a model's configuration."""
+    edges = (
+        "engines/repository/model_config.py",
+        "engines/repository/triton_messages.py",
+        "engines/graph/",
+        "server/grpc/",
+        "server/dataplane/config_json.py",
+    )
+    names = ("google.protobuf", "model_config_messages", "service_pb2")
+    inside = [
+        path
+        for path in PACKAGES
+        if any(name in path.read_text() for name in names)
+        and not any(f"/fovea_{edge}" in path.as_posix() for edge in edges)
+    ]
+    assert inside == []

@@ -7,7 +7,8 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.ensemble import Ensemble, EnsembleStep
+from fovea_engines.repository.config_scheduling import EnsembleStep
+from fovea_engines.repository.ensemble import Ensemble
 from fovea_engines.repository.figures import Accuracy
 from fovea_engines.repository.wording import (
     NO_FIGURE,
@@ -72,7 +73,7 @@ def repository_table(entries: Iterable[Entry]) -> Table:
         if isinstance(entry.engine, EngineCard):
             cells += _cells(entry.engine)
         elif isinstance(entry.engine, Ensemble):
-            models = dict.fromkeys(step.model for step in entry.engine.steps)
+            models = dict.fromkeys(step.model_name for step in entry.engine.steps)
             cells += [f"ensemble of\n{', '.join(models)}"]
         else:
             failures.append(f"{entry.name} {entry.version} cannot be opened: {entry.engine}")
@@ -96,9 +97,9 @@ def ensemble_table(ensemble: Ensemble, version: int) -> Table:
 
 def _step(step: EnsembleStep) -> str:
     version = "" if step.version is None else f" {step.version}"
-    taken = [f"{name} from {tensor}" for name, tensor in step.inputs.items()]
-    given = [f"{tensor} from {name}" for name, tensor in step.outputs.items()]
-    return f"{step.model}{version}: {', '.join(taken + given)}"
+    taken = [f"{name} from {tensor}" for name, tensor in step.input_map.items()]
+    given = [f"{tensor} from {name}" for name, tensor in step.output_map.items()]
+    return f"{step.model_name}{version}: {', '.join(taken + given)}"
 
 
 def _table(title: str, rows: Iterable[tuple[str, str | Table]]) -> Table:

@@ -1,38 +1,14 @@
-"""Reads the ensemble of a config.pbtxt."""
+"""The ensemble of a config.pbtxt, as `fovea inspect` shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from fovea_engines.repository.config_pbtxt import ModelConfig
+from fovea_engines.repository.config_scheduling import EnsembleStep
 from fovea_engines.repository.model_config import tensor_spec
 from fovea_engines.session import TensorSpec
-
-
-@dataclass(frozen=True, slots=True)
-class EnsembleStep:
-    """One model of an ensemble.
-
-    Attributes:
-        model: its name.
-        version: None for the one that the model's version policy prefers.
-        inputs: the model's tensor -> the ensemble's tensor.
-        outputs: the model's tensor -> the ensemble's tensor.
-    """
-
-    model: str
-    version: int | None
-    inputs: dict[str, str]
-    outputs: dict[str, str]
-
-    @classmethod
-    def of(cls, message: Any) -> Self:
-        """Convert a step of the `ModelEnsembling` message."""
-        version = message.model_version if message.model_version > 0 else None
-        # Sorted, because the order of protobuf maps is undefined.
-        inputs, outputs = sorted(message.input_map.items()), sorted(message.output_map.items())
-        return cls(message.model_name, version, dict(inputs), dict(outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +16,6 @@ class Ensemble:
     """The inputs, outputs and models of an ensemble.
 
     Attributes:
-        name: name of the model.
         max_batch: most rows of a request; 0 where the first dimension is no batch.
         inputs: tensors that clients send, with the batch dimension.
         outputs: tensors that clients receive, with the batch dimension.
@@ -54,16 +29,22 @@ class Ensemble:
     steps: tuple[EnsembleStep, ...]
 
     @classmethod
-    def of(cls, message: Any, name: str) -> Self:
-        """Convert the `ModelConfig` message of the named model."""
-        rows = message.max_batch_size
-
-        def specs(tensors: Iterable[Any]) -> tuple[TensorSpec, ...]:
-            return tuple(tensor_spec(tensor, rows) for tensor in tensors)
-
-        steps = tuple(map(EnsembleStep.of, message.ensemble_scheduling.step))
-        return cls(name, rows, specs(message.input), specs(message.output), steps)
+    def of(cls, config: ModelConfig, name: str) -> Self:
+        """Convert the configuration of the named model."""
+        rows = config.max_batch_size
+        inputs = tuple(tensor_spec(tensor, rows) for tensor in config.input)
+        outputs = tuple(tensor_spec(tensor, rows) for tensor in config.output)
+        return cls(name, rows, inputs, outputs, config.steps)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""
-        return asdict(self)
+        steps = [
+            {
+                "model": step.model_name,
+                "version": step.version,
+                "inputs": step.input_map,
+                "outputs": step.output_map,
+            }
+            for step in self.steps
+        ]
+        return asdict(self) | {"steps": steps}

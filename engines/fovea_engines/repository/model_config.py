@@ -1,19 +1,36 @@
-"""Reads and writes config.pbtxt, Triton's description of a model."""
+"""Reads and writes config.pbtxt, Triton's description of a model, and its protobuf message."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from functools import cache
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.config_pbtxt import (
+    ConfigTensor,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    ModelParameter,
+)
 from fovea_engines.repository.labels import LABELS_FILE
 from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel
 
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
 CONFIG_FILE = "config.pbtxt"
 
-_TYPES = {
+DATA_TYPES = {
     "bool": "TYPE_BOOL",
     "object": "TYPE_STRING",
     "bfloat16": "TYPE_BF16",
@@ -24,45 +41,44 @@ _TYPES = {
     },
     **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
 }
+"""numpy's name of an element type -> the one in config.pbtxt."""
 
 
 def config_text(card: EngineCard) -> str:
-    """Return the text form of Triton's `ModelConfig`; the same for the same card."""
+    """Return the text of a config.pbtxt; the same for the same card."""
     from google.protobuf import text_format
 
-    pb = model_config_messages()
-
     batched = card.max_batch if all(spec.shape[0] == -1 for spec in card.inputs) else 0
-    config = pb.ModelConfig(name=card.name, max_batch_size=batched)
-    if card.backend == "onnxruntime":
-        config.platform = "onnxruntime_onnx"
-    config.backend = card.backend
-    for spec in card.inputs:
-        config.input.append(pb.ModelInput(**_tensor(pb, spec, batched)))
-    for spec in card.outputs:
-        output = pb.ModelOutput(**_tensor(pb, spec, batched))
-        if card.labels is not None:
-            output.label_filename = LABELS_FILE
-        config.output.append(output)
-    # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
-    config.parameters["metadata"].string_value = repr(card.metadata)
-    text: str = text_format.MessageToString(config)
+    labels = "" if card.labels is None else LABELS_FILE
+    config = ModelConfig(
+        name=card.name,
+        platform="onnxruntime_onnx" if card.backend == "onnxruntime" else "",
+        backend=card.backend,
+        max_batch_size=batched,
+        input=tuple(ModelInput(**_tensor(spec, batched)) for spec in card.inputs),
+        output=tuple(
+            ModelOutput(**_tensor(spec, batched), label_filename=labels) for spec in card.outputs
+        ),
+        # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
+        parameters={"metadata": ModelParameter(repr(card.metadata))},
+    )
+    text: str = text_format.MessageToString(config_message(config))
     return text
 
 
-def read_config(path: Path) -> Any:
-    """Read the `ModelConfig` message of a config.pbtxt; an empty one if the file is missing.
+def read_config(path: Path) -> ModelConfig:
+    """Read a config.pbtxt; an empty configuration if the file is missing.
 
     Raises:
         InvalidModel: the file is not a model configuration.
     """
     from google.protobuf import text_format
 
-    config = model_config_messages().ModelConfig()
+    message = model_config_messages().ModelConfig()
     if path.is_file():
         try:
             # Windows editors write a byte order mark first.
-            text_format.Parse(path.read_text(encoding="utf-8-sig"), config)
+            text_format.Parse(path.read_text(encoding="utf-8-sig"), message)
         except text_format.ParseError as error:
             reason = str(error).partition(" : ")[2].rstrip(".") or error
             raise InvalidModel(
@@ -71,7 +87,98 @@ def read_config(path: Path) -> Any:
             ) from error
         except UnicodeDecodeError as error:
             raise InvalidModel(f"{path} is not a model configuration: {error}") from error
-    return config
+    return _from_message(message)
+
+
+def parse_config(text: str) -> ModelConfig:
+    """Parse the JSON of a request to load a model; numbers may be strings.
+
+    Raises:
+        InvalidModel: it is no model configuration.
+    """
+    from google.protobuf import json_format
+
+    try:
+        override = orjson.loads(text)
+        if not isinstance(override, dict):
+            raise InvalidModel("Invalid config override: it is not a JSON object")
+        message = json_format.ParseDict(override, model_config_messages().ModelConfig())
+    except (orjson.JSONDecodeError, json_format.ParseError) as error:
+        raise InvalidModel(f"Invalid config override: {error}") from error
+    return _from_message(message)
+
+
+def config_message(config: ModelConfig) -> Message:
+    """Build the `ModelConfig` message: all fields of the source, with those that were changed."""
+    from google.protobuf import json_format
+
+    changed = _json(config, orjson.loads(config.source))
+    return json_format.ParseDict(changed, model_config_messages().ModelConfig())
+
+
+def without_version_policy(config: ModelConfig) -> ModelConfig:
+    """Return the configuration as if its version policy were not set, to compare the rest."""
+    source = orjson.loads(config.source)
+    source.pop("version_policy", None)
+    return replace(config, version_policy=None, source=orjson.dumps(source).decode())
+
+
+def fields_in_source(config: ModelConfig) -> frozenset[str]:
+    """Name the fields that the file sets: "optimization.graph", "instance_group.count"."""
+    return frozenset(_names(orjson.loads(config.source)))
+
+
+def _names(value: Any, prefix: str = "") -> Iterator[str]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _names(item, prefix)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield prefix + name
+            yield from _names(inner, f"{prefix}{name}.")
+
+
+@cache
+def _adapter() -> TypeAdapter[ModelConfig]:
+    return TypeAdapter(ModelConfig)
+
+
+def _from_message(message: Message) -> ModelConfig:
+    from google.protobuf import json_format
+
+    # Sorted, because the order of protobuf maps is undefined.
+    source = json_format.MessageToJson(
+        message, preserving_proto_field_name=True, indent=None, sort_keys=True
+    )
+    try:
+        return replace(_adapter().validate_json(source), source=source)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InvalidModel(f"'{place}' of the model configuration: {first['msg']}") from error
+
+
+def _json(value: Any, source: Any) -> Any:
+    """Convert to JSON; fields that the source has and no dataclass stay, and defaults stay out."""
+    if is_dataclass(value):
+        known = source or {}
+        changed = {
+            field.name: _json(item, known.get(field.name))
+            for field in fields(value)
+            if field.name != "source"
+            and ((item := getattr(value, field.name)) != _default(field) or field.name in known)
+        }
+        return known | changed
+    if isinstance(value, Mapping):
+        known = source or {}
+        return {str(key): _json(item, known.get(str(key))) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_json(*pair) for pair in zip_longest(value, (source or ())[: len(value)])]
+    return value
+
+
+def _default(field: Field[Any]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def read_max_batch(path: Path) -> int:
@@ -80,24 +187,16 @@ def read_max_batch(path: Path) -> int:
     Raises:
         InvalidModel: the file is not a model configuration.
     """
-    return max(1, int(read_config(path).max_batch_size))
+    return max(1, read_config(path).max_batch_size)
 
 
-def tensor_spec(tensor: Any, max_batch: int) -> TensorSpec:
-    """Convert a `ModelInput` or `ModelOutput` message, adding the batch dimension.
-
-    Args:
-        tensor: the message.
-        max_batch: `max_batch_size` of its model.
-    """
-    kind = model_config_messages().DataType.Name(tensor.data_type)
-    dtype = next((dtype for dtype, name in _TYPES.items() if name == kind), kind)
-    return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tuple(tensor.dims))
+def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
+    """Convert an input or output, adding the batch dimension where `max_batch` is not 0."""
+    kind = tensor.data_type
+    dtype = next((dtype for dtype, name in DATA_TYPES.items() if name == kind), kind)
+    return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tensor.dims)
 
 
-def _tensor(pb: Any, spec: TensorSpec, batched: int) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "data_type": pb.DataType.Value(_TYPES[spec.dtype]),
-        "dims": spec.shape[1:] if batched else spec.shape,
-    }
+def _tensor(spec: TensorSpec, batched: int) -> dict[str, Any]:
+    dims = spec.shape[1:] if batched else spec.shape
+    return {"name": spec.name, "data_type": DATA_TYPES[spec.dtype], "dims": dims}

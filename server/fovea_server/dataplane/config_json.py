@@ -1,4 +1,4 @@
-"""A `ModelConfig` message as Triton's HTTP endpoint writes it.
+"""A model's configuration as Triton's HTTP endpoint writes it.
 
 Unlike proto3's own JSON: 64-bit numbers are numbers, every plain field is there, and fields come in
 the order in which the schema declares them.
@@ -7,18 +7,25 @@ the order in which the schema declares them.
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
+from fovea_engines.repository.config_pbtxt import ModelConfig
+from fovea_engines.repository.model_config import config_message
 
-def config_json(message: Any) -> bytes:
-    """The JSON text of a configuration, UTF-8."""
-    return orjson.dumps(_object(message))
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.message import Message
 
 
-def _object(message: Any) -> dict[str, Any]:
+def config_json(config: ModelConfig) -> bytes:
+    """Write a configuration as JSON, UTF-8."""
+    return orjson.dumps(_object(config_message(config)))
+
+
+def _object(message: Message) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
@@ -34,16 +41,16 @@ def _object(message: Any) -> dict[str, Any]:
     return shown
 
 
-def _key(key: Any) -> str:
+def _key(key: bool | int | str) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-def _value(field: Any, value: Any) -> Any:
+def _value(field: FieldDescriptor, value: object) -> object:
     if field.message_type is not None:
         return _object(value)
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name
-    if field.type == field.TYPE_FLOAT:
+    if field.type == field.TYPE_FLOAT and isinstance(value, float):
         # The shortest decimal that is the same float32: .1, not .10000000149.
         return float(str(np.float32(value)))
     if isinstance(value, bytes):

@@ -14,13 +14,13 @@ from numpy.typing import DTypeLike
 
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.repository.config_scheduling import ModelDynamicBatching
 from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
 from fovea_server.images.job import ImageResult
 from fovea_server.models.model import ServedModel
-from fovea_server.scheduling.priority_queue import QueuePolicy
 from fovea_server.tensors.byte_strings import decode
 from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
@@ -102,10 +102,11 @@ def timeout_of(model: ServedModel, request: InferRequest) -> float | None:
 
     The model's queue policy decides; if it rejects no request, the request's own timeout.
     """
-    policy = QueuePolicy.of(model.config.dynamic_batching.default_queue_policy)
+    batching = model.config.dynamic_batching or ModelDynamicBatching()
+    policy = batching.default_queue_policy
     asked_us = request.timeout_us
-    if policy.timeout_us and policy.rejects:
-        return policy.timeout_of(asked_us) / 1e6
+    if policy.default_timeout_microseconds and policy.rejects:
+        return policy.timeout_us(asked_us) / 1e6
     return asked_us / 1e6 or None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.extensions.json_values import as_list, as_string
 from fovea_server.extensions.leading_number import leading_number
@@ -12,7 +10,7 @@ _LEVELS = ("TIMESTAMPS", "TENSORS")
 _MOST_SIGNED, _MOST_UNSIGNED = 2**31 - 1, 2**32 - 1
 
 
-def levels(name: str, value: Any) -> tuple[str, ...] | None:
+def levels(name: str, value: object) -> tuple[str, ...] | None:
     """Parse a list of levels: empty for OFF; None if it has no known level.
 
     Raises:
@@ -27,7 +25,7 @@ def levels(name: str, value: Any) -> tuple[str, ...] | None:
     return tuple(level for level in _LEVELS if level in given) or None
 
 
-def whole(name: str, value: Any) -> int:
+def whole(name: str, value: object) -> int:
     """Parse a number from 0.
 
     Raises:
@@ -37,7 +35,7 @@ def whole(name: str, value: Any) -> int:
     return _number(name, value, 0, _MOST_UNSIGNED)
 
 
-def count(name: str, value: Any) -> int:
+def count(name: str, value: object) -> int:
     """Parse a number from 0, or -1 for no limit.
 
     Raises:
@@ -50,7 +48,7 @@ def count(name: str, value: Any) -> int:
     return number
 
 
-def _number(name: str, value: Any, least: int, most: int, shown_least: int = 0) -> int:
+def _number(name: str, value: object, least: int, most: int, shown_least: int = 0) -> int:
     number = leading_number(as_string(value))
     if number is None:
         raise InvalidRequest(f"Unable to parse '{name}', got: {value}")

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 from urllib.parse import quote, unquote
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.byte_budget import ByteBudget
@@ -34,7 +34,7 @@ _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _SECRET = "triton-grpc-protocol-"
 
 
-def parse(message_type: Any, data: bytes) -> Any:
+def parse(message_type: type[Message], data: bytes) -> Message:
     """Parse a message.
 
     Raises:

@@ -5,9 +5,10 @@ Source: `InferTensorContents` of the protocol; the checks are those of Triton's 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
@@ -29,7 +30,9 @@ _TYPES = {
 _PIECE = 65_536
 
 
-def contents_of(tensor: Any, model: str) -> memoryview | Array:
+def contents_of(
+    tensor: messages.ModelInferRequest.InferInputTensor, model: str
+) -> memoryview | Array:
     """Read the elements of an input, flat.
 
     Args:
@@ -55,7 +58,7 @@ def contents_of(tensor: Any, model: str) -> memoryview | Array:
     return data
 
 
-def _array(values: Any, carrier: str, datatype: str) -> Array:
+def _array(values: Sequence[int | float | bytes], carrier: str, datatype: str) -> Array:
     elements: Array = np.empty(len(values), NUMPY[carrier])
     for at in range(0, len(elements), _PIECE):
         elements[at : at + _PIECE] = np.fromiter(values[at : at + _PIECE], elements.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from tritonclient.grpc import service_pb2 as messages
 
@@ -18,7 +17,9 @@ class SharedMemoryCalls:
         self._system = service.system_shared_memory
         self._cuda = service.cuda_shared_memory
 
-    async def system_status(self, request: Any) -> Any:
+    async def system_status(
+        self, request: messages.SystemSharedMemoryStatusRequest
+    ) -> messages.SystemSharedMemoryStatusResponse:
         """SystemSharedMemoryStatus: list one region, or all."""
         answer = messages.SystemSharedMemoryStatusResponse()
         for region in self._system.status(request.name or None):
@@ -27,17 +28,23 @@ class SharedMemoryCalls:
             added.offset, added.byte_size = region.offset, region.byte_size
         return answer
 
-    async def register_system(self, request: Any) -> Any:
+    async def register_system(
+        self, request: messages.SystemSharedMemoryRegisterRequest
+    ) -> messages.SystemSharedMemoryRegisterResponse:
         """SystemSharedMemoryRegister: register a region."""
         self._system.register(request.name, request.key, request.offset, request.byte_size)
         return messages.SystemSharedMemoryRegisterResponse()
 
-    async def unregister_system(self, request: Any) -> Any:
+    async def unregister_system(
+        self, request: messages.SystemSharedMemoryUnregisterRequest
+    ) -> messages.SystemSharedMemoryUnregisterResponse:
         """SystemSharedMemoryUnregister: unregister one region, or all."""
         self._system.unregister(request.name or None)
         return messages.SystemSharedMemoryUnregisterResponse()
 
-    async def cuda_status(self, request: Any) -> Any:
+    async def cuda_status(
+        self, request: messages.CudaSharedMemoryStatusRequest
+    ) -> messages.CudaSharedMemoryStatusResponse:
         """CudaSharedMemoryStatus: list one region, or all."""
         answer = messages.CudaSharedMemoryStatusResponse()
         for region in self._cuda.status(request.name or None):
@@ -46,7 +53,9 @@ class SharedMemoryCalls:
             added.byte_size = region.byte_size
         return answer
 
-    async def register_cuda(self, request: Any) -> Any:
+    async def register_cuda(
+        self, request: messages.CudaSharedMemoryRegisterRequest
+    ) -> messages.CudaSharedMemoryRegisterResponse:
         """CudaSharedMemoryRegister: register a region; the first on a GPU opens the device."""
         await asyncio.to_thread(
             self._cuda.register,
@@ -57,7 +66,9 @@ class SharedMemoryCalls:
         )
         return messages.CudaSharedMemoryRegisterResponse()
 
-    async def unregister_cuda(self, request: Any) -> Any:
+    async def unregister_cuda(
+        self, request: messages.CudaSharedMemoryUnregisterRequest
+    ) -> messages.CudaSharedMemoryUnregisterResponse:
         """CudaSharedMemoryUnregister: unregister one region, or all."""
         self._cuda.unregister(request.name or None)
         return messages.CudaSharedMemoryUnregisterResponse()
@@ -81,7 +92,7 @@ class SettingsCalls:
         self._trace = service.trace
         self._log = service.log_settings
 
-    async def trace(self, request: Any) -> Any:
+    async def trace(self, request: messages.TraceSettingRequest) -> messages.TraceSettingResponse:
         """TraceSetting: change the given settings, and report all."""
         model = request.model_name or None
         given = {
@@ -94,7 +105,7 @@ class SettingsCalls:
             answer.settings[name].value.extend(value if isinstance(value, list) else [value])
         return answer
 
-    async def log(self, request: Any) -> Any:
+    async def log(self, request: messages.LogSettingsRequest) -> messages.LogSettingsResponse:
         """LogSettings: change the given settings, and report all."""
         given = {
             name: _log_value(name, setting)
@@ -119,8 +130,9 @@ def _trace_value(name: str, values: list[str]) -> list[str] | str | None:
     return values[0]
 
 
-def _log_value(name: str, setting: Any) -> Any:
+def _log_value(name: str, setting: messages.LogSettingsRequest.SettingValue) -> bool | int | str:
     field, kind = _LOG[name]
     if setting.WhichOneof("parameter_choice") != field:
         raise InvalidRequest(f"expect {kind} for '{name}'")
-    return getattr(setting, field)
+    value: bool | int | str = getattr(setting, field)
+    return value

@@ -7,7 +7,7 @@ the rest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tritonclient.grpc import service_pb2 as messages
 
@@ -33,7 +33,7 @@ class InferMessage(NamedTuple):
         size: bytes that protobuf has parsed.
     """
 
-    fields: Any
+    fields: messages.ModelInferRequest
     raw: Sequence[bytes | memoryview]
     size: int
 

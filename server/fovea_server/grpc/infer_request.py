@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+
+from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
@@ -50,7 +51,12 @@ def read_request(
 
 
 def _data(
-    tensor: Any, model: str, unread: Iterator[bytes | memoryview], regions: Regions, *, raw: bool
+    tensor: messages.ModelInferRequest.InferInputTensor,
+    model: str,
+    unread: Iterator[bytes | memoryview],
+    regions: Regions,
+    *,
+    raw: bool,
 ) -> memoryview | Array:
     has_contents = tensor.HasField("contents")
     where = region_slice(tensor) if tensor.parameters else None
@@ -76,7 +82,11 @@ def _data(
     return memoryview(data)
 
 
-def _read_outputs(outputs: Any, request: InferRequest, regions: Regions) -> dict[str, SharedOutput]:
+def _read_outputs(
+    outputs: Iterable[messages.ModelInferRequest.InferRequestedOutputTensor],
+    request: InferRequest,
+    regions: Regions,
+) -> dict[str, SharedOutput]:
     """Fill in the requested outputs; of an output that is named twice, the first counts."""
     shared: dict[str, SharedOutput] = {}
     named: set[str] = set()

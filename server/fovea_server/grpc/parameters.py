@@ -6,12 +6,18 @@ Source: infer_handler.cc and grpc_utils.h of Triton.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.extensions.regions import RegionSlice
 from fovea_server.tensors.messages import InferRequest, Parameter
 
+_Tensor: TypeAlias = (
+    messages.ModelInferRequest.InferInputTensor
+    | messages.ModelInferRequest.InferRequestedOutputTensor
+)
 _CHOICE = "parameter_choice"
 _UNSIGNED = 2**64
 
@@ -52,7 +58,7 @@ def set_parameters(request: InferRequest, given: Mapping[str, Any]) -> None:
             request.parameters[name] = _other(name, parameter)
 
 
-def set_parameter(message: Any, value: Parameter) -> None:
+def set_parameter(message: messages.InferParameter, value: Parameter) -> None:
     """Store a value in an `InferParameter`."""
     match value:
         case bool():
@@ -65,7 +71,7 @@ def set_parameter(message: Any, value: Parameter) -> None:
             message.string_param = value
 
 
-def region_slice(tensor: Any) -> RegionSlice | None:
+def region_slice(tensor: _Tensor) -> RegionSlice | None:
     """Read the place of a tensor in shared memory; None if it is not there.
 
     Raises:
@@ -91,7 +97,7 @@ def region_slice(tensor: Any) -> RegionSlice | None:
     return RegionSlice(region, offset or 0, size)
 
 
-def classes_of(output: Any) -> int:
+def classes_of(output: messages.ModelInferRequest.InferRequestedOutputTensor) -> int:
     """Read the number of classes that replace an output; 0 for the output itself.
 
     Raises:
@@ -110,7 +116,7 @@ def classes_of(output: Any) -> int:
     return classes
 
 
-def _known(name: str, parameter: Any, kinds: tuple[str, ...]) -> Any:
+def _known(name: str, parameter: messages.InferParameter, kinds: tuple[str, ...]) -> Any:
     kind = parameter.WhichOneof(_CHOICE)
     if kind not in kinds:
         raise InvalidRequest(
@@ -123,7 +129,7 @@ def _known(name: str, parameter: Any, kinds: tuple[str, ...]) -> Any:
     return value % _UNSIGNED if kind == "int64_param" else value
 
 
-def _other(name: str, parameter: Any) -> Parameter:
+def _other(name: str, parameter: messages.InferParameter) -> Parameter:
     kind = parameter.WhichOneof(_CHOICE)
     if kind is None:
         raise InvalidRequest(
@@ -134,7 +140,7 @@ def _other(name: str, parameter: Any) -> Parameter:
     return value
 
 
-def _of_tensor(tensor: Any, name: str, kind: str) -> Any:
+def _of_tensor(tensor: _Tensor, name: str, kind: str) -> Any:
     if name not in tensor.parameters:
         return None
     parameter = tensor.parameters[name]

@@ -19,7 +19,9 @@ class RepositoryCalls:
     def __init__(self, service: Service) -> None:
         self._plane = service.plane
 
-    async def index(self, request: Any) -> Any:
+    async def index(
+        self, request: messages.RepositoryIndexRequest
+    ) -> messages.RepositoryIndexResponse:
         """RepositoryIndex: all models, or those that are ready."""
         refuse_repository(request.repository_name)
         answer = messages.RepositoryIndexResponse()
@@ -29,7 +31,9 @@ class RepositoryCalls:
             )
         return answer
 
-    async def load(self, request: Any) -> Any:
+    async def load(
+        self, request: messages.RepositoryModelLoadRequest
+    ) -> messages.RepositoryModelLoadResponse:
         """RepositoryModelLoad: load or reload a model, also from files in the request."""
         refuse_repository(request.repository_name)
         config, files = None, {}
@@ -43,7 +47,9 @@ class RepositoryCalls:
         await self._plane.load(request.model_name, config=config, files=files)
         return messages.RepositoryModelLoadResponse()
 
-    async def unload(self, request: Any) -> Any:
+    async def unload(
+        self, request: messages.RepositoryModelUnloadRequest
+    ) -> messages.RepositoryModelUnloadResponse:
         """RepositoryModelUnload: unload a model, on request with the models that it runs."""
         refuse_repository(request.repository_name)
         dependents = False
@@ -58,7 +64,7 @@ class RepositoryCalls:
         return messages.RepositoryModelUnloadResponse()
 
 
-def _value(name: str, parameter: Any, kind: str) -> Any:
+def _value(name: str, parameter: messages.ModelRepositoryParameter, kind: str) -> Any:
     if parameter.WhichOneof(_CHOICE) != kind:
         raise InvalidRequest(f"invalid value type for load parameter '{name}', expected {kind}.")
     return getattr(parameter, kind)

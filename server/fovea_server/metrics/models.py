@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
 
+from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_preprocess.errors import ModelNotReady
 from fovea_server.images.stages import stage_family
 from fovea_server.models.model import ServedModel, State
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, Labels, gauge, label_name
-from fovea_server.statistics.model import FailureReason
+from fovea_server.statistics.model import FailureReason, ModelStatistics
 
 _COUNTERS = {
     "nv_inference_request_success": "Number of successful inference requests, all batch sizes",
@@ -62,7 +62,7 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
     return [*families.values(), stages]
 
 
-def _counted(statistics: Any, config: Any) -> Iterator[tuple[str, int]]:
+def _counted(statistics: ModelStatistics, config: ModelConfig) -> Iterator[tuple[str, int]]:
     yield "nv_inference_request_success", statistics.success.count
     yield "nv_inference_count", statistics.inference_count
     yield "nv_inference_exec_count", statistics.execution_count

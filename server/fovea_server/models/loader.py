@@ -52,7 +52,7 @@ class Loader:
         return self.slots.setdefault(name, new)
 
     def _make(self, source: Source, version: int) -> ServedModel:
-        name = source.config.message.name
+        name = source.config.name
         folder = source.folder / str(version)
         return ServedModel(
             name, version, folder, self._settings, source.config, self._find, self._cache
@@ -166,7 +166,7 @@ class Loader:
                     "not loaded."
                 )
         if composing:
-            check_ensemble(source.config.message, lambda n, v: self._find(n, v).config)
+            check_ensemble(source.config, lambda n, v: self._find(n, v).config)
 
     def _load_for(self, name: str, other: str, found: Source, above: tuple[str, ...]) -> None:
         slot = self.slots.get(other)

@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from fovea_engines.backends.tensorrt.mismatch import mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady, NotFound
 from fovea_server.images.pipeline import Pipeline
-from fovea_server.models.config.config import ModelConfig
-from fovea_server.models.config.labels import read_output_labels
+from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import open_engine, open_pipeline
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
@@ -45,7 +44,7 @@ class ServedModel:
 
     Attributes:
         reason: the reason why it is not ready, in one sentence; empty when it is.
-        config: the `ModelConfig` message; complete from READY on.
+        config: complete from READY on.
         engine: None for an ensemble, and until it is loaded.
     """
 
@@ -62,8 +61,8 @@ class ServedModel:
         self.name = name
         self.version = version
         self.reason = "it is being loaded"
-        self.config: Any = config.message
-        self.signature = ModelSignature.of(config.message)
+        self.config = config
+        self.signature = ModelSignature.of(config)
         self.statistics = ModelStatistics()
         self._state = State.LOADING
         self._retired = False
@@ -158,16 +157,12 @@ class ServedModel:
 
     def _found_members(self) -> list[ServedModel]:
         """Look up the models of the ensemble's steps."""
-        return [
-            self._find(step.model_name, max(0, step.model_version) or None)
-            for step in self.config.ensemble_scheduling.step
-        ]
+        return [self._find(step.model_name, step.version) for step in self.config.steps]
 
     def _member_labels(self) -> dict[str, tuple[str, ...]]:
         """Collect the ensemble's tensors with labels: name -> class names by index."""
         labels = {}
-        steps = self.config.ensemble_scheduling.step
-        for step, member in zip(steps, self._members, strict=True):
+        for step, member in zip(self.config.steps, self._members, strict=True):
             for output, tensor in step.output_map.items():
                 if (known := member.labels_of(output)) is not None:
                     labels[tensor] = known

@@ -16,16 +16,15 @@ from fovea_engines.build.plan import MAX_BATCH
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here, processor_name
 from fovea_engines.engine import Engine
-from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.repository.config_pbtxt import ModelConfig, ModelWarmup
+from fovea_engines.repository.config_scheduling import ModelDynamicBatching
 from fovea_engines.session import Array, TensorSpec
 from fovea_engines.triton_engine import PlainChoice
 from fovea_preprocess.errors import InvalidModel, InvalidRequest
 from fovea_preprocess.image import ImageLimits
 from fovea_server.images.pipeline import Pipeline
 from fovea_server.models.config.completion import complete
-from fovea_server.models.config.config import ModelConfig
-from fovea_server.models.config.fits import check_fit
-from fovea_server.models.config.inside import inside
+from fovea_server.models.config.files import inside
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.byte_strings import decode
@@ -37,30 +36,30 @@ _SAMPLES = "warmup"
 _SEED = 1
 
 
-def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> tuple[Engine, Any]:
+def open_engine(
+    folder: Path, config: ModelConfig, settings: Settings
+) -> tuple[Engine, ModelConfig]:
     """Open a version folder's engine, ready to answer.
 
     Returns:
-        The engine, and its complete `ModelConfig` message.
+        The engine, and its complete configuration.
 
     Raises:
         NotFound, InvalidModel, BackendUnavailable: as `Engine.open`.
         InvalidModel: the configuration does not fit it, or a warm-up sample cannot be made.
         InferenceFailed: it refuses the warm-up, or breaks.
     """
-    message = config.message
-    file = _file(message)
+    file = _file(config)
     if file:
         inside(folder, file)
-    choice = PlainChoice(file, message.backend, _max_batch(config, file, settings))
+    choice = PlainChoice(file, config.backend, _max_batch(config, file, settings))
     engine = Engine.open(folder, choice, threads=settings.threads)
     try:
-        _check_batch(engine, message.max_batch_size)
-        message = complete(config, engine, fill_in=not settings.disable_auto_complete_config)
-        check_fit(message, engine.session)
+        _check_batch(engine, config.max_batch_size)
+        config = complete(config, engine, fill_in=not settings.disable_auto_complete_config)
         if engine.preprocessor is not None:
             warm_up_images(engine)
-        run_samples(engine, message, folder.parent)
+        run_samples(engine, config, folder.parent)
     except BaseException:
         engine.close()
         raise
@@ -71,14 +70,15 @@ def open_engine(folder: Path, config: ModelConfig, settings: Settings) -> tuple[
             engine.card.name,
             processor_name(),
         )
-    return engine, message
+    return engine, config
 
 
 def open_pipeline(
     engine: Engine, config: ModelConfig, settings: Settings, statistics: ModelStatistics
 ) -> Pipeline:
     """Start the pipeline, which owns the engine."""
-    delay_s = config.max_queue_delay_s
+    batching = config.dynamic_batching or ModelDynamicBatching()
+    delay_us = batching.max_queue_delay_microseconds or settings.max_queue_delay_ms * 1000
     return Pipeline(
         engine,
         limits=ImageLimits(
@@ -86,27 +86,27 @@ def open_pipeline(
             max_pixels=int(settings.max_megapixels * 1e6),
         ),
         max_queue=settings.max_queue,
-        max_queue_delay_s=settings.max_queue_delay_ms / 1e3 if delay_s is None else delay_s,
+        max_queue_delay_s=delay_us / 1e6,
         statistics=statistics,
     )
 
 
-def _file(message: Any) -> str:
+def _file(config: ModelConfig) -> str:
     """Choose the engine file that the configuration names for this machine; "" for none."""
-    gpu = gpu_here() if message.cc_model_filenames else None
+    gpu = gpu_here() if config.cc_model_filenames else None
     if gpu is not None:
         dotted = f"{gpu.capability[:-1]}.{gpu.capability[-1]}"
-        if (special := message.cc_model_filenames.get(dotted)) is not None:
-            return str(special)
-    return str(message.default_model_filename)
+        if (special := config.cc_model_filenames.get(dotted)) is not None:
+            return special
+    return config.default_model_filename
 
 
 def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
     """Choose the batch size of an engine without a card: as configured, or Triton's default."""
-    said: int = config.message.max_batch_size
+    said = config.max_batch_size
     if said or config.has_tensors or settings.disable_auto_complete_config:
         return said
-    plan = config.message.backend in TENSORRT_BACKENDS or file.endswith((".plan", ".engine"))
+    plan = config.backend in TENSORRT_BACKENDS or file.endswith((".plan", ".engine"))
     return 1 if plan else settings.default_max_batch_size
 
 
@@ -147,18 +147,18 @@ def warm_up_images(engine: Engine) -> None:
             engine.head.decode(outputs, 0, PredictOptions())
 
 
-def run_samples(engine: Engine, message: Any, folder: Path) -> None:
+def run_samples(engine: Engine, config: ModelConfig, folder: Path) -> None:
     """Run the samples of `model_warmup`, whose files are in the model's folder `warmup`."""
-    for sample in message.model_warmup:
-        if sample.batch_size > max(1, message.max_batch_size):
+    for sample in config.model_warmup:
+        if sample.batch_size > max(1, config.max_batch_size):
             raise InvalidModel(
                 f"warmup sample '{sample.name}': batch_size {sample.batch_size} is over "
-                f"max_batch_size {message.max_batch_size}"
+                f"max_batch_size {config.max_batch_size}"
             )
         # Inputs that the sample does not set, such as the flags of sequences, are zero.
         feeds = _zeros(engine.session.inputs, max(1, sample.batch_size))
-        for name, said in sample.inputs.items():
-            feeds[name] = _input(message, sample, name, said, folder)
+        for name in sample.inputs:
+            feeds[name] = _input(config, sample, name, folder)
         for _ in range(max(1, sample.count)):
             engine.session.infer(feeds)
 
@@ -175,31 +175,30 @@ def _zeros(specs: tuple[TensorSpec, ...], rows: int) -> dict[str, Array]:
     return feeds
 
 
-def _input(message: Any, sample: Any, name: str, said: Any, folder: Path) -> Array:
+def _input(config: ModelConfig, sample: ModelWarmup, name: str, folder: Path) -> Array:
+    given = sample.inputs[name]
     about = f"warmup sample '{sample.name}', input '{name}': "
-    tensor = next((tensor for tensor in message.input if tensor.name == name), None)
+    tensor = next((tensor for tensor in config.input if tensor.name == name), None)
     if tensor is None:
         raise InvalidModel(f"{about}the model has no such input")
-    dims: tuple[int, ...] = tuple(said.dims)
+    dims = given.dims
     if any(n < 0 for n in dims):
         raise InvalidModel(f"{about}dims must all be fixed")
-    if tensor.HasField("reshape") and list(dims) == list(tensor.dims):
-        dims = tuple(tensor.reshape.shape)
-    shape = (max(1, sample.batch_size), *dims) if message.max_batch_size else dims
-    kind = protocol_name(model_config_messages().DataType.Name(said.data_type))
+    if dims == tensor.dims:
+        dims = tensor.engine_dims
+    shape = (max(1, sample.batch_size), *dims) if config.max_batch_size else dims
+    kind = protocol_name(given.data_type)
     if kind not in NUMPY:
         raise InvalidModel(f"{about}must specify 'data_type'")
     dtype = NUMPY[kind]
-    match said.WhichOneof("input_data_type"):
-        case "random_data":
-            return _random(shape, dtype, about)
-        case "input_data_file":
-            return _from_file(inside(folder / _SAMPLES, said.input_data_file), shape, dtype, about)
-        case _:
-            array = np.zeros(shape, dtype)
-            if dtype.hasobject:
-                array[...] = b""
-            return array
+    if given.random_data is not None:
+        return _random(shape, dtype, about)
+    if given.input_data_file is not None:
+        return _from_file(inside(folder / _SAMPLES, given.input_data_file), shape, dtype, about)
+    array = np.zeros(shape, dtype)
+    if dtype.hasobject:
+        array[...] = b""
+    return array
 
 
 def _random(shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:

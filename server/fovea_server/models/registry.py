@@ -19,7 +19,7 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
-from fovea_server.models.config.overrides import check_engine_files, model_of_files
+from fovea_server.models.config.files import check_engine_files, model_of_files
 from fovea_server.models.loader import Loader
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.repositories import Repositories
@@ -247,7 +247,7 @@ class Registry:
             return self._loader.read(name, config)
         folder = stack.enter_context(model_of_files(name, files))
         source = Source.read(folder, name, self._settings, config)
-        check_engine_files(source.config.message)
+        check_engine_files(source.config)
         return source
 
     def unload(self, name: str, *, dependents: bool = False) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fovea_preprocess.errors import ShuttingDown
-from fovea_server.models.config.ignored_settings import warn_of_ignored_settings
+from fovea_server.models.config.config_check import warn_of_ignored_settings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.source import Source
 
@@ -179,7 +179,7 @@ class ModelSlot:
 
     def _load_next(self, coming: _Replacement, *, rebuild: bool) -> None:
         if coming.fresh:
-            warn_of_ignored_settings(coming.source.config.message)
+            warn_of_ignored_settings(coming.source.config)
         for model in coming.fresh.values():
             model.load(rebuild=rebuild)
         states = {model.state for model in coming.fresh.values()}

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from fovea_engines.repository.config_pbtxt import ModelConfig
+from fovea_engines.repository.model_config import without_version_policy
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidRequest, NotFound
-from fovea_server.models.config.config import ModelConfig
+from fovea_server.models.config.config import load_config
 from fovea_server.settings import Settings
 
 Stamp = frozenset[tuple[str, int, int]]
@@ -61,11 +63,10 @@ class Source:
             raise NotFound(f"there is no folder {folder}: put the model there")
         return cls(
             folder,
-            ModelConfig.parse(config, name)
-            if config is not None
-            else ModelConfig.read(
+            load_config(
                 folder,
                 name,
+                override=config,
                 variant=settings.model_config_name,
                 required=settings.disable_auto_complete_config,
             ),
@@ -85,7 +86,7 @@ class Source:
         """Return True if a version loaded from `other` need not be loaded again from this."""
         return (
             self.folder == other.folder
-            and _but_policy(self.config) == _but_policy(other.config)
+            and without_version_policy(self.config) == without_version_policy(other.config)
             and self._files_of(version) == other._files_of(version)
         )
 
@@ -96,14 +97,6 @@ class Source:
             for name, stamp in self.stamps.items()
             if name == str(version) or not (name.isdecimal() or name.endswith(".pbtxt"))
         }
-
-
-def _but_policy(config: ModelConfig) -> bytes:
-    message = type(config.message)()
-    message.CopyFrom(config.message)
-    message.ClearField("version_policy")
-    serialised: bytes = message.SerializeToString(deterministic=True)
-    return serialised
 
 
 def _stamps(entry: os.DirEntry[str], *above: tuple[int, int]) -> Iterator[tuple[str, int, int]]:

@@ -18,11 +18,10 @@ from fovea_preprocess.errors import (
     QueueFull,
     ShuttingDown,
 )
-from fovea_server.scheduling.batching import Batching
+from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.execution import Execution, execute
+from fovea_server.scheduling.execution import HEAVY_NS, Execution, InlineExecution, execute
 from fovea_server.scheduling.inflight_gate import InflightGate
-from fovea_server.scheduling.inline_execution import HEAVY_NS, InlineExecution
 from fovea_server.scheduling.job import Job, Outputs
 from fovea_server.scheduling.priority_queue import PriorityQueue
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
@@ -46,7 +45,7 @@ class BatchScheduler:
         statistics: ModelStatistics,
         *,
         waiting: PriorityQueue,
-        batching: Batching,
+        batching: DynamicBatching,
         side_by_side: int,
     ) -> None:
         self.failure: str | None = None
@@ -158,7 +157,7 @@ class BatchScheduler:
                 retry_after_s=len(self._waiting) * self._seconds / self._side_by_side,
             )
         self._loop = loop
-        if timeout_us := policy.timeout_of(job.request.timeout_us):
+        if timeout_us := policy.timeout_us(job.request.timeout_us):
             expire = self._reject if policy.rejects else self._waiting.delay
             job.expiry = loop.call_later(timeout_us / 1e6, expire, job)
 

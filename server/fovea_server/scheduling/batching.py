@@ -1,4 +1,4 @@
-"""Rules that choose the requests of the next batch, and when it runs.
+"""Chooses the requests of the next batch, and when it runs.
 
 Source: `ModelDynamicBatching` of model_config.proto; `DynamicBatchScheduler` of Triton's core.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from fovea_server.scheduling.job import Job
 
@@ -25,36 +24,15 @@ class Decision:
     wait_s: float | None = None
 
 
-class Batching(Protocol):
-    """A rule for making batches.
-
-    Attributes:
-        waits: a batch may wait for more requests while an engine is idle.
-    """
-
-    waits: bool
-
-    def decide(self, waiting: Iterable[Job], now_ns: int) -> Decision:
-        """Decide from the queue, in order and not empty, and `time.monotonic_ns`."""
-        ...
-
-
-class OneByOne:
-    """Makes a batch of each request: no batch dimension, or no dynamic batching."""
-
-    waits = False
-
-    def decide(self, waiting: Iterable[Job], now_ns: int) -> Decision:
-        """Decide as `Batching` says."""
-        return Decision(1)
-
-
 class DynamicBatching:
-    """Combines requests into batches.
+    """Combines requests into batches; with `max_rows` of 1, each request is a batch.
 
     Args:
         preferred: batch sizes that run at once, before the delay is over; empty for `max_rows`.
         delay_us: microseconds that the first request waits for others while an engine is idle.
+
+    Attributes:
+        waits: a batch may wait for more requests while an engine is idle.
     """
 
     def __init__(self, max_rows: int, preferred: Iterable[int] = (), delay_us: int = 0) -> None:
@@ -65,7 +43,7 @@ class DynamicBatching:
         self._delay_ns = 1000 * delay_us
 
     def decide(self, waiting: Iterable[Job], now_ns: int) -> Decision:
-        """Decide as `Batching` says."""
+        """Decide from the queue, in order and not empty, and `time.monotonic_ns`."""
         count = rows = best = 0
         full = False
         first: Job | None = None

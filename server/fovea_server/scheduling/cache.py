@@ -1,33 +1,36 @@
-"""The response cache: answers for requests with the same inputs.
+"""The response cache: answers for requests with the same inputs, and a scheduler that uses it.
 
 Source: `response_cache` of model_config.proto, and the "local" cache of Triton.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NamedTuple, Self
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.statistics.model import Duration
-from fovea_server.tensors.messages import InferResponse, OutputTensor
+from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
+from fovea_server.scheduling.contract import Contract
+from fovea_server.statistics.model import Duration, ModelStatistics
+from fovea_server.tensors import byte_strings
+from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor, OutputTensor
 
 # Memory of an answer without outputs (with its key), and of an output without elements; measured.
 _ANSWER_BYTES, _OUTPUT_BYTES = 512, 512
+# Hashing a request of this many bytes would block the event loop.
+_LARGE = 64 << 10
 
 
 @dataclass(slots=True)
 class CacheStatistics:
-    """Counters of a cache, over all models.
-
-    Attributes:
-        evictions: answers that were dropped for newer ones.
-    """
+    """Counters of a cache, over all models; evictions are answers dropped for newer ones."""
 
     lookups: Duration = field(default_factory=Duration)
     insertions: Duration = field(default_factory=Duration)
@@ -43,11 +46,7 @@ class _Kept(NamedTuple):
 
 
 class ResponseCache:
-    """Keeps the answers that were used last, for all models; safe in any thread.
-
-    Args:
-        size: limit in bytes.
-    """
+    """Keeps the answers used last, up to `size` bytes, for all models; safe in any thread."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -91,10 +90,7 @@ class ResponseCache:
     def keep(self, owner: bytes, key: bytes, answer: InferResponse) -> None:
         """Keep an answer, and drop the least recently used ones where the cache is full.
 
-        Args:
-            owner: identity of the model, for `forget`.
-            key: of the request.
-            answer: copied where it shares its memory.
+        The answer is copied where it shares its memory; `owner` identifies the model.
         """
         began_ns = time.monotonic_ns()
         size = _size(answer)
@@ -131,3 +127,76 @@ def _own(tensor: OutputTensor) -> OutputTensor:
     """Copy a tensor that is a view: a row must not keep its whole batch alive."""
     array = tensor.array if tensor.array.base is None else tensor.array.copy()
     return OutputTensor(tensor.name, tensor.datatype, array)
+
+
+class CachedScheduler(SchedulerWrapper):
+    """Answers repeated requests from the cache, until the model is loaded again.
+
+    Requests that do not fit the contract skip the cache.
+    """
+
+    def __init__(
+        self,
+        inside: Scheduler,
+        contract: Contract,
+        cache: ResponseCache,
+        statistics: ModelStatistics,
+    ) -> None:
+        super().__init__(inside)
+        self._contract = contract
+        self._cache = cache
+        self._statistics = statistics
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Answer a request from the cache, or run it and keep the answer."""
+        with self._gate.open_for(request):
+            return await self._answer(request)
+
+    def close(self, timeout_s: float) -> None:
+        """Finish accepted requests, then stop."""
+        super().close(timeout_s)
+        self._cache.forget(self._contract.identity)
+
+    async def _answer(self, request: InferRequest) -> InferResponse:
+        arrived_ns = time.monotonic_ns()
+        await self._contract.checked(request)
+        identity = self._inside.identity
+        if sum(tensor.data.nbytes for tensor in request.inputs) < _LARGE:
+            key = _key(identity, request)
+        else:
+            key = await asyncio.to_thread(_key, identity, request)
+        looking_ns = time.monotonic_ns()
+        found = self._cache.find(key)
+        found_ns = time.monotonic_ns()
+        if found is not None:
+            waited_ns, lookup_ns = looking_ns - arrived_ns, found_ns - looking_ns
+            self._statistics.hit(found_ns - arrived_ns, waited_ns, lookup_ns)
+            return InferResponse(
+                found.model_name, found.model_version, list(found.outputs), request.id
+            )
+        response = await self._inside.infer(request)
+        keeping_ns = time.monotonic_ns()
+        self._cache.keep(self._contract.identity, key, response)
+        self._statistics.missed(found_ns - looking_ns + time.monotonic_ns() - keeping_ns)
+        return response
+
+
+def _key(identity: bytes, request: InferRequest) -> bytes:
+    asked = sorted({output.name for output in request.outputs})
+    digest = blake2b(identity, digest_size=16)
+    digest.update(repr(asked).encode())
+    for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
+        # Lengths precede contents, so that different requests cannot give the same digest input.
+        digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
+        data = _wire(tensor)
+        digest.update(len(data).to_bytes(8))
+        digest.update(data)
+    return digest.digest()
+
+
+def _wire(tensor: InputTensor) -> memoryview | bytes:
+    if isinstance(tensor.data, memoryview):
+        return tensor.data
+    if tensor.datatype == "BYTES":
+        return byte_strings.encode(tensor.data)
+    return tensor.data.tobytes()

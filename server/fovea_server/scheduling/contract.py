@@ -19,11 +19,7 @@ _NUMBERS = count()
 
 
 class Contract:
-    """One version of one model, as clients see it.
-
-    Attributes:
-        identity: unique for each time that the model is loaded.
-    """
+    """One version of one model, as clients see it; each loading has another identity."""
 
     def __init__(self, name: str, version: int, signature: ModelSignature) -> None:
         self.name = name

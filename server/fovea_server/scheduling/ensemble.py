@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from fovea_engines.repository.ensemble import EnsembleStep
+from fovea_engines.repository.config_scheduling import EnsembleStep
 from fovea_preprocess.errors import FoveaError
 from fovea_server.scheduling.base import HasScheduler
 from fovea_server.scheduling.contract import Contract
@@ -31,11 +31,7 @@ Find = Callable[[str, int | None], HasScheduler]
 class EnsembleScheduler:
     """Runs each step as soon as its inputs are there; independent steps run in parallel.
 
-    Args:
-        inputs: names of the ensemble's inputs.
-        steps: in any order.
-        statistics: of the ensemble; its models count their own part.
-        find: looks the models up.
+    `inputs` are names, `steps` come in any order, and the models count their own statistics.
     """
 
     failure: str | None = None
@@ -63,7 +59,7 @@ class EnsembleScheduler:
         for step in self._steps:
             # Without one of the models nothing is answered, so no identity is needed.
             with suppress(FoveaError):
-                identities.append(self._find(step.model, step.version).scheduler.identity)
+                identities.append(self._find(step.model_name, step.version).scheduler.identity)
         return b"".join(identities)
 
     @property
@@ -108,7 +104,7 @@ class EnsembleScheduler:
         try:
             while True:
                 have = tensors.keys() | absent
-                ready = [step for step in waiting if have >= set(step.inputs.values())]
+                ready = [step for step in waiting if have >= set(step.input_map.values())]
                 waiting = [step for step in waiting if step not in ready]
                 running |= {
                     asyncio.create_task(self._run(step, request, tensors)) for step in ready
@@ -137,21 +133,21 @@ class EnsembleScheduler:
         """Run one step; its outputs get the ensemble's names."""
         part = replace(
             request,
-            model_name=step.model,
+            model_name=step.model_name,
             model_version=step.version,
             inputs=[
                 replace(tensors[tensor], name=name)
-                for name, tensor in step.inputs.items()
+                for name, tensor in step.input_map.items()
                 if tensor in tensors
             ],
-            outputs=[RequestedOutput(name) for name in step.outputs],
+            outputs=[RequestedOutput(name) for name in step.output_map],
         )
         try:
-            response = await self._find(step.model, step.version).scheduler.infer(part)
+            response = await self._find(step.model_name, step.version).scheduler.infer(part)
         except FoveaError as error:
             raise error.with_text(f"in ensemble '{self._contract.name}', {error}") from error
         return [
-            InputTensor(step.outputs[made.name], made.datatype, made.shape, made.array.ravel())
+            InputTensor(step.output_map[made.name], made.datatype, made.shape, made.array.ravel())
             for made in response.outputs
         ]
 

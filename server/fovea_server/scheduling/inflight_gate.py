@@ -34,11 +34,7 @@ class InflightGate:
         return self
 
     def check(self, request: InferRequest) -> None:
-        """Check that the time for requests in flight is not over.
-
-        Raises:
-            ShuttingDown: it is.
-        """
+        """Raise ShuttingDown if the time for requests in flight is over."""
         if self.locked:
             raise _stopped(request)
 

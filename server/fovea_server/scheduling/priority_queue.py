@@ -7,50 +7,16 @@ core.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
 
-from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.repository.config_scheduling import ModelDynamicBatching, ModelQueuePolicy
 from fovea_server.scheduling.job import Job
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePolicy:
-    """The limits of a queue.
-
-    Attributes:
-        max_size: most requests in the queue; 0 for no limit.
-        timeout_us: microseconds that a request may wait; 0 for no limit.
-        rejects: a request is refused after that time; otherwise it moves behind all others.
-        overridable: a request may set a shorter time.
-    """
-
-    max_size: int = 0
-    timeout_us: int = 0
-    rejects: bool = True
-    overridable: bool = False
-
-    @classmethod
-    def of(cls, message: Any) -> Self:
-        """Read a `ModelQueuePolicy` message."""
-        return cls(
-            message.max_queue_size,
-            message.default_timeout_microseconds,
-            message.timeout_action == model_config_messages().ModelQueuePolicy.REJECT,
-            message.allow_timeout_override,
-        )
-
-    def timeout_of(self, asked_us: int) -> int:
-        """Compute the microseconds that a request may wait; `asked_us` is 0 if it sets none."""
-        if self.overridable and 0 < asked_us < self.timeout_us:
-            return asked_us
-        return self.timeout_us
 
 
 @dataclass(slots=True)
 class _Level:
-    policy: QueuePolicy
+    policy: ModelQueuePolicy
     jobs: deque[Job] = field(default_factory=deque)
     delayed: deque[Job] = field(default_factory=deque)
 
@@ -59,23 +25,10 @@ class _Level:
 
 
 class PriorityQueue:
-    """Orders requests by priority level, and within a level by arrival.
+    """Orders requests by priority level, and within a level by arrival."""
 
-    Args:
-        policy_of: gives the policy of a priority level.
-        levels: number of priorities, 1 the highest; 0 where there are none.
-        default_level: for requests without a valid priority.
-    """
-
-    def __init__(
-        self,
-        policy_of: Callable[[int], QueuePolicy] = lambda level: QueuePolicy(),
-        levels: int = 0,
-        default_level: int = 0,
-    ) -> None:
-        self._policy_of = policy_of
-        self._number_of_levels = levels
-        self._default_level = default_level
+    def __init__(self, batching: ModelDynamicBatching) -> None:
+        self._batching = batching
         self._levels: dict[int, _Level] = {}
         self._size = 0
 
@@ -87,7 +40,7 @@ class PriorityQueue:
             yield from level.jobs
             yield from level.delayed
 
-    def add(self, job: Job) -> QueuePolicy | None:
+    def add(self, job: Job) -> ModelQueuePolicy | None:
         """Add a request to the queue.
 
         Returns:
@@ -95,7 +48,7 @@ class PriorityQueue:
         """
         level = self._level_of(job)
         policy = level.policy
-        if policy.max_size and len(level) >= policy.max_size:
+        if policy.max_queue_size and len(level) >= policy.max_queue_size:
             return None
         level.jobs.append(job)
         self._size += 1
@@ -128,10 +81,13 @@ class PriorityQueue:
         level.delayed.append(job)
 
     def _level_of(self, job: Job) -> _Level:
-        asked = job.request.priority
-        number = asked if 1 <= asked <= self._number_of_levels else self._default_level
+        batching, asked = self._batching, job.request.priority
+        has_level = 1 <= asked <= batching.priority_levels
+        number = asked if has_level else batching.default_priority_level
         level = self._levels.get(number)
         if level is None:
-            self._levels[number] = level = _Level(self._policy_of(number))
+            default = batching.default_queue_policy
+            level = _Level(batching.priority_queue_policy.get(number, default))
+            self._levels[number] = level
             self._levels = dict(sorted(self._levels.items()))
         return level

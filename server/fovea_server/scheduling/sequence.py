@@ -1,4 +1,4 @@
-"""Sequences of requests (`sequence_batching`): in order, with control inputs.
+"""Sequences of requests (`sequence_batching`): in order, with control inputs and states.
 
 Engines have no memory between calls, so a sequence is not bound to a slot of an instance: "direct"
 and "oldest" differ only in the time that a batch waits. States (`state`) are kept here and passed
@@ -12,18 +12,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from fovea_engines.repository.config_scheduling import Control, ModelSequenceBatching, SequenceState
 from fovea_engines.session import Array
-from fovea_preprocess.errors import InvalidRequest
+from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
+from fovea_server.scheduling.base import SchedulerWrapper
 from fovea_server.scheduling.batch import BatchScheduler
-from fovea_server.scheduling.controls import Controls, States
 from fovea_server.scheduling.job import Outputs
-from fovea_server.scheduling.wrapper import SchedulerWrapper
 from fovea_server.tensors.check import Checked
+from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.messages import InferRequest, InferResponse
+
+_Maker = Callable[[InferRequest], Array]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,20 +43,27 @@ class SequenceScheduler(SchedulerWrapper):
 
     Args:
         inside: runs requests, in batches with those of other sequences.
-        controls: inputs that give the position of a request in its sequence.
-        states: passed from each request to the next.
-        idle_us: microseconds without a request after which a sequence is forgotten.
+        batched: the model has a batch dimension.
+
+    Raises:
+        UnsupportedModel: a control has no values, or a sequence begins with a state from a file.
     """
 
     def __init__(
-        self, inside: BatchScheduler, controls: Controls, states: States, idle_us: int
+        self, inside: BatchScheduler, sequences: ModelSequenceBatching, *, batched: bool
     ) -> None:
         super().__init__(inside)
         self._batches = inside
         self._waiting = 0
-        self._controls = controls
-        self._states = states
-        self._idle_ns = 1000 * idle_us
+        shape = (1, 1) if batched else (1,)
+        self._controls = {
+            tensor.name: _maker(tensor.name, control, shape)
+            for tensor in sequences.control_input
+            for control in tensor.control
+        }
+        self._states = sequences.state
+        self._initial = {state.input_name: _initial(state, batched) for state in sequences.state}
+        self._idle_ns = 1000 * sequences.max_sequence_idle_microseconds
         # The longest idle sequence comes first.
         self._sequences: OrderedDict[int | str, _Sequence] = OrderedDict()
 
@@ -86,11 +98,11 @@ class SequenceScheduler(SchedulerWrapper):
         self, request: InferRequest, checked: Checked, sequence: _Sequence, arrived_ns: int
     ) -> Outputs:
         if request.sequence_start:
-            sequence.states = self._states.initial()
-        checked.feeds.update(self._controls.feeds(request))
+            sequence.states = dict(self._initial)
+        checked.feeds.update((name, make(request)) for name, make in self._controls.items())
         checked.feeds.update(sequence.states)
         outputs = await self._batches.run(request, checked, arrived_ns)
-        sequence.states = self._states.after(outputs)
+        sequence.states = {state.input_name: outputs[state.output_name] for state in self._states}
         return outputs
 
     def _sequence(self, request: InferRequest, checked: Checked, now_ns: int) -> _Sequence:
@@ -125,3 +137,52 @@ class SequenceScheduler(SchedulerWrapper):
             if now_ns - oldest.last_ns <= self._idle_ns or oldest.turn.locked():
                 return
             del self._sequences[name]
+
+
+def _initial(state: SequenceState, batched: bool) -> Array:
+    if any(initial.data_file for initial in state.initial_state):
+        raise UnsupportedModel(
+            f"state '{state.input_name}' begins with a file; only zero_data is served"
+        )
+    sizes = [1 if size < 0 else size for size in state.dims]
+    lead = (1,) if batched else ()
+    return np.zeros((*lead, *sizes), NUMPY[protocol_name(state.data_type)])
+
+
+def _maker(name: str, control: Control, shape: tuple[int, ...]) -> _Maker:
+    if control.kind == "CONTROL_SEQUENCE_CORRID":
+        number = protocol_name(control.data_type)
+        return lambda request: _correlation_id(name, request.sequence_id, number, shape)
+    values = _false_true(control)
+    if len(values) != 2:
+        raise UnsupportedModel(f"control input '{name}' needs a value for false and one for true")
+    no, yes = (np.full(shape, value) for value in values)
+    if control.kind == "CONTROL_SEQUENCE_START":
+        return lambda request: yes if request.sequence_start else no
+    if control.kind == "CONTROL_SEQUENCE_END":
+        return lambda request: yes if request.sequence_end else no
+    # READY: there is a row only where there is a request.
+    return lambda request: yes
+
+
+def _false_true(control: Control) -> Array:
+    if control.fp32_false_true:
+        return np.array(control.fp32_false_true, np.float32)
+    if control.bool_false_true:
+        return np.array(control.bool_false_true, np.bool_)
+    return np.array(control.int32_false_true, np.int32)
+
+
+def _correlation_id(
+    model_input: str, sequence: int | str, datatype: str, shape: tuple[int, ...]
+) -> Array:
+    if datatype == "BYTES":
+        array = np.empty(shape, object)
+        array.fill(str(sequence).encode())
+        return array
+    if isinstance(sequence, str):
+        raise InvalidRequest(
+            f"sequence '{sequence}' has a name, and input '{model_input}' of the model takes the "
+            "number of its sequence: send a sequence_id that is a number"
+        )
+    return np.full(shape, sequence % 2**64, np.uint64).astype(NUMPY[datatype])

@@ -16,14 +16,7 @@ Labels = Mapping[str, str]
 
 @dataclass(slots=True)
 class Family:
-    """Metrics of one name.
-
-    Attributes:
-        name: of all of them.
-        kind: of metric: counter, gauge or histogram.
-        help: a sentence for people.
-        samples: (suffix of the name, labels, value).
-    """
+    """Metrics of one name; a sample is (suffix of the name, labels, value)."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]

@@ -18,9 +18,9 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors import byte_strings
 from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import InferRequest, InputTensor
-from fovea_server.tensors.signature import ModelSignature, ModelTensor
+from fovea_server.tensors.signature import ModelSignature, ModelTensor, shape_text
 
-_BATCH_NOTE = (
+BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
     "prepended to each input shape. If you want to specify the full shape including the batch dim "
     "in your input dims config, try setting max_batch_size to zero. See the model configuration "
@@ -159,8 +159,8 @@ class RequestCheck:
         except ValueError:
             # A tensor without elements may have any size in this dimension.
             raise InvalidRequest(
-                f"the shape {_dims(tensor.shape)} of input '{name}' for model '{model}' is larger "
-                "than any memory; send one that fits its elements"
+                f"the shape {shape_text(tensor.shape)} of input '{name}' for model '{model}' is "
+                "larger than any memory; send one that fits its elements"
             ) from None
 
     def _strings(self, tensor: InputTensor, count: int) -> Array:
@@ -196,13 +196,14 @@ class RequestCheck:
             full = (-1, *want) if batched else want
             raise InvalidRequest(
                 f"unexpected shape for input '{tensor.name}' for model '{self._model}'. Expected "
-                f"{_dims(full)}, got {_dims(tensor.shape)}. {_BATCH_NOTE if batched else ''}"
+                f"{shape_text(full)}, got {shape_text(tensor.shape)}. "
+                f"{BATCH_NOTE if batched else ''}"
             )
 
     def _unspecified(self, tensor: InputTensor) -> InvalidRequest:
         return InvalidRequest(
             f"All input dimensions should be specified for input '{tensor.name}' for model "
-            f"'{self._model}', got {_dims(tensor.shape)}"
+            f"'{self._model}', got {shape_text(tensor.shape)}"
         )
 
 
@@ -216,7 +217,3 @@ def reshaped(
 
 def _names(names: Sequence[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]" if names else ""
-
-
-def _dims(shape: Sequence[int]) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"

@@ -1,4 +1,4 @@
-"""Element types: the protocol's name, numpy's, and the one of config.pbtxt.
+"""Element types: the protocol's name, and numpy's.
 
 Source: "Tensor Data Types" of the Open Inference Protocol and `DataType` of model_config.proto.
 """
@@ -28,11 +28,6 @@ NAMES = {dtype: name for name, dtype in NUMPY.items()}
 """numpy's type -> the protocol's name."""
 
 
-def config_name(datatype: str) -> str:
-    """Convert to the name in config.pbtxt: "TYPE_FP32", and "TYPE_STRING" for BYTES."""
-    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
-
-
 def protocol_name(config_name: str) -> str:
-    """Convert from the name in config.pbtxt."""
+    """Convert from the name in config.pbtxt: "TYPE_FP32", "TYPE_STRING"."""
     return "BYTES" if config_name == "TYPE_STRING" else config_name.removeprefix("TYPE_")

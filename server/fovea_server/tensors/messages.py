@@ -13,12 +13,11 @@ Parameter = bool | int | float | str
 
 @dataclass(slots=True, eq=False)
 class InputTensor:
-    """One input of a request, not yet checked against the model.
+    """One input of a request, as it was sent.
 
     Attributes:
-        name: as sent.
-        datatype: the protocol's name, as sent.
-        shape: as sent; the batch comes first where the model has one.
+        datatype: the protocol's name.
+        shape: the batch comes first where the model has one.
         data: a view of the binary form on the wire (BYTES with their lengths); or a flat array of
             elements, from a transport that sends them one by one (BYTES: objects of `bytes`).
     """
@@ -43,15 +42,12 @@ class InferRequest:
 
     Attributes:
         model_version: None for the one that the version policy prefers.
-        inputs: in the client's order.
         outputs: in the client's order; empty for all.
         id: returned with the answer; "" for none.
         parameters: all that have no field below.
         priority: 0 for the model's default; else 1 is the highest.
         timeout_us: longest time in the queue; 0 for the model's default.
         sequence_id: 0 or "" for none.
-        sequence_start: first of its sequence.
-        sequence_end: last of its sequence.
         trace: records its timestamps; None for nearly all.
         spans: collects the engine's times for an ensemble; None for nearly all.
     """
@@ -73,12 +69,7 @@ class InferRequest:
 
 @dataclass(slots=True, eq=False)
 class OutputTensor:
-    """One output of an answer.
-
-    Attributes:
-        datatype: the protocol's name.
-        array: C-contiguous, of the output's shape; BYTES are objects of `bytes`.
-    """
+    """One output of an answer; the array is C-contiguous, and BYTES are objects of `bytes`."""
 
     name: str
     datatype: str

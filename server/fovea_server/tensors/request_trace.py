@@ -9,14 +9,7 @@ from fovea_server.statistics.model import Spans
 
 
 class RequestTrace:
-    """Records the timestamps of a request, in nanoseconds of the monotonic clock.
-
-    Construction records its start.
-
-    Args:
-        number: of the trace, from 1.
-        request_id: the client's; "" for none.
-    """
+    """Records the timestamps of a request, ns of the monotonic clock, from its construction."""
 
     def __init__(self, number: int, model: str, version: int, request_id: str) -> None:
         self.model = model

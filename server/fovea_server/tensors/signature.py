@@ -1,12 +1,23 @@
-"""The inputs and outputs of a model, as clients see them."""
+"""The inputs and outputs of a model, as clients see them, and their shapes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig, ModelInput
 from fovea_server.tensors.datatypes import protocol_name
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """Write a shape as Triton's messages do: "[-1,4]"."""
+    return f"[{','.join(map(str, shape))}]"
+
+
+def shapes_match(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Compare two shapes; -1 matches any size."""
+    return len(a) == len(b) and all(m == n or -1 in (m, n) for m, n in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +27,6 @@ class ModelTensor:
     Attributes:
         datatype: the protocol's name.
         shape: -1 for any size; the batch comes first where the model has one.
-        optional: the input may be left out.
         reshape: the engine's shape without the batch; None for the same.
     """
 
@@ -33,7 +43,7 @@ class ModelSignature:
 
     Attributes:
         inputs: without the control inputs of sequences.
-        max_batch_size: 0 where the model has no batch dimension.
+        max_batch_size: 0 without a batch dimension.
     """
 
     inputs: tuple[ModelTensor, ...]
@@ -41,8 +51,8 @@ class ModelSignature:
     max_batch_size: int
 
     @classmethod
-    def of(cls, config: Any) -> Self:
-        """Read a complete `ModelConfig` message."""
+    def of(cls, config: ModelConfig) -> Self:
+        """Read a complete configuration."""
         batched = config.max_batch_size > 0
         return cls(
             tuple(_tensor(tensor, batched) for tensor in config.input),
@@ -51,12 +61,11 @@ class ModelSignature:
         )
 
 
-def _tensor(tensor: Any, batched: bool) -> ModelTensor:
-    kind = model_config_messages().DataType.Name(tensor.data_type)
+def _tensor(tensor: ConfigTensor, batched: bool) -> ModelTensor:
     return ModelTensor(
         name=tensor.name,
-        datatype=protocol_name(kind),
-        shape=(-1, *tensor.dims) if batched else tuple(tensor.dims),
-        optional=getattr(tensor, "optional", False),
-        reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
+        datatype=protocol_name(tensor.data_type),
+        shape=(-1, *tensor.dims) if batched else tensor.dims,
+        optional=isinstance(tensor, ModelInput) and tensor.optional,
+        reshape=None if tensor.reshape is None else tensor.reshape.shape,
     )

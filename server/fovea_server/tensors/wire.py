@@ -9,8 +9,6 @@ from fovea_server.tensors.messages import OutputTensor
 
 # Below this size in bytes a copy is cheaper than a view.
 _SMALL = 16_384
-# Encoding this many strings takes a few milliseconds.
-_MANY = 16_384
 
 
 def wire(tensor: OutputTensor) -> bytes | memoryview:
@@ -19,11 +17,7 @@ def wire(tensor: OutputTensor) -> bytes | memoryview:
     Elements of BYTES follow their lengths.
     """
     if tensor.datatype == "BYTES":
-        if tensor.array.size <= _MANY:
-            return encode(tensor.array)
-        # In pieces, so that other threads can run between them.
-        flat = tensor.array.ravel()
-        return b"".join(encode(flat[at : at + _MANY]) for at in range(0, flat.size, _MANY))
+        return encode(tensor.array)
     if tensor.array.nbytes < _SMALL:
         return tensor.array.tobytes()
     # As bytes, because a memoryview has no float16 and bfloat16.

@@ -10,7 +10,7 @@ from collections.abc import Container
 from fovea_engines.plural import counted
 from fovea_preprocess.errors import FoveaError, ModelNotReady, QueueFull, ShuttingDown
 from fovea_server.logs import SERVER_LOG
-from fovea_server.statistics.durations import Durations
+from fovea_server.statistics.histogram import Durations
 from fovea_server.traffic.access_log import AccessLog
 
 log = logging.getLogger("fovea_server.refused")

@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.repository.config_pbtxt import ModelConfig
+from fovea_engines.repository.config_scheduling import ModelDynamicBatching, ModelQueuePolicy
 from fovea_server.dataplane.images import timeout_of
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import InferRequest
@@ -24,13 +25,14 @@ from fovea_server.tensors.messages import InferRequest
             2.0,
         ),
         # Those who have waited for so long go last, and nobody is refused.
-        ({"default_timeout_microseconds": 3_000_000, "timeout_action": 1}, 0, None),
+        ({"default_timeout_microseconds": 3_000_000, "timeout_action": "DELAY"}, 0, None),
     ],
 )
 def test_the_policy_of_the_model_goes_first(
     policy: dict[str, Any], asked_us: int, seconds: float | None
 ) -> None:
-    config = model_config_messages().ModelConfig(dynamic_batching={"default_queue_policy": policy})
+    batching = ModelDynamicBatching(default_queue_policy=ModelQueuePolicy(**policy))
+    config = ModelConfig(dynamic_batching=batching)
     model = cast(ServedModel, SimpleNamespace(config=config))
 
     assert timeout_of(model, InferRequest("m", None, [], timeout_us=asked_us)) == seconds

@@ -14,8 +14,8 @@ from fovea_server.metrics.machine import GpuReading, MachineMetrics
 from fovea_server.metrics.models import cache_families, model_families
 from fovea_server.metrics.process import Process
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.statistics.durations import Durations
 from fovea_server.statistics.family import Family, gauge, label_name, render
+from fovea_server.statistics.histogram import Durations
 
 ABBREVIATIONS = set(
     ["s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"]

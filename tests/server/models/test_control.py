@@ -96,8 +96,8 @@ def test_a_configuration_in_the_request_takes_the_place_of_the_file(repository):
         registry.load("plus", config='{"max_batch_size": "16", "parameters": {}}')
         config = registry.find("plus").config
         assert config.max_batch_size == 16
-        assert list(config.input[0].dims) == [4]
-        assert config.HasField("dynamic_batching")
+        assert config.input[0].dims == (4,)
+        assert config.dynamic_batching is not None
         registry.load("plus")
         assert registry.find("plus").config.max_batch_size == 8
 

@@ -4,7 +4,7 @@ import pytest
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving
 
 from fovea_preprocess.errors import InvalidModel, InvalidRequest, NotFound
-from fovea_server.models.config.config import ModelConfig
+from fovea_server.models.config.config import load_config
 
 EXPLICIT = {"model_control_mode": "explicit", "load_model": ("*",)}
 
@@ -94,5 +94,5 @@ def test_a_tensor_is_written_once_before_it_is_read(tmp_path, steps, told):
         ADDER_CONFIG + f'platform: "ensemble" ensemble_scheduling {{ {flow(*steps)} }}'
     )
     with pytest.raises(InvalidModel) as refusal:
-        ModelConfig.read(tmp_path, "e")
+        load_config(tmp_path, "e")
     assert told in str(refusal.value)

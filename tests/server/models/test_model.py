@@ -8,7 +8,7 @@ import pytest
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_server.models.config.config import ModelConfig
+from fovea_server.models.config.config import load_config
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import Settings
 
@@ -27,7 +27,7 @@ def nobody(name: str, version: int | None) -> ServedModel:
 
 
 def loaded(folder: Path) -> ServedModel:
-    config = ModelConfig.read(folder.parent, "digits")
+    config = load_config(folder.parent, "digits")
     model = ServedModel("digits", 1, folder, Settings(), config, nobody)
     model.load(rebuild=False)
     return model

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.json_format import MessageToJson
 
 from fovea_engines.backends.registry import open_session
-from fovea_engines.repository.model_config import read_config
+from fovea_engines.repository.model_config import config_message, parse_config, read_config
 from fovea_engines.session import Array, Session
+from fovea_server.models.config.config import with_defaults
 from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
@@ -56,10 +58,11 @@ class Served:
     ) -> None:
         self.name = folder.name
         self.statistics = ModelStatistics()
-        config = read_config(folder / "config.pbtxt")
-        change(config)
+        message = config_message(read_config(folder / "config.pbtxt"))
+        change(message)
+        config = with_defaults(parse_config(MessageToJson(message)))
         self.session: Any = None
-        if not config.HasField("ensemble_scheduling"):
+        if config.ensemble_scheduling is None:
             self.session = exits.enter_context(
                 open_session(
                     backend, folder / "1" / "model.onnx", max_batch=config.max_batch_size, threads=2

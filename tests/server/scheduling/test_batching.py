@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from fovea_server.scheduling.batching import Decision, DynamicBatching, OneByOne
+from fovea_server.scheduling.batching import Decision, DynamicBatching
 from fovea_server.scheduling.job import Job
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest
@@ -69,5 +69,6 @@ def test_other_shapes_and_other_inputs_end_a_batch(other: Job) -> None:
     assert batching.decide([job(), job(), other, job()], 0) == Decision(2)
 
 
-def test_without_dynamic_batching_each_goes_alone() -> None:
-    assert OneByOne().decide([job(), job()], 0) == Decision(1)
+@pytest.mark.parametrize("rows", [[1], [1, 1], [5], [5, 3, 1]])
+def test_in_batches_of_one_each_goes_alone(rows: list[int]) -> None:
+    assert DynamicBatching(1).decide([job(n) for n in rows], 0) == Decision(1)

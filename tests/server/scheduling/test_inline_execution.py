@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.server.scheduling.golden import Served, rows
 
 from fovea_engines.backends.registry import open_session
-from fovea_server.scheduling.inline_execution import InlineExecution
+from fovea_server.scheduling.execution import InlineExecution
 from fovea_server.tensors.check import Checked
 
 Serve = Callable[..., Served]

@@ -91,7 +91,7 @@ class BodyReader:
             for given in read("outputs", as_list, document["outputs"]):
                 self._output(given)
 
-    def _input(self, given: Any) -> InputTensor:
+    def _input(self, given: object) -> InputTensor:
         given = _members(given)
         parameters = _members(given.get("parameters"))
         size = parameters.get("binary_data_size")
@@ -126,7 +126,7 @@ class BodyReader:
         self._at += size
         return self._body[self._at - size : self._at]
 
-    def _output(self, given: Any) -> None:
+    def _output(self, given: object) -> None:
         given = _members(given)
         name = given.get("name")
         if type(name) is not str:
@@ -151,7 +151,7 @@ class BodyReader:
         self._request.outputs.append(RequestedOutput(name, classes))
 
 
-def _members(value: Any) -> dict[str, Any]:
+def _members(value: object) -> dict[str, Any]:
     """Return the members of an object; none, as in Triton, for other values."""
     return value if type(value) is dict else {}
 
@@ -171,7 +171,7 @@ def _described(given: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
     return name, datatype, read_member("shape", _shape, given)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _shape(value: object) -> tuple[int, ...]:
     return tuple(as_unsigned(size) for size in as_list(value))
 
 

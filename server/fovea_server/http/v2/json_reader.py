@@ -85,8 +85,8 @@ def _check_commas(data: bytes | bytearray) -> None:
             )
 
 
-def _check_depth(value: Any) -> None:
-    level = [value]
+def _check_depth(value: object) -> None:
+    level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = [
             child
@@ -108,12 +108,12 @@ def _refused(why: str) -> MalformedJson:
     return MalformedJson(f"failed to parse the request JSON buffer: {why}")
 
 
-def find(value: Any, name: str, default: Any = None) -> Any:
+def find(value: object, name: str, default: object = None) -> Any:
     """Look up a member; `default` if the value is no object or has no such member."""
     return value.get(name, default) if type(value) is dict else default
 
 
-def member(value: Any, name: str) -> Any:
+def member(value: object, name: str) -> Any:
     """Look up a member.
 
     Raises:
@@ -124,7 +124,7 @@ def member(value: Any, name: str) -> Any:
     return value[name]
 
 
-def read(field: str, reader: Callable[[Any], T], value: Any) -> T:
+def read(field: str, reader: Callable[[Any], T], value: object) -> T:
     """Apply `reader` to a value; its error names the field.
 
     Raises:
@@ -136,6 +136,6 @@ def read(field: str, reader: Callable[[Any], T], value: Any) -> T:
         raise MalformedJson(f"Unable to parse '{field}': {error}") from None
 
 
-def read_member(field: str, reader: Callable[[Any], T], value: Any) -> T:
+def read_member(field: str, reader: Callable[[Any], T], value: object) -> T:
     """Apply `reader` to the member of an object that has the field's name."""
     return read(field, lambda parent: reader(member(parent, field)), value)

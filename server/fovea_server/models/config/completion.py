@@ -1,64 +1,66 @@
-"""Completes a model's configuration from its engine, as Triton's backends do.
+"""Completes a configuration from its engine, as Triton's backends do, and compares the two.
 
 Sources: `AutoCompleteConfig` of Triton's onnxruntime.cc, `NormalizeInstanceGroup` of
-model_config_utils.cc.
+model_config_utils.cc; `CompareDimsSupported` and `CheckAllowedModelInput` of its backend and core.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.engine import Engine
+from fovea_engines.repository.config_pbtxt import (
+    ConfigTensor,
+    ModelConfig,
+    ModelInput,
+    ModelInstanceGroup,
+    ModelOutput,
+    ModelParameter,
+    ModelTensorReshape,
+)
+from fovea_engines.repository.config_scheduling import ModelDynamicBatching, ModelSequenceBatching
+from fovea_engines.repository.model_config import DATA_TYPES
 from fovea_engines.repository.public import public_metadata
-from fovea_engines.repository.triton_messages import model_config_messages
-from fovea_engines.session import TensorSpec
+from fovea_engines.session import Session, TensorSpec
 from fovea_preprocess.errors import InvalidModel
-from fovea_server.models.config.config import ModelConfig, add_defaults
+from fovea_server.models.config.config import with_defaults
 from fovea_server.models.config.config_check import check_config
-from fovea_server.tensors.datatypes import NAMES, config_name
+from fovea_server.tensors.check import BATCH_NOTE
+from fovea_server.tensors.signature import shape_text, shapes_match
 
 log = logging.getLogger(__name__)
 
 
-def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Any:
-    """Build the complete `ModelConfig` message of a version.
-
-    Args:
-        config: the model's configuration.
-        engine: of the version, open.
-        fill_in: take missing fields from the engine; otherwise they are required.
+def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> ModelConfig:
+    """Complete the configuration of a version; without `fill_in`, tensors must be in it.
 
     Raises:
         InvalidModel: the configuration does not fit the engine.
     """
-    message = model_config_messages().ModelConfig()
-    message.CopyFrom(config.message)
-    message.backend = message.backend or engine.card.backend
-    platform = _platform(engine.card.backend)
-    if not message.platform:
-        message.platform = platform
-    elif platform and message.platform != platform:
+    card = engine.card
+    config = replace(
+        config,
+        backend=config.backend or card.backend,
+        default_model_filename=config.default_model_filename or next(iter(card.files)),
+    )
+    platform = _platform(card.backend)
+    if not config.platform:
+        config = replace(config, platform=platform)
+    elif platform and config.platform != platform:
         raise InvalidModel(
-            f"unexpected 'platform' and 'backend' pair, got:{message.platform}, {message.backend}"
+            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
         )
-    if not message.default_model_filename:
-        message.default_model_filename = next(iter(engine.card.files))
     if fill_in:
         if not config.has_tensors:
-            _fill_in_tensors(message, engine)
-        if engine.card.metadata and "metadata" not in message.parameters:
-            # Ultralytics' client reads names, stride and task from here, as a Python literal.
-            metadata = repr(public_metadata(engine.card.metadata))
-            message.parameters["metadata"].string_value = metadata
-        # Of an engine without a card it is not known.
-        if engine.card.created is not None and "precision" not in message.parameters:
-            message.parameters["precision"].string_value = engine.card.precision
-    _add_instances(message, engine.card.backend)
-    add_defaults(message)
-    check_config(message, message.name)
-    return message
+            config = _with_tensors(config, engine.session)
+        config = replace(config, parameters=_parameters(engine) | dict(config.parameters))
+    config = with_defaults(replace(config, instance_group=_instances(config, card.backend)))
+    check_config(config, config.name)
+    _check_fit(config, engine.session)
+    return config
 
 
 def _platform(backend: str) -> str:
@@ -67,54 +69,133 @@ def _platform(backend: str) -> str:
     return "onnxruntime_onnx" if backend == "onnxruntime" else ""
 
 
-def _fill_in_tensors(message: Any, engine: Engine) -> None:
-    session = engine.session
+def _parameters(engine: Engine) -> dict[str, ModelParameter]:
+    parameters = {}
+    if engine.card.metadata:
+        # Ultralytics' client reads names, stride and task from here, as a Python literal.
+        parameters["metadata"] = ModelParameter(repr(public_metadata(engine.card.metadata)))
+    # The precision of an engine without a card is not known.
+    if engine.card.created is not None:
+        parameters["precision"] = ModelParameter(engine.card.precision)
+    return parameters
+
+
+def _with_tensors(config: ModelConfig, session: Session) -> ModelConfig:
     batched = all(spec.shape[:1] == (-1,) for spec in (*session.inputs, *session.outputs))
     if batched and session.max_batch:
-        message.max_batch_size = message.max_batch_size or session.max_batch
-        if message.max_batch_size > 1 and message.WhichOneof("scheduling_choice") is None:
-            message.dynamic_batching.SetInParent()
-    elif message.max_batch_size and session.max_batch != message.max_batch_size:
+        config = replace(config, max_batch_size=config.max_batch_size or session.max_batch)
+        unscheduled = config.sequence_batching is None and config.dynamic_batching is None
+        if config.max_batch_size > 1 and unscheduled:
+            config = replace(config, dynamic_batching=ModelDynamicBatching())
+    elif config.max_batch_size and session.max_batch != config.max_batch_size:
         raise InvalidModel(
-            f"autofill failed for model '{message.name}': model does not support batching while "
+            f"autofill failed for model '{config.name}': model does not support batching while "
             "non-zero max_batch_size is specified"
         )
-    controls = {control.name for control in message.sequence_batching.control_input}
-    rows = message.max_batch_size > 0
-    if not message.input:
-        for spec in session.inputs:
-            if spec.name not in controls:
-                _describe(message.input.add(), spec, rows)
-    if not message.output:
-        for spec in session.outputs:
-            _describe(message.output.add(), spec, rows)
+    sequences = config.sequence_batching or ModelSequenceBatching()
+    controls = {control.name for control in sequences.control_input}
+    rows = config.max_batch_size > 0
+    inputs = tuple(
+        ModelInput(spec.name, *_described(spec, rows))
+        for spec in session.inputs
+        if spec.name not in controls
+    )
+    outputs = tuple(ModelOutput(spec.name, *_described(spec, rows)) for spec in session.outputs)
+    return replace(config, input=config.input or inputs, output=config.output or outputs)
 
 
-def _describe(tensor: Any, spec: TensorSpec, rows: bool) -> None:
-    kind = config_name(NAMES[spec.numpy_dtype])
-    tensor.name = spec.name
-    tensor.data_type = model_config_messages().DataType.Value(kind)
+def _described(
+    spec: TensorSpec, rows: bool
+) -> tuple[str, tuple[int, ...], ModelTensorReshape | None]:
+    """Describe a tensor: data_type, dims, reshape."""
     dims = spec.shape[1:] if rows else spec.shape
-    tensor.dims.extend(dims or (1,))
-    if not dims and rows:
-        tensor.reshape.SetInParent()
+    reshape = ModelTensorReshape() if rows and not dims else None
+    return DATA_TYPES[spec.dtype], dims or (1,), reshape
 
 
-def _add_instances(message: Any, backend: str) -> None:
-    groups = message.instance_group
-    kinds = model_config_messages().ModelInstanceGroup
-    on_gpu = backend in TENSORRT_BACKENDS
-    if not groups:
-        groups.add(name=message.name)
-    for index, group in enumerate(groups):
-        group.name = group.name or f"{message.name}_{index}"
-        group.count = max(1, group.count)
-        if on_gpu and group.kind in (kinds.KIND_AUTO, kinds.KIND_GPU):
-            group.kind = kinds.KIND_GPU
-            if not group.gpus:
-                group.gpus.append(0)
-        elif group.kind != kinds.KIND_MODEL:
-            if group.kind == kinds.KIND_GPU:
-                log.warning("model %s: %s runs on the CPU", message.name, backend)
-            group.kind = kinds.KIND_CPU
-            del group.gpus[:]
+def _instances(config: ModelConfig, backend: str) -> tuple[ModelInstanceGroup, ...]:
+    if not config.instance_group:
+        groups: tuple[ModelInstanceGroup, ...] = (ModelInstanceGroup(config.name),)
+    else:
+        groups = tuple(
+            replace(group, name=group.name or f"{config.name}_{index}")
+            for index, group in enumerate(config.instance_group)
+        )
+    return tuple(_placed(config.name, group, backend) for group in groups)
+
+
+def _placed(model: str, group: ModelInstanceGroup, backend: str) -> ModelInstanceGroup:
+    group = replace(group, count=max(1, group.count))
+    if backend in TENSORRT_BACKENDS and group.kind in ("KIND_AUTO", "KIND_GPU"):
+        return replace(group, kind="KIND_GPU", gpus=group.gpus or (0,))
+    if group.kind == "KIND_MODEL":
+        return group
+    if group.kind == "KIND_GPU":
+        log.warning("model %s: %s runs on the CPU", model, backend)
+    return replace(group, kind="KIND_CPU", gpus=())
+
+
+def _check_fit(config: ModelConfig, session: Session) -> None:
+    """Compare the tensors of a complete configuration with those of its engine."""
+    sequences = config.sequence_batching or ModelSequenceBatching()
+    optional = {spec.name: spec for spec in getattr(session, "optional_inputs", ())}
+    inputs = {spec.name: spec for spec in session.inputs}
+    outputs = {spec.name: spec for spec in session.outputs}
+    for given in config.input:
+        _check_tensor(config, given, inputs | optional, "input")
+    for returned in config.output:
+        _check_tensor(config, returned, outputs, "output")
+    fed = {given.name for given in config.input}
+    fed |= {control.name for control in sequences.control_input}
+    fed |= {state.input_name for state in sequences.state}
+    if missing := [name for name in inputs if name not in fed]:
+        raise InvalidModel(
+            f"failed to load model '{config.name}', configuration expects {len(config.input)} "
+            f"inputs, model provides {len(inputs)}: it does not list {', '.join(missing)}"
+        )
+
+
+def _check_tensor(
+    config: ModelConfig, tensor: ConfigTensor, known: Mapping[str, TensorSpec], kind: str
+) -> None:
+    if tensor.name not in known:
+        raise InvalidModel(
+            f"unexpected inference {kind} '{tensor.name}', allowed {kind}s are: "
+            f"{', '.join(sorted(known))}"
+        )
+    spec = known[tensor.name]
+    has = DATA_TYPES[spec.dtype]
+    if tensor.data_type != has:
+        raise InvalidModel(
+            f"unexpected datatype {has} for inference {kind} '{tensor.name}', expecting "
+            f"{tensor.data_type}"
+        )
+    _check_shape(config, tensor, spec)
+
+
+def _check_shape(config: ModelConfig, tensor: ConfigTensor, spec: TensorSpec) -> None:
+    dims = tensor.engine_dims
+    head = f"model '{config.name}', tensor '{tensor.name}': "
+    expects = f"the model expects {len(spec.shape)} dimensions (shape {shape_text(spec.shape)})"
+    if not config.max_batch_size:
+        # A scalar is declared as [1].
+        if shapes_match(dims, spec.shape) or (not spec.shape and dims == (1,)):
+            return
+        raise InvalidModel(
+            f"{head}{expects} but the model configuration specifies {len(dims)} dimensions (shape "
+            f"{shape_text(dims)})"
+        )
+    # One row at a time is a batch of 1, in a graph with a fixed or a variable batch.
+    rows = (-1, 1) if config.max_batch_size == 1 else (-1,)
+    if not spec.shape or spec.shape[0] not in rows:
+        raise InvalidModel(
+            f"{head}for the model to support batching the shape should have at least 1 dimension "
+            f"and the first dimension must be -1; but shape expected by the model is "
+            f"{shape_text(spec.shape)}"
+        )
+    if not shapes_match(dims, spec.shape[1:]):
+        raise InvalidModel(
+            f"{head}{expects} but the model configuration specifies {len(dims) + 1} dimensions (an "
+            "initial batch dimension because max_batch_size > 0 followed by the explicit tensor "
+            f"shape, making complete shape {shape_text((-1, *dims))}). {BATCH_NOTE}"
+        )

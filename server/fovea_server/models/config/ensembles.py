@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig
+from fovea_engines.repository.config_scheduling import EnsembleStep
 from fovea_preprocess.errors import InvalidModel
+from fovea_server.tensors.signature import shape_text, shapes_match
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class _StepTensor:
     """A tensor between steps, as one of the models declares it."""
 
     model: str
-    kind: int
+    kind: str
     dims: tuple[int, ...]
     batched: bool
 
@@ -28,69 +29,62 @@ class _StepTensor:
         return (-1, *self.dims) if self.batched else self.dims
 
 
-def check_ensemble(ensemble: Any, config_of: Callable[[str, int | None], Any]) -> None:
+def check_ensemble(
+    ensemble: ModelConfig, config_of: Callable[[str, int | None], ModelConfig]
+) -> None:
     """Compare the inputs and outputs of an ensemble's steps.
 
     Args:
-        ensemble: its `ModelConfig` message.
-        config_of: gives the complete message of a model, by name and version.
+        ensemble: the configuration.
+        config_of: gives the complete configuration of a model, by name and version.
 
     Raises:
         InvalidModel: they do not fit.
     """
     tensors = _of(ensemble, ensemble.input) | _of(ensemble, ensemble.output)
-    for step in ensemble.ensemble_scheduling.step:
-        model = config_of(step.model_name, max(0, step.model_version) or None)
+    for step in ensemble.steps:
+        model = config_of(step.model_name, step.version)
         if 0 < model.max_batch_size < ensemble.max_batch_size:
             raise InvalidModel(
                 f"ensemble {ensemble.name} allows maximum batch size {ensemble.max_batch_size}, "
                 f"but it contains model {step.model_name} which only allows maximum batch size to "
                 f"be {model.max_batch_size}"
             )
-        _check_inputs(ensemble.name, step, model)
-        _check_outputs(ensemble.name, step, model)
+        _check_maps(ensemble.name, step, model)
         _join(ensemble.name, tensors, step.input_map, _of(model, model.input))
         _join(ensemble.name, tensors, step.output_map, _of(model, model.output))
 
 
-def _of(config: Any, tensors: Sequence[Any]) -> dict[str, _StepTensor]:
+def _of(config: ModelConfig, tensors: Sequence[ConfigTensor]) -> dict[str, _StepTensor]:
     return {
         tensor.name: _StepTensor(
             config.name,
             tensor.data_type,
-            tuple(tensor.reshape.shape)
-            if tensor.HasField("reshape") and config.platform == "ensemble"
-            else tuple(tensor.dims),
+            tensor.engine_dims if config.platform == "ensemble" else tensor.dims,
             config.max_batch_size > 0,
         )
         for tensor in tensors
     }
 
 
-def _check_inputs(ensemble: str, step: Any, model: Any) -> None:
-    known = {tensor.name: tensor.optional for tensor in model.input}
-    for name, tensor in step.input_map.items():
-        if name not in known:
+def _check_maps(ensemble: str, step: EnsembleStep, model: ModelConfig) -> None:
+    about = f"in ensemble {ensemble}, "
+    where = f"in model {step.model_name}"
+    for name in sorted(step.input_map.keys() - {tensor.name for tensor in model.input}):
+        raise InvalidModel(
+            f"{about}ensemble tensor {step.input_map[name]} is mapping to non-existing input "
+            f"{name} {where}"
+        )
+    for tensor in model.input:
+        if not tensor.optional and tensor.name not in step.input_map:
             raise InvalidModel(
-                f"in ensemble {ensemble}, ensemble tensor {tensor} is mapping to non-existing "
-                f"input {name} in model {step.model_name}"
+                f"{about}input {tensor.name} {where} is not mapped to any ensemble tensors"
             )
-    for name, optional in known.items():
-        if not optional and name not in step.input_map:
-            raise InvalidModel(
-                f"in ensemble {ensemble}, input {name} in model {step.model_name} is not mapped "
-                "to any ensemble tensors"
-            )
-
-
-def _check_outputs(ensemble: str, step: Any, model: Any) -> None:
-    known = {tensor.name for tensor in model.output}
-    for name, tensor in step.output_map.items():
-        if name not in known:
-            raise InvalidModel(
-                f"in ensemble {ensemble}, ensemble tensor {tensor} is mapped from non-existing "
-                f"output {name} in model {step.model_name}"
-            )
+    for name in sorted(step.output_map.keys() - {tensor.name for tensor in model.output}):
+        raise InvalidModel(
+            f"{about}ensemble tensor {step.output_map[name]} is mapped from non-existing output "
+            f"{name} {where}"
+        )
 
 
 def _join(
@@ -103,39 +97,27 @@ def _join(
         here, there = tensors.setdefault(tensor, own[name]), own[name]
         about = f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent "
         if here.kind != there.kind:
-            kinds = model_config_messages().DataType
             raise InvalidModel(
-                f"{about}data type: {kinds.Name(here.kind)} is inferred from model {here.model} "
-                f"while {kinds.Name(there.kind)} is inferred from model {there.model}"
+                f"{about}data type: {here.kind} is inferred from model {here.model} "
+                f"while {there.kind} is inferred from model {there.model}"
             )
-        if not (_same(here.dims, there.dims) or _same(here.full, there.full)):
+        if not (shapes_match(here.dims, there.dims) or shapes_match(here.full, there.full)):
             raise InvalidModel(
-                f"{about}shape: {_text(here.full)} is inferred from model {here.model} while "
-                f"{_text(there.full)} is inferred from model {there.model}"
+                f"{about}shape: {shape_text(here.full)} is inferred from model {here.model} while "
+                f"{shape_text(there.full)} is inferred from model {there.model}"
             )
 
 
-def _same(a: Sequence[int], b: Sequence[int]) -> bool:
-    return len(a) == len(b) and all(m == n or -1 in (m, n) for m, n in zip(a, b, strict=True))
-
-
-def _text(dims: Sequence[int]) -> str:
-    return f"[{','.join(map(str, dims))}]"
-
-
-def check_data_flow(message: Any) -> None:
+def check_data_flow(config: ModelConfig) -> None:
     """Follow the tensors from the inputs of an ensemble to its outputs.
-
-    Args:
-        message: its `ModelConfig`.
 
     Raises:
         InvalidModel: a tensor is written twice or never, in a cycle, or not used.
     """
-    name, steps = message.name, message.ensemble_scheduling.step
-    inputs = {tensor.name for tensor in message.input}
-    outputs = {tensor.name for tensor in message.output}
-    written = _written(message, inputs)
+    name, steps = config.name, config.steps
+    inputs = {tensor.name for tensor in config.input}
+    outputs = {tensor.name for tensor in config.output}
+    written = _written(config, inputs)
     read = {tensor for step in steps for tensor in step.input_map.values()}
     if unread := sorted(inputs - read):
         raise InvalidModel(f"ensemble input '{unread[0]}' for ensemble {name}' is not used")
@@ -149,31 +131,31 @@ def check_data_flow(message: Any) -> None:
         raise InvalidModel(f"ensemble tensor '{unused[0]}' is unused in ensemble '{name}'")
 
 
-def _written(message: Any, inputs: set[str]) -> set[str]:
+def _written(config: ModelConfig, inputs: set[str]) -> set[str]:
     """Collect the tensors that the steps write; no two may write the same."""
     written: set[str] = set()
-    for index, step in enumerate(message.ensemble_scheduling.step):
+    for index, step in enumerate(config.steps):
         for field in ("model_name", "input_map", "output_map"):
             if not getattr(step, field):
                 raise InvalidModel(
-                    f"must specify '{field}' in step {index} of ensemble '{message.name}'"
+                    f"must specify '{field}' in step {index} of ensemble '{config.name}'"
                 )
         for tensor in sorted(step.output_map.values()):
             if tensor in inputs:
                 raise InvalidModel(
                     f"ensemble input '{tensor}' can not appear in an output map for ensemble "
-                    f"'{message.name}' step {index}"
+                    f"'{config.name}' step {index}"
                 )
             if tensor in written:
                 raise InvalidModel(
                     f"ensemble tensor '{tensor}' can appear in an output map only once for "
-                    f"ensemble '{message.name}' step {index}"
+                    f"ensemble '{config.name}' step {index}"
                 )
             written.add(tensor)
     return written
 
 
-def _ready(steps: Any, inputs: set[str]) -> set[str]:
+def _ready(steps: Sequence[EnsembleStep], inputs: set[str]) -> set[str]:
     """Collect the tensors that exist after the last step."""
     ready, waiting = set(inputs), list(steps)
     while able := [step for step in waiting if ready.issuperset(step.input_map.values())]:

@@ -101,7 +101,7 @@ class _Reader:
                 self._asked.parameters[name] = parameter(name, value)
 
 
-def _input(tensor: ModelTensor, value: Any) -> InputTensor:
+def _input(tensor: ModelTensor, value: object) -> InputTensor:
     data = value if isinstance(value, list | LongArray) else [value]
     elements = elements_of(tensor.name, tensor.datatype, data, None)
     shape = _shape(tensor, elements.size)

@@ -1,8 +1,8 @@
 """How many histograms of requests there can be."""
 
-from fovea_server.statistics import durations
-from fovea_server.statistics.durations import Durations
+from fovea_server.statistics import histogram
 from fovea_server.statistics.family import render
+from fovea_server.statistics.histogram import Durations
 
 
 class Everything:
@@ -11,7 +11,7 @@ class Everything:
 
 
 def test_models_that_come_and_go_leave_no_endless_histograms(monkeypatch):
-    monkeypatch.setattr(durations, "_MOST_HISTOGRAMS", 10)
+    monkeypatch.setattr(histogram, "_MOST_HISTOGRAMS", 10)
     measured = Durations(Everything())
     for number in range(100):
         measured.observe(f"model-{number}", 200, 0.1)

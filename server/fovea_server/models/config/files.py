@@ -1,4 +1,7 @@
-"""Makes a model folder from files in a request to load a model."""
+"""Files of a model: those that its configuration names, and those in a request to load it.
+
+Either may come over the network, so no path may lead out of the model's folder.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,58 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from fovea_engines.backends.registry import TENSORRT_BACKENDS
 from fovea_engines.repository.card import CARD_FILE
-from fovea_preprocess.errors import InvalidModel
+from fovea_engines.repository.config_pbtxt import ModelConfig
+from fovea_engines.repository.labels import read_labels
+from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
 _PREFIX = "file:"
 # Deserialising a TensorRT engine runs the code in it; a card may name any file as one.
 _UNSAFE_SUFFIXES = (".plan", ".engine")
 _SAFE_ENGINES = (".onnx", ".xml")
-
-
 _UNSAFE = (
     "could be a TensorRT engine, which runs any code when it is loaded: put it into the repository "
     "yourself"
 )
 
 
+def inside(folder: Path, name: str) -> Path:
+    """Join a folder and the name of a file below it; links in the folder are followed.
+
+    Raises:
+        InvalidModel: the name leads out of the folder.
+    """
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise InvalidModel(
+            f"'{name}' of the configuration leads out of {folder}: name a file there"
+        )
+    return folder / path
+
+
+def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
+    """Read output -> labels by index; outputs without labels are left out.
+
+    Raises:
+        InvalidModel: a file is missing, or holds no labels.
+    """
+    labels = {}
+    for output in config.output:
+        if output.label_filename:
+            try:
+                labels[output.name] = read_labels(inside(folder, output.label_filename))
+            except (NotFound, InvalidOption) as error:
+                raise InvalidModel(f"labels of output '{output.name}': {error}") from error
+    return labels
+
+
 @contextmanager
 def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
     """Make a temporary model folder with these files, for the duration of the block.
 
-    Args:
-        name: of the model.
-        files: path below the model's folder, with or without the prefix "file:" -> content.
+    `files` are paths in the folder, with or without the prefix "file:", and contents.
 
     Raises:
         InvalidModel: the name is not valid for a folder, a path leads out of it, or a file has
@@ -47,18 +77,15 @@ def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
         yield folder
 
 
-def check_engine_files(message: Any) -> None:
+def check_engine_files(config: ModelConfig) -> None:
     """Refuse a configuration that would load one of the files as a TensorRT engine.
-
-    Args:
-        message: the `ModelConfig` of the same request.
 
     Raises:
         InvalidModel: it names such a file, or TensorRT.
     """
-    if message.backend in TENSORRT_BACKENDS or message.platform == "tensorrt_plan":
-        raise InvalidModel(f"what is for {message.backend or message.platform} {_UNSAFE}")
-    for name in (message.default_model_filename, *message.cc_model_filenames.values()):
+    if config.backend in TENSORRT_BACKENDS or config.platform == "tensorrt_plan":
+        raise InvalidModel(f"what is for {config.backend or config.platform} {_UNSAFE}")
+    for name in (config.default_model_filename, *config.cc_model_filenames.values()):
         if name and Path(name).suffix not in _SAFE_ENGINES:
             raise InvalidModel(f"engine file '{name}' {_UNSAFE}")
 

@@ -9,10 +9,11 @@ from tests.server.registries import ADDER_CONFIG, adder, serving
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.repository.model_config import config_message
 from fovea_server.dataplane.config_json import config_json
 from fovea_server.models.model import ServedModel
 
-DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo" / "digits.onnx"
+DEMO = Path(__file__).resolve().parents[4] / "server" / "fovea_server" / "demo" / "digits.onnx"
 # The recordings are of a Python backend.
 VOLATILE = {"platform", "backend", "default_model_filename"}
 
@@ -51,7 +52,7 @@ def test_configurations_are_written_as_recorded(shared):
 
 def test_all_is_filled_in_where_nothing_is_said(tmp_path):
     adder(tmp_path, "plus", metadata={"names": "{0: 'cat'}"})
-    message = loaded(tmp_path).config
+    message = config_message(loaded(tmp_path).config)
     assert text_format.MessageToString(message, as_one_line=True) == (
         'name: "plus" platform: "onnxruntime_onnx" version_policy { latest { num_versions: 1 } } '
         'max_batch_size: 4 input { name: "X" data_type: TYPE_INT32 dims: 4 } '
@@ -81,17 +82,17 @@ def test_all_is_filled_in_where_nothing_is_said(tmp_path):
 )
 def test_shapes_say_whether_there_is_a_batch(tmp_path, shape, config, size, dims):
     adder(tmp_path, "plus", shape=shape, config=config)
-    message = loaded(tmp_path).config
-    assert (message.max_batch_size, list(message.input[0].dims)) == (size, dims)
-    assert message.HasField("dynamic_batching") == (size > 1)
-    assert message.input[0].HasField("reshape") == (shape == ("N",))
+    config = loaded(tmp_path).config
+    assert (config.max_batch_size, list(config.input[0].dims)) == (size, dims)
+    assert (config.dynamic_batching is not None) == (size > 1)
+    assert (config.input[0].reshape is not None) == (shape == ("N",))
 
 
 def test_what_is_said_stays(tmp_path):
     adder(tmp_path, "plus", config='input { name: "X" data_type: TYPE_INT32 dims: -1 }')
-    message = loaded(tmp_path, default_max_batch_size=16).config
-    assert message.max_batch_size == 16
-    assert (list(message.input[0].dims), list(message.output[0].dims)) == ([-1], [4])
+    config = loaded(tmp_path, default_max_batch_size=16).config
+    assert config.max_batch_size == 16
+    assert (config.input[0].dims, config.output[0].dims) == ((-1,), (4,))
 
 
 def test_nothing_is_filled_in_where_that_is_asked(tmp_path):
@@ -102,7 +103,7 @@ def test_nothing_is_filled_in_where_that_is_asked(tmp_path):
     adder(tmp_path, "plus", config=ADDER_CONFIG)
     assert loaded(tmp_path, disable_auto_complete_config=True).config.max_batch_size == 8
     adder(tmp_path, "plus", config="max_batch_size: 8")
-    assert "says nothing of X" in refused(tmp_path, disable_auto_complete_config=True)
+    assert "does not list X" in refused(tmp_path, disable_auto_complete_config=True)
 
 
 def test_a_model_may_have_configurations_to_choose_from(tmp_path):
@@ -122,8 +123,8 @@ def test_the_engine_file_may_have_any_name(tmp_path):
 
 def test_an_onnx_file_may_be_run_by_another_backend(tmp_path):
     adder(tmp_path, "plus", config='backend: "openvino"')
-    message = loaded(tmp_path).config
-    assert (message.backend, message.platform, list(message.input[0].dims)) == ("openvino", "", [4])
+    config = loaded(tmp_path).config
+    assert (config.backend, config.platform, config.input[0].dims) == ("openvino", "", (4,))
     adder(tmp_path, "plus", config='backend: "tensorrt"')
     assert "is not for backend 'tensorrt' but for onnxruntime or openvino" in refused(tmp_path)
 
@@ -140,9 +141,9 @@ def test_what_has_no_effect_is_told_in_one_line(tmp_path, caplog):
             model_transaction_policy { decoupled: true }""",
     )
     loaded(tmp_path)
-    [told] = [line for line in caplog.messages if "has no effect" in line]
+    [told] = [line for line in caplog.messages if "have no effect" in line]
     assert told == (
-        "model plus: its configuration says what has no effect here: "
+        "model plus: these settings of its configuration have no effect here: "
         "optimization.execution_accelerators, instance_group.rate_limiter, instance_group.gpus "
         "(one GPU is used), parameters.intra_op_thread_count, model_transaction_policy.decoupled "
         "(a request has one answer)"

@@ -1,0 +1,224 @@
+"""The fields of config.pbtxt that Fovea acts on, under the names they have there.
+
+Source: model_config.proto of Triton. A field that is added here is read, and sent to clients with
+what the server changes in it. Fields that are not here only pass through, in `ModelConfig.source`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fovea_engines.repository.config_scheduling import (
+    EnsembleStep,
+    ModelDynamicBatching,
+    ModelEnsembling,
+    ModelSequenceBatching,
+)
+from fovea_preprocess.errors import InvalidModel
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Serve the newest versions; 0 stands for 1."""
+
+    num_versions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Serve every version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specific:
+    """Serve these versions."""
+
+    versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersionPolicy:
+    """One of three policies at most."""
+
+    latest: Latest | None = None
+    all: All | None = None
+    specific: Specific | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensorReshape:
+    """The engine's shape of a tensor, without the batch."""
+
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigTensor:
+    """An input or output; its `dims` are without the batch, -1 for any size."""
+
+    name: str = ""
+    data_type: str = "TYPE_INVALID"
+    dims: tuple[int, ...] = ()
+    reshape: ModelTensorReshape | None = None
+    is_shape_tensor: bool = False
+    is_non_linear_format_io: bool = False
+
+    @property
+    def engine_dims(self) -> tuple[int, ...]:
+        """Dimensions of the engine's tensor, without the batch."""
+        return self.dims if self.reshape is None else self.reshape.shape
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput(ConfigTensor):
+    """An input."""
+
+    format: str = "FORMAT_NONE"
+    allow_ragged_batch: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutput(ConfigTensor):
+    """An output."""
+
+    label_filename: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedMemoryBuffer:
+    """Transfers to a GPU go through pinned memory."""
+
+    enable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptimizationPolicy:
+    """Settings of the runtime."""
+
+    input_pinned_memory: PinnedMemoryBuffer | None = None
+    output_pinned_memory: PinnedMemoryBuffer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInstanceGroup:
+    """Instances of the model on one kind of device."""
+
+    name: str = ""
+    kind: str = "KIND_AUTO"
+    count: int = 0
+    gpus: tuple[int, ...] = ()
+    passive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParameter:
+    """The value of a free parameter."""
+
+    string_value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupInput:
+    """An input of a sample; zeros unless it is random or comes from a file."""
+
+    data_type: str = "TYPE_INVALID"
+    dims: tuple[int, ...] = ()
+    random_data: bool | None = None
+    input_data_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWarmup:
+    """A request that the model answers `count` times before it is ready."""
+
+    name: str = ""
+    batch_size: int = 0
+    inputs: Mapping[str, WarmupInput] = field(default_factory=dict)
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTransactionPolicy:
+    """A decoupled model sends any number of answers to a request."""
+
+    decoupled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponseCache:
+    """Answers of the model may come from the response cache."""
+
+    enable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The configuration of a model.
+
+    Attributes:
+        max_batch_size: 0 where tensors have no batch dimension.
+        source: all fields of the file as JSON, also those that are not here. Only
+            `repository.model_config` reads it.
+    """
+
+    name: str = ""
+    platform: str = ""
+    backend: str = ""
+    version_policy: ModelVersionPolicy | None = None
+    max_batch_size: int = 0
+    input: tuple[ModelInput, ...] = ()
+    output: tuple[ModelOutput, ...] = ()
+    optimization: ModelOptimizationPolicy | None = None
+    dynamic_batching: ModelDynamicBatching | None = None
+    sequence_batching: ModelSequenceBatching | None = None
+    ensemble_scheduling: ModelEnsembling | None = None
+    instance_group: tuple[ModelInstanceGroup, ...] = ()
+    default_model_filename: str = ""
+    cc_model_filenames: Mapping[str, str] = field(default_factory=dict)
+    metric_tags: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, ModelParameter] = field(default_factory=dict)
+    model_warmup: tuple[ModelWarmup, ...] = ()
+    model_transaction_policy: ModelTransactionPolicy = field(default_factory=ModelTransactionPolicy)
+    response_cache: ModelResponseCache = field(default_factory=ModelResponseCache)
+    source: str = "{}"
+
+    @property
+    def has_tensors(self) -> bool:
+        """True if it names inputs and outputs, so that none are taken from the engine."""
+        return bool(self.input) and bool(self.output)
+
+    @property
+    def steps(self) -> tuple[EnsembleStep, ...]:
+        """Steps of an ensemble; none for other models."""
+        return () if self.ensemble_scheduling is None else self.ensemble_scheduling.step
+
+    @property
+    def composing(self) -> dict[str, set[int]]:
+        """Models that an ensemble runs -> their versions, -1 for any."""
+        models: dict[str, set[int]] = {}
+        for step in self.steps:
+            models.setdefault(step.model_name, set()).add(step.model_version)
+        return models
+
+    def served(self, versions: Sequence[int]) -> tuple[int, ...]:
+        """Choose the versions to serve from those on disk (ascending).
+
+        Raises:
+            InvalidModel: the policy chooses none.
+        """
+        policy = self.version_policy or ModelVersionPolicy()
+        if policy.all is not None:
+            chosen = tuple(versions)
+        elif policy.specific is not None:
+            chosen = tuple(v for v in versions if v in policy.specific.versions)
+        else:
+            latest = policy.latest or Latest()
+            chosen = tuple(versions[-(latest.num_versions or 1) :])
+        if not chosen:
+            raise InvalidModel(
+                "at least one version must be available under the version policy of model "
+                f"'{self.name}'"
+            )
+        return chosen

@@ -1,0 +1,91 @@
+"""config.pbtxt as a dataclass, and back as a message."""
+
+from dataclasses import replace
+
+import pytest
+from google.protobuf import text_format
+
+from fovea_engines.repository.config_pbtxt import ModelInstanceGroup
+from fovea_engines.repository.config_scheduling import ModelQueuePolicy, StrategyDirect
+from fovea_engines.repository.model_config import (
+    config_message,
+    fields_in_source,
+    read_config,
+    without_version_policy,
+)
+from fovea_engines.repository.triton_messages import model_config_messages
+from fovea_preprocess.errors import InvalidModel
+
+TEXT = """
+    name: "m" version_policy { specific { versions: [9000000000, 2] } }
+    input { name: "X" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [3, -1, -1] reshape { } }
+    instance_group { count: 2 gpus: [0, 1] rate_limiter { resources { name: "r" count: 3 } } }
+    instance_group { profile: "1" }
+    sequence_batching {
+        direct { minimum_slot_utilization: 0.1 }
+        control_input { name: "S" control { fp32_false_true: [0, 1.5] } }
+        state { input_name: "A" use_growable_memory: true initial_state { zero_data: true } }
+    }
+    parameters { key: "a.b" value { } } parameters { key: "a" value { string_value: "2" } }
+    optimization { cuda { graphs: true } input_pinned_memory { } }
+    model_warmup { name: "s" inputs { key: "X" value { random_data: true dims: 1 } } }
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "config.pbtxt").write_text(TEXT)
+    return read_config(tmp_path / "config.pbtxt")
+
+
+def message(text: str) -> object:
+    return text_format.Parse(text, model_config_messages().ModelConfig())
+
+
+def test_fields_have_their_values_or_the_defaults_of_the_schema(config):
+    assert config.version_policy.specific.versions == (9_000_000_000, 2)
+    assert config.served([1, 2, 3]) == (2,)
+    assert (config.input[0].dims, config.input[0].engine_dims) == ((3, -1, -1), ())
+    assert config.sequence_batching.direct == StrategyDirect(0, 0.1)
+    assert config.sequence_batching.control_input[0].control[0].kind == "CONTROL_SEQUENCE_START"
+    assert config.parameters["a"].string_value == "2"
+    assert config.model_warmup[0].inputs["X"].random_data is True
+    assert config.dynamic_batching is None
+    assert ModelQueuePolicy().rejects
+
+
+def test_all_fields_of_the_file_are_in_the_message(config):
+    assert config_message(config) == message(TEXT)
+
+
+def test_changes_are_in_the_message_beside_fields_that_are_not_in_the_dataclass(config):
+    first, second = config.instance_group
+    changed = replace(
+        config,
+        backend="openvino",
+        instance_group=(replace(first, gpus=(), name="m_0"), second, ModelInstanceGroup(count=1)),
+    )
+    expected = message(TEXT + ' backend: "openvino" instance_group { count: 1 }')
+    expected.instance_group[0].name = "m_0"
+    del expected.instance_group[0].gpus[:]
+    assert config_message(changed) == expected
+
+
+def test_the_names_of_fields_in_the_file(config):
+    names = fields_in_source(config)
+    assert {"instance_group.rate_limiter", "parameters.a.b", "optimization.cuda"} <= names
+    assert "max_batch_size" not in names
+
+
+def test_configurations_that_differ_in_the_version_policy_alone_compare_equal(config, tmp_path):
+    text = TEXT.replace("specific { versions: [9000000000, 2] }", "all { }")
+    (tmp_path / "config.pbtxt").write_text(text)
+    other = read_config(tmp_path / "config.pbtxt")
+    assert other != config
+    assert without_version_policy(other) == without_version_policy(config)
+
+
+def test_a_value_that_the_schema_does_not_have_is_refused(tmp_path):
+    (tmp_path / "config.pbtxt").write_text('input { name: "X" data_type: 99 }')
+    with pytest.raises(InvalidModel, match=r"'input\.0\.data_type' of the model configuration"):
+        read_config(tmp_path / "config.pbtxt")
