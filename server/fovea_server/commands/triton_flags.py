@@ -81,7 +81,7 @@ def flag(name: str) -> str:
 
 
 def translated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said on a command line, in settings.
+    """Translate the flags of a command line to settings, and report those without effect.
 
     Args:
         given: values by the names of settings and of the flags above; None where a flag was not
