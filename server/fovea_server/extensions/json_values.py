@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fovea_preprocess.errors import MalformedJson
 
 
-def as_bool(value: Any) -> bool:
+def as_bool(value: object) -> bool:
     """Check that a value is a boolean.
 
     Raises:
@@ -18,7 +16,7 @@ def as_bool(value: Any) -> bool:
     return value
 
 
-def as_unsigned(value: Any) -> int:
+def as_unsigned(value: object) -> int:
     """Check that a value is a whole number from 0.
 
     Raises:
@@ -29,7 +27,7 @@ def as_unsigned(value: Any) -> int:
     return value
 
 
-def as_string(value: Any) -> str:
+def as_string(value: object) -> str:
     """Check that a value is a string.
 
     Raises:
@@ -40,7 +38,7 @@ def as_string(value: Any) -> str:
     return value
 
 
-def as_list(value: Any) -> list[Any]:
+def as_list(value: object) -> list[object]:
     """Check that a value is a list.
 
     Raises:
