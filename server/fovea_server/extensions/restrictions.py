@@ -82,7 +82,7 @@ class Restrictions:
 
         Args:
             api: one of `APIS`.
-            header: looks up a header of the request.
+            header: looks up a header of the request by its name.
         """
         if api not in self._secrets:
             return None
