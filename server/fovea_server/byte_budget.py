@@ -10,11 +10,7 @@ from fovea_preprocess.size import size_text
 
 
 class ByteBudget:
-    """Counts the bodies of all requests and unsent answers; on the event loop only.
-
-    Args:
-        limit: in bytes.
-    """
+    """Counts the bytes of all requests and unsent answers; on the event loop only."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -8,14 +8,12 @@ import socket
 from fovea_preprocess.errors import Unavailable
 from fovea_server.settings import Settings
 
-# These errors are the port's fault, all others the address's.
+# With these errors the port is at fault; with all others, the address.
 _OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
 
 
 def bind_all(settings: Settings) -> list[socket.socket]:
-    """Open the listeners for HTTP: one, or none where HTTP is not served.
-
-    The other servers listen later; this checks that they can.
+    """Open the listener for HTTP, if that is served, and check that the other servers can listen.
 
     Raises:
         Unavailable: a port is taken, or an address is not this machine's.
@@ -38,8 +36,8 @@ def bind(
     Args:
         host: address to listen on.
         port: 0 for any free port.
-        host_flag: option that sets the address, for messages.
-        port_flag: option that sets the port, for messages.
+        host_flag: for messages.
+        port_flag: for messages.
 
     Raises:
         Unavailable: the port is taken, or the address is not this machine's.

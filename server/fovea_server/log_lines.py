@@ -27,7 +27,7 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def cut(text: str, length: int) -> str:
-    """No more than the beginning of a long text."""
+    """Cut off a long text, with dots in place of the rest."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
@@ -50,11 +50,11 @@ class LineFormatter(logging.Formatter):
 
     @property
     def is_json(self) -> bool:
-        """Whether lines are JSON objects."""
+        """True if lines are JSON objects."""
         return self._chosen() == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record; in text, a traceback follows it, indented."""
+        """Format a record as a line; as text, with its traceback below it, indented."""
         # The operator chose Fovea, and need not know which HTTP server is inside.
         name = "fovea_server.http" if record.name.startswith("uvicorn") else record.name
         # uvicorn ends some with a line break.
@@ -73,13 +73,13 @@ class LineFormatter(logging.Formatter):
         return "\n  ".join((line, *map(_escaped, below)))
 
     def text_line(self, created: float, level: str, logger: str, message: str) -> str:
-        """A line for people."""
+        """Format a line of text."""
         return f"{self._time(created)} {level:<7} {logger}: {message}"
 
     def json_line(
         self, created: float, level: str, logger: str, message: str, fields: Mapping[str, Any]
     ) -> str:
-        """A line for programs."""
+        """Format a line of JSON."""
         value = {
             "time": self._time(created),
             "level": level,

@@ -1,6 +1,6 @@
-"""What the server tells the operator: one line an event, to stderr or a file.
+"""The log of the server: one line for each event, on stderr or in a file.
 
-Which severities, and how, can change while the server runs (the logging extension).
+Severities and format can change while the server runs (the logging extension).
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ _PATIENCE_S = 2.0
 
 
 class _Writer:
-    """Writes lines in a thread of its own, so that nobody else waits for a log that is not read.
+    """Writes lines in its own thread, so that nobody waits for a log that is not read.
 
     The thread is a daemon, and writes to the descriptor itself: no lock is held meanwhile that
     the interpreter needs for its exit.
-
-    Args:
-        file: where they go; None for stderr.
 
     Raises:
         OSError: the file cannot be opened.
@@ -63,7 +60,7 @@ class _Writer:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until all is written, but not for ever."""
+        """Wait until all is written, for a limited time."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._held or self._dropped), _PATIENCE_S)
 
@@ -85,13 +82,13 @@ class _Writer:
             time.sleep(_INTERVAL_S)
 
     def _write_out(self, batch: bytes) -> None:
-        rest, told = memoryview(batch), self._file is None
+        rest, reported = memoryview(batch), self._file is None
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
             except OSError as error:
-                if not told:
-                    told = True
+                if not reported:
+                    reported = True
                     reason = f"the log cannot be written to {self._file}: {error.strerror}"
                     with suppress(OSError):
                         os.write(_STDERR, f"{reason}; it is tried every second\n".encode())
@@ -102,17 +99,16 @@ class ServerLog(logging.Filter):
     """The log of this process.
 
     Attributes:
-        file: where it goes; None for stderr.
-        told: the severities that are told, of INFO, WARNING and ERROR.
+        file: its path; None for stderr.
+        severities: those that are logged, of INFO, WARNING and ERROR.
         verbose: above 0, DEBUG is logged too: health probes, scrapes, details.
-        format: of the lines: text with local times, text with UTC times, or JSON.
-        lines: formats them.
+        format: text with local times, text with UTC times, or JSON.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.file: Path | None = None
-        self.told = frozenset(_SEVERITIES)
+        self.severities = frozenset(_SEVERITIES)
         self.verbose = 0
         self.format: LogFormat = "default"
         self.lines = LineFormatter(lambda: self.format)
@@ -120,7 +116,7 @@ class ServerLog(logging.Filter):
         self._writer: _Writer | None = None
 
     def open(self, file: Path | None) -> None:
-        """Tell everything there from now on.
+        """Write to this file from now on, or to stderr for None.
 
         Raises:
             InvalidOption: the file cannot be written.
@@ -139,10 +135,10 @@ class ServerLog(logging.Filter):
         root.addHandler(handler)
         self.file, self._handler = file, handler
 
-    def tell(self, told: frozenset[int], verbose: int) -> None:
-        """Tell these severities from now on, and this much of what is below them."""
-        self.told, self.verbose = told, verbose
-        logging.getLogger().setLevel(min(told, default=logging.CRITICAL + 1))
+    def set_severities(self, severities: frozenset[int], verbose: int) -> None:
+        """Log these severities from now on; see `verbose`."""
+        self.severities, self.verbose = severities, verbose
+        logging.getLogger().setLevel(min(severities, default=logging.CRITICAL + 1))
         for package in _PACKAGES:
             logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)
 
@@ -152,31 +148,31 @@ class ServerLog(logging.Filter):
             self._writer.write(text)
 
     def close(self) -> None:
-        """Wait until all is written, but not long where nobody reads it."""
+        """Wait until all is written, for a limited time."""
         if self._writer is not None:
             self._writer.wait()
 
     def takes(self, logger: logging.Logger, level: int) -> bool:
-        """Whether a record of this logger would be logged; `level` is INFO or DEBUG."""
-        return logger.isEnabledFor(level) and (level < logging.INFO or level in self.told)
+        """Return True if a record of this logger would be logged; `level` is INFO or DEBUG."""
+        return logger.isEnabledFor(level) and (level < logging.INFO or level in self.severities)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is told."""
+        """Return True if a record is logged."""
         if record.levelno < logging.INFO:
             return True
-        return max(level for level in _SEVERITIES if level <= record.levelno) in self.told
+        return max(level for level in _SEVERITIES if level <= record.levelno) in self.severities
 
 
 SERVER_LOG = ServerLog()
-"""One, because a process has one log."""
+"""The only one, because a process has one log."""
 
 
 def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) -> None:
     """Open the log.
 
     Args:
-        level: least severity that is told: debug, info, warning or error; debug is `verbose` 1.
-        file: where it goes; None for stderr.
+        level: least severity that is logged: debug, info, warning or error; debug is `verbose` 1.
+        file: its path; None for stderr.
         verbose: above 0, DEBUG is logged too: health probes, scrapes, details.
 
     Raises:
@@ -184,8 +180,8 @@ def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) ->
     """
     SERVER_LOG.open(file)
     least = logging.getLevelNamesMapping()[level.upper()]
-    told = frozenset(severity for severity in _SEVERITIES if severity >= least)
-    SERVER_LOG.tell(told, verbose or int(least < logging.INFO))
-    # What these tell otherwise, of their own steps and of every request, is told here by Fovea.
+    severities = frozenset(severity for severity in _SEVERITIES if severity >= least)
+    SERVER_LOG.set_severities(severities, verbose or int(least < logging.INFO))
+    # They log their own steps and every request, which Fovea logs already.
     for library in ("httpx", "uvicorn"):
         logging.getLogger(library).setLevel(logging.WARNING)

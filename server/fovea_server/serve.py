@@ -1,4 +1,4 @@
-"""Runs the servers: sockets, signals, exit."""
+"""Runs the servers of all protocols: start, signals, exit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import uvicorn
 
@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
 
     Args:
         config: of uvicorn.
-        service: drained and closed at the end.
+        service: closed at the end.
         others: started and stopped with it.
     """
 
@@ -123,7 +123,7 @@ def make_server(service: Service) -> Server:
     budget = ByteBudget(settings.max_held_bytes)
     certificate, key = https_files(settings) or (None, None)
     # uvicorn calls it like a class.
-    protocol: Any = partial(ServerProtocol, front=Front(service, budget))
+    protocol = cast("type[asyncio.Protocol]", partial(ServerProtocol, front=Front(service, budget)))
     return Server(
         uvicorn.Config(
             WithTraffic(create_app(service, budget), service.traffic),

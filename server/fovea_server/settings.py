@@ -1,4 +1,4 @@
-"""What the operator decides. The only reader of the environment in the project."""
+"""The settings of the operator. No other module of the project reads the environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import (
@@ -29,15 +29,15 @@ _OF_KUBERNETES = re.compile(
 
 
 class ModelControlMode(StrEnum):
-    """Who decides which models are loaded; Triton's words."""
+    """The choice of the models that are loaded; Triton's words."""
 
     NONE = "none"
     POLL = "poll"
     EXPLICIT = "explicit"
 
 
-def _local(folder: Any) -> Any:
-    """What is no address of a store in a cloud, as it is."""
+def _local(folder: object) -> object:
+    """Refuse the address of a store in a cloud."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(folder)):
         raise ValueError(
             f"{folder} is not a folder of this machine, and remote repositories are not "
@@ -49,8 +49,8 @@ def _local(folder: Any) -> Any:
 Folder = Annotated[Path, BeforeValidator(_local)]
 
 
-def _several(value: Any) -> Any:
-    """One value, as the environment has it, is as good as several."""
+def _several(value: object) -> object:
+    """Take one value, as the environment has it, for a tuple of one."""
     return (value,) if isinstance(value, str | Path) else value
 
 
@@ -63,7 +63,7 @@ class _Environment(EnvSettingsSource):
 
 
 class Listening(BaseSettings):
-    """The settings of HTTP and gRPC: all that a client of this server needs to know."""
+    """The settings of HTTP and gRPC, which `fovea health` needs to reach the server."""
 
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
 
@@ -111,14 +111,14 @@ class Listening(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What was said, then the environment."""
+        """Prefer what was given to the environment; there are no other sources."""
         return init_settings, _Environment(settings_cls)
 
 
 class Settings(Listening):
     """Server settings; each can be given as FOVEA_<NAME> in the environment or as a flag.
 
-    What Triton has is named as Triton names it.
+    The names are Triton's, where it has the setting too.
     """
 
     model_repository: Annotated[tuple[Folder, ...], BeforeValidator(_several), NoDecode] = Field(
@@ -240,15 +240,15 @@ class Settings(Listening):
 
     @property
     def listening(self) -> list[str]:
-        """The servers that are asked for: of "http", "grpc", "metrics"."""
+        """Names of the servers to start, of "http", "grpc" and "metrics"."""
         return [name for name in ("http", "grpc", "metrics") if getattr(self, f"allow_{name}")]
 
 
 def _collide(settings: Settings, one: str, other: str) -> bool:
-    """Whether two servers would listen on the same port of the same address."""
+    """Return True if two servers would listen on the same port of the same address."""
     ports = {getattr(settings, f"{name}_port") for name in (one, other)}
     addresses = {getattr(settings, f"{name}_address") for name in (one, other)}
-    # Port 0 is another one for each who asks.
+    # Port 0 means another port for each server.
     return (
         len(ports) == 1
         and 0 not in ports
@@ -257,7 +257,7 @@ def _collide(settings: Settings, one: str, other: str) -> bool:
 
 
 def unknown_variables() -> list[str]:
-    """Names in the environment that begin with FOVEA_, and are neither ours nor Kubernetes'."""
+    """List the names in the environment that begin with FOVEA_, but are no settings."""
     return [
         name
         for name, value in _variables()
@@ -266,7 +266,7 @@ def unknown_variables() -> list[str]:
 
 
 def linked_variables() -> list[str]:
-    """Names of settings that Kubernetes gave the address of a Service; they are not read."""
+    """List the settings that Kubernetes set to the address of a Service; they are not read."""
     return [
         name for name, value in _variables() if _is_setting(name) and _links_a_service(name, value)
     ]
@@ -281,7 +281,7 @@ def _is_setting(variable: str) -> bool:
 
 
 def _links_a_service(name: str, value: str) -> bool:
-    """Whether Kubernetes made a variable, for a Service called fovea, or fovea-something."""
+    """Return True if Kubernetes made a variable, for a Service called fovea or fovea-something."""
     linked = name.upper().endswith("_PORT") and "://" in value
     return linked or _OF_KUBERNETES.fullmatch(name) is not None
 
@@ -289,6 +289,6 @@ def _links_a_service(name: str, value: str) -> bool:
 def silence_grpc() -> None:
     """Keep gRPC's own lines off stderr, unless the operator's environment asks for them.
 
-    To be called before gRPC is imported; it can be told in the environment only.
+    Call it before gRPC is imported, which reads the environment only.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -38,7 +38,7 @@ def check_grpc_files(settings: Settings) -> None:
     certificate = _named("--grpc-server-cert", settings.grpc_server_cert)
     if mutual:
         _named("--grpc-root-cert", settings.grpc_root_cert)
-    # gRPC only says that it cannot listen; this says why.
+    # gRPC itself would only report that it cannot listen.
     check_pair("TLS for gRPC", certificate, key)
     if (root := settings.grpc_root_cert) is not None:
         try:

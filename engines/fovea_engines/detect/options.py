@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 from fovea_preprocess.errors import InvalidOption
 
@@ -14,36 +14,54 @@ MAX_CLASSES = 1000
 class PredictOptions:
     """Per-request options; never mixed with server settings.
 
+    The metadata of a field are its description and its least (ge) and greatest value (le): the
+    server reads, checks and documents the options by them.
+
     Attributes:
-        conf: least score of a detection, 0 to 1.
-        iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
         classes: ids or names of the classes to keep, at most 1000; None keeps all. A head takes ids
             only: see `resolve_classes`.
-        max_det: most detections per image, 1 to 3000.
-        agnostic: suppress across classes as well.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
     """
 
-    conf: float = 0.25
-    iou: float = 0.7
-    classes: tuple[int | str, ...] | None = None
-    max_det: int = 300
-    agnostic: bool = False
+    conf: float = field(default=0.25, metadata={"description": "least score", "ge": 0, "le": 1})
+    iou: float = field(
+        default=0.7,
+        metadata={
+            "description": "overlap above which the weaker of two boxes goes",
+            "ge": 0,
+            "le": 1,
+        },
+    )
+    classes: tuple[int | str, ...] | None = field(
+        default=None,
+        metadata={"description": "classes to keep, default all: text is a name, a number an id"},
+    )
+    max_det: int = field(
+        default=300,
+        metadata={"description": "most detections an image", "ge": 1, "le": MAX_DETECTIONS},
+    )
+    agnostic: bool = field(default=False, metadata={"description": "suppress across classes"})
 
     def __post_init__(self) -> None:
-        # Chained comparisons also refuse NaN.
-        if not 0.0 <= self.conf <= 1.0:
-            raise InvalidOption(f"conf is {self.conf}; it must be from 0 to 1")
-        if not 0.0 <= self.iou <= 1.0:
-            raise InvalidOption(f"iou is {self.iou}; it must be from 0 to 1")
-        if not 1 <= self.max_det <= MAX_DETECTIONS:
-            raise InvalidOption(f"max_det is {self.max_det}; it must be from 1 to {MAX_DETECTIONS}")
-        if self.classes is not None and len(self.classes) > MAX_CLASSES:
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            # A chained comparison also refuses NaN.
+            if not least <= value <= most:
+                raise InvalidOption(f"{name} is {value}; it must be from {least} to {most}")
+        if self.classes is None:
+            return
+        if len(self.classes) > MAX_CLASSES:
             raise InvalidOption(
                 f"classes has {len(self.classes)} entries; at most {MAX_CLASSES} fit"
             )
-        ids = [each for each in self.classes or () if isinstance(each, int)]
-        if any(not 0 <= each < 100_000 for each in ids):
+        if any(isinstance(each, int) and not 0 <= each < 100_000 for each in self.classes):
             raise InvalidOption("classes has a number that is no class id: ids count from 0 up")
+
+
+_RANGES = [
+    (each.name, each.metadata["ge"], each.metadata["le"])
+    for each in fields(PredictOptions)
+    if "ge" in each.metadata
+]

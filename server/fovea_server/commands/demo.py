@@ -32,12 +32,13 @@ def demo(
     from fovea_engines.build.build import build
     from fovea_engines.build.plan import BuildPlan
     from fovea_engines.progress import ConsoleProgress
-    from fovea_server.commands.serve import read_settings
+    from fovea_server.commands.flags import validated
     from fovea_server.dataplane.service import Service
     from fovea_server.listen import bind
     from fovea_server.logs import SERVER_LOG, set_up_logging
     from fovea_server.models.registry import Registry
     from fovea_server.serve import make_server
+    from fovea_server.settings import Settings
 
     listener = bind(host, port)
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +51,9 @@ def demo(
         shutil.copyfile(assets / SCENE, folder / SCENE)
     set_up_logging("warning")
     only_http = {"http_address": host, "http_port": port, "allow_grpc": False}
-    settings = read_settings(repository, only_http | {"allow_metrics": False})
+    settings = validated(
+        Settings, only_http | {"allow_metrics": False, "model_repository": repository}
+    )
     registry = Registry(settings)
     server = make_server(Service.of(settings, registry))
     registry.start()

@@ -1,16 +1,37 @@
-"""`fovea doctor`: what this machine has, what will not work, how to mend it."""
+"""`fovea doctor`: reports what this machine has, what will not work, and how to mend it."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
-from fovea_server.commands.diagnosis import Finding, diagnose
+from fovea_engines.backends.installing import install, install_extra
+from fovea_engines.backends.registry import CPU_BACKENDS, TENSORRT_BACKENDS
 from fovea_server.commands.machine import Machine, look
+
+# TensorRT engines need these to run. Without a GPU, cuda-bindings and TensorRT for RTX still
+# compile for others; these do nothing.
+_TO_RUN = {"pycuda", "cuda-bindings"}
+_IDLE = {"pycuda", "tensorrt"}
+_LEAST_MEMORY = 512 * 2**20
+_LEAST_SHARED_MEMORY = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence about what will not work, and how to mend it.
+
+    Attributes:
+        fatal: no model can be served on the CPU.
+    """
+
+    fatal: bool
+    text: str
 
 
 def doctor(
@@ -31,8 +52,68 @@ def doctor(
         raise typer.Exit(1)
 
 
+def diagnose(machine: Machine) -> tuple[Finding, ...]:
+    """Find everything worth mending, fatal things first; empty on a healthy machine."""
+    backends = [backend for backend in machine.backends if backend.name in CPU_BACKENDS]
+    problems = [
+        f"Engines built for {backend.name} cannot be served: {backend.problem}."
+        for backend in backends
+        if backend.problem is not None
+    ]
+    minor = (*_processor_and_memory(machine), *_gpu(machine))
+    if len(problems) < len(backends):
+        return tuple(Finding(False, text) for text in (*problems, *minor))
+    command = install(*(backend.name for backend in backends))
+    none = Finding(True, f"No engine can run, as no backend is installed: {command}.")
+    return (none, *(Finding(False, text) for text in minor))
+
+
+def _processor_and_memory(machine: Machine) -> Iterator[str]:
+    cpu, memory = machine.cpu, machine.memory
+    if cpu.features is not None and "AVX2" not in cpu.features:
+        yield (
+            "The processor shows no AVX2, so inference is several times slower than it need be: "
+            "in a virtual machine, pass the host's CPU model through."
+        )
+    if cpu.usable < cpu.cores:
+        yield (
+            f"Only {cpu.usable} of {cpu.cores} cores may be used: raise the container's CPU limit "
+            "or the affinity mask if the others are meant for Fovea."
+        )
+    if memory.available < _LEAST_MEMORY:
+        yield (
+            f"Only {memory.available / 2**20:.0f} MiB of memory are free, and a served model needs "
+            "about 300: stop something else or serve smaller models."
+        )
+    if memory.shared < _LEAST_SHARED_MEMORY:
+        yield (
+            f"/dev/shm holds {memory.shared / 2**20:.0f} MiB, too little for clients that pass "
+            "tensors through shared memory: start the container with --shm-size=1g."
+        )
+
+
+def _gpu(machine: Machine) -> Iterator[str]:
+    if machine.driver is not None and not machine.gpus:
+        yield (
+            f"NVIDIA driver {machine.driver} is loaded but no GPU answers: check nvidia-smi, and "
+            "in a container start it with --gpus all."
+        )
+    installed = {backend.name for backend in machine.backends if backend.version}
+    tensorrt = install_extra("tensorrt")
+    if machine.gpus and not installed.intersection(TENSORRT_BACKENDS):
+        yield f"{machine.gpus[0].name} stays idle, as no TensorRT is installed: {tensorrt}."
+    elif machine.gpus and (missing := _TO_RUN - machine.gpu_packages.keys()):
+        packages = " and ".join(sorted(missing))
+        yield f"TensorRT engines do not run without {packages}: {tensorrt}."
+    if not machine.gpus and (idle := _IDLE & machine.gpu_packages.keys()):
+        yield (
+            f"{', '.join(sorted(idle))} are installed but there is no GPU to use them: models run "
+            "on the CPU."
+        )
+
+
 def _show(machine: Machine, findings: tuple[Finding, ...]) -> None:
-    # Imported late: the commands share one program, and `fovea serve` need not wait for it.
+    # Imported late, as `fovea --help` imports every command.
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

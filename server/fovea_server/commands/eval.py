@@ -27,15 +27,7 @@ _CLASSES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was measured, and how accurate it is.
-
-    Attributes:
-        model: its name.
-        version: the version that was measured.
-        backend: the runtime; None where a server does not tell.
-        precision: of its arithmetic; likewise.
-        accuracy: the figures.
-    """
+    """The accuracy of one version of a model; backend and precision where they are public."""
 
     model: str
     version: str
@@ -44,7 +36,7 @@ class Report:
     accuracy: Accuracy
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, the figures beside the rest."""
+        """Convert to plain JSON types, with the figures beside the rest."""
         document = asdict(self)
         figures: dict[str, Any] = document.pop("accuracy")
         return document | figures

@@ -1,20 +1,29 @@
-"""A flag for every setting of the server, under the name that Triton gives it."""
+"""The flags of the server's settings, under the names that Triton gives them."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import EnumMeta
 from itertools import chain
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.commands.program import Command
 from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT, flag
-from fovea_server.settings import Settings
+from fovea_server.settings import Listening, Settings
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+    from typer._click import Context
+
+Kind = TypeVar("Kind", bound=Listening)
 
 OTHER_NAMES = {
     "model_repository": ("--repository", "--model-store"),
@@ -32,7 +41,10 @@ GROUPS = {
     "Limits": "max_held_mb",
     "Images by URL": "allow_url",
 }
-METAVARS: dict[Any, str] = {bool: "true|false", int: "INTEGER", float: "NUMBER", Path: "PATH"}
+_SWITCHES = frozenset(
+    flag(name) for name, field in Settings.model_fields.items() if field.annotation is bool
+)
+_METAVARS: dict[object, str] = {bool: "true|false", int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
 
 def with_flags(
@@ -40,13 +52,13 @@ def with_flags(
     settings: Collection[str] = tuple(Settings.model_fields),
     hidden: Iterable[str] = (*WITHOUT_EFFECT, *REFUSED, *RENAMED),
 ) -> Callable[..., None]:
-    """Give a command an option for each of the settings, where typer looks for them.
+    """Declare an option for each of these settings to typer, which passes them as `**given`.
 
-    The options collect text, None where a flag was not given; `Settings` alone judges it.
+    The options collect text, None where a flag was not given; `validated` judges it.
 
     Args:
-        command: what takes the options as keyword arguments (`**given`).
-        settings: names of the settings.
+        command: takes the options as keyword arguments.
+        settings: names of settings.
         hidden: names of flags that the help does not show.
     """
     titles = {first: title for title, first in GROUPS.items()}
@@ -76,15 +88,11 @@ def _setting(name: str, field: FieldInfo, title: str) -> inspect.Parameter:
         help=field.description,
         show_default=_default(field),
     )
-    return _parameter(name, list[str] if takes_many(name) else str, option)
+    many = get_origin(field.annotation) is tuple
+    return _parameter(name, list[str] if many else str, option)
 
 
-def takes_many(setting: str) -> bool:
-    """Whether the flag of a setting may be repeated, and each time adds a value."""
-    return get_origin(Settings.model_fields[setting].annotation) is tuple
-
-
-def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
+def _parameter(name: str, kind: type, declared: object) -> inspect.Parameter:
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -93,12 +101,12 @@ def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
     )
 
 
-def _metavar(kind: Any) -> str:
+def _metavar(kind: object) -> str:
     if isinstance(kind, UnionType) or get_origin(kind) is tuple:
         kind = get_args(kind)[0]
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
-    return "|".join(kind) if isinstance(kind, EnumMeta) else METAVARS.get(kind, "TEXT")
+    return "|".join(kind) if isinstance(kind, EnumMeta) else _METAVARS.get(kind, "TEXT")
 
 
 def _default(field: FieldInfo) -> str | bool:
@@ -111,3 +119,46 @@ def _default(field: FieldInfo) -> str | bool:
     if isinstance(default, tuple):
         return " ".join(map(str, default)) or False
     return str(default) if default not in (None, "") else False
+
+
+class SwitchCommand(Command):
+    """Lets a switch stand alone, or have its value after = or a space, as Triton does."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Parse the arguments of the command."""
+        return super().parse_args(ctx, list(_with_values(args)))
+
+
+def _with_values(args: list[str]) -> Iterator[str]:
+    """Write switches as --switch=value, and leave everything else as it is."""
+    coming = [*args, ""]
+    while len(coming) > 1:
+        arg = coming.pop(0)
+        if arg not in _SWITCHES:
+            yield arg
+        elif coming[0].lower() in ("true", "false", "1", "0"):
+            yield f"{arg}={coming.pop(0)}"
+        else:
+            yield f"{arg}=true"
+
+
+def validated(kind: type[Kind], given: dict[str, Any]) -> Kind:
+    """Make settings of flags; all others come from the environment, or are the default.
+
+    Raises:
+        InvalidOption: a setting is wrong.
+    """
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        raise InvalidOption(_sentence(error.errors()[0])) from None
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """Say which setting is wrong and why, or why several do not go together."""
+    if error["type"] == "value_error":
+        reason = str(error["ctx"]["error"])
+        return f"{flag(str(error['loc'][0]))}: {reason}" if error["loc"] else reason
+    # Without pydantic's account of how it read the text.
+    must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
+    return f"{flag(str(error['loc'][0]))} is '{error['input']}'; {must}"

@@ -1,4 +1,4 @@
-"""What this machine has for inference. Looks, and loads nothing heavy."""
+"""Reads what this machine has for inference, and loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -33,11 +33,8 @@ class Cpu:
     """The processor.
 
     Attributes:
-        name: model name.
-        cores: of the machine.
         usable: cores that affinity and cgroup quota leave to this process.
-        features: instruction sets that matter to inference, out of AVX2, AVX512, AVX-VNNI,
-            AVX512-VNNI and AMX-INT8; None where they cannot be read.
+        features: keys of `_CPU_FEATURES` that it has; None where they cannot be read.
     """
 
     name: str
@@ -48,13 +45,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Main memory, bytes.
-
-    Attributes:
-        total: of the machine, or of the container where that has a limit.
-        available: of it, without swapping.
-        shared: size of /dev/shm; 0 where it is not mounted.
-    """
+    """Main memory of the machine or its container, and the size of /dev/shm (0: none), bytes."""
 
     total: int
     available: int
@@ -63,12 +54,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One NVIDIA GPU.
-
-    Attributes:
-        name: model name.
-        memory_mib: MiB that programs can use.
-    """
+    """One NVIDIA GPU that this process may use, and its memory in MiB."""
 
     name: str
     memory_mib: int
@@ -76,11 +62,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Everything `fovea doctor` looks at.
+    """Everything that `fovea doctor` reads.
 
     Attributes:
         driver: version of the NVIDIA driver; None without one.
-        gpus: those this process can see.
         gpu_packages: installed distribution -> version, of those that GPU backends need.
     """
 
@@ -93,23 +78,19 @@ class Machine:
 
 
 def look(root: Path = Path("/")) -> Machine:
-    """Look at this machine.
-
-    Args:
-        root: where /proc, /sys and /dev hang.
-    """
+    """Read this machine; /proc, /sys and /dev are in `root`."""
     return Machine(
         cpu=Cpu(processor_name(), os.cpu_count() or 1, usable_cores(), cpu_features(root)),
         memory=memory(root),
         backends=available_backends(),
         driver=driver_version(root),
         gpus=tuple(Gpu(gpu.name, size >> 20) for gpu, size in visible_gpus()),
-        gpu_packages=_installed(_GPU_DISTRIBUTIONS),
+        gpu_packages=_installed(),
     )
 
 
 def cpu_features(root: Path) -> tuple[str, ...] | None:
-    """Instruction sets named in proc/cpuinfo; None where it lists no flags (not x86)."""
+    """Read the instruction sets in proc/cpuinfo; None where it lists no flags (not x86)."""
     flags = cpu_flags(root)
     if flags is None:
         return None
@@ -117,31 +98,30 @@ def cpu_features(root: Path) -> tuple[str, ...] | None:
 
 
 def memory(root: Path) -> Memory:
-    """Main memory from proc/meminfo, cut to the cgroup's limit, and the size of dev/shm."""
-    total, available = 0, 0
-    for line in (root / "proc/meminfo").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemTotal":
-            total = int(value.split()[0]) * 1024
-        elif name == "MemAvailable":
-            available = int(value.split()[0]) * 1024
+    """Read proc/meminfo, cut to the cgroup's limit, and the size of dev/shm."""
+    lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
+    sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    total, available = (1024 * int(sizes[n].split()[0]) for n in ("MemTotal", "MemAvailable"))
     # A container sees the host in /proc, and its own limit at the root of /sys/fs/cgroup.
-    cgroup = root / "sys/fs/cgroup"
     for limit_file, used_file in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         try:
-            limit = int((cgroup / limit_file).read_text())
-            used = int((cgroup / used_file).read_text())
+            limit = int((root / "sys/fs/cgroup" / limit_file).read_text())
+            used = int((root / "sys/fs/cgroup" / used_file).read_text())
         except (OSError, ValueError):  # ValueError: the limit is "max"
             continue
         total, available = min(total, limit), min(available, max(0, limit - used))
-    return Memory(total, available, _shared_memory(root / "dev/shm"))
+    try:
+        shm = os.statvfs(root / "dev/shm")
+    except OSError:
+        return Memory(total, available, 0)
+    return Memory(total, available, shm.f_frsize * shm.f_blocks)
 
 
 def driver_version(root: Path) -> str | None:
-    """Version of the loaded NVIDIA kernel driver, from proc/driver/nvidia/version."""
+    """Read the version of the loaded NVIDIA kernel driver from proc/driver/nvidia/version."""
     try:
         text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
@@ -152,9 +132,9 @@ def driver_version(root: Path) -> str | None:
     return next((w for w in words if w[0].isdigit() and "." in w), "unknown")
 
 
-def _installed(distributions: dict[str, str]) -> dict[str, str]:
+def _installed() -> dict[str, str]:
     found: dict[str, str] = {}
-    for distribution, module in distributions.items():
+    for distribution, module in _GPU_DISTRIBUTIONS.items():
         try:
             version = metadata.version(distribution)
         except metadata.PackageNotFoundError:
@@ -162,11 +142,3 @@ def _installed(distributions: dict[str, str]) -> dict[str, str]:
         if util.find_spec(module) is not None:
             found[distribution] = version
     return found
-
-
-def _shared_memory(folder: Path) -> int:
-    try:
-        state = os.statvfs(folder)
-    except OSError:
-        return 0
-    return state.f_frsize * state.f_blocks

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,13 +22,27 @@ from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
-from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_preprocess.errors import InvalidImage, InvalidOption, NotFound
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from fovea_client import ImageError, ImageResult, Prediction
     from fovea_server.commands.predictors import Predictor
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The prediction for one image, or the error; and the path of its annotated image."""
+
+    path: Path
+    prediction: Prediction | None = None
+    error: ImageError | None = None
+    saved: Path | None = None
 
 
 def predict(
@@ -74,9 +90,8 @@ def predict(
 
     Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
     """
-    # Commands share one program, and `fovea serve` is not to wait for what only this one needs.
+    # Imported late, as `fovea --help` imports every command.
     from fovea_client import FoveaClientError, ServerError
-    from fovea_server.commands.outcomes import complain, document, each_outcome, failed, show
 
     check_options(context, clashes=[("repository", "url")])
     if not any(path.exists() for path in images):
@@ -92,17 +107,20 @@ def predict(
     outcomes = []
     try:
         with _open(context, model, repository, url, given) as predictor:
-            for outcome in each_outcome(predictor, images, save):
+            for outcome in _each_outcome(predictor, images, save):
                 outcomes.append(outcome)
-                show(outcome, table=not as_json)
+                if outcome.error is not None:
+                    _complain(f"{outcome.path}: {outcome.error.message}")
+                elif not as_json:
+                    _show(outcome)
     except (FoveaClientError, OSError) as error:
-        complain(f"error: {error}")
+        _complain(f"error: {error}")
         wrong = isinstance(error, ServerError) and error.code in _WRONG
         raise typer.Exit(2 if wrong else 1) from error
     if as_json:
-        sys.stdout.write(json.dumps(document(model, outcomes), indent=2) + "\n")
-    if failures := sum(map(failed, outcomes)):
-        complain(f"error: {failures} of {counted(len(outcomes), 'image')} failed")
+        sys.stdout.write(json.dumps(_document(model, outcomes), indent=2) + "\n")
+    if failures := sum(outcome.error is not None for outcome in outcomes):
+        _complain(f"error: {failures} of {counted(len(outcomes), 'image')} failed")
         raise typer.Exit(1)
 
 
@@ -127,3 +145,113 @@ def _open(
         return RemotePredictor(url, model, given)
     [path] = find_models(context, repository, model)
     return LocalPredictor(version_folder(path), options)
+
+
+def _each_outcome(
+    predictor: Predictor, images: list[Path], save: Path | None
+) -> Iterator[_Outcome]:
+    """Predict one image after the other; with `save`, write each annotated into that folder.
+
+    Raises:
+        FoveaError, FoveaClientError, OSError: the next image would fail as well.
+    """
+    from fovea_client import ImageError, ServerError
+    from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE
+
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+    for number, path in enumerate(images):
+        try:
+            image = path.read_bytes()
+        except OSError as error:
+            code = "not_found" if isinstance(error, FileNotFoundError) else "invalid_request"
+            yield _Outcome(path, error=ImageError(code, f"cannot be read: {error.strerror}"))
+            continue
+        try:
+            prediction = predictor.predict(image)
+            saved = None if save is None else _saved(save, path, images[:number])
+            if saved is not None:
+                saved.write_bytes(predictor.annotate(image))
+        except InvalidImage as error:
+            yield _Outcome(path, error=ImageError(error.code, str(error)))
+        except ServerError as error:
+            if error.code not in ERRORS_OF_ONE_IMAGE:
+                raise
+            yield _Outcome(path, error=ImageError(error.code, error.message))
+        else:
+            yield _Outcome(path, prediction, saved=saved)
+
+
+def _saved(folder: Path, path: Path, before: list[Path]) -> Path:
+    """Choose the path of an annotated image: never that of an image, nor of another's."""
+    twins = sum(other.stem == path.stem for other in before)
+    return folder / (path.stem + (f"-{twins + 1}" if twins else "") + "-annotated.jpg")
+
+
+def _complain(text: str) -> None:
+    typer.secho(text, fg="red", err=True)
+
+
+def _show(outcome: _Outcome) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    assert outcome.prediction is not None, "an error is not shown as a table"
+    console, image = Console(), outcome.prediction.image
+    console.print(Text(f"{outcome.path}  {image.width} x {image.height}", style="bold"))
+    console.print(_table(image))
+    if outcome.saved is not None:
+        console.print(Text(f"saved {outcome.saved}"), soft_wrap=True)
+
+
+def _table(image: ImageResult) -> Table | Text:
+    from rich.table import Table
+    from rich.text import Text
+
+    if image.tensors:
+        shapes = (f"{t.name} {t.data.dtype} {list(t.data.shape)}" for t in image.tensors)
+        return Text("\n".join(shapes))
+    if not image.detections:
+        return Text("nothing found")
+    table = Table("class", "score", "x1", "y1", "x2", "y2")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for found in image.detections:
+        corners = (f"{corner:.0f}" for corner in asdict(found.box).values())
+        table.add_row(Text(found.class_name), f"{found.score:.2f}", *corners)
+    return table
+
+
+def _document(model: str, outcomes: list[_Outcome]) -> dict[str, Any]:
+    """Join all answers as if one request had carried all images."""
+    answers = [each.prediction for each in outcomes if each.prediction is not None]
+    timings = [asdict(answer.timing_ms) for answer in answers]
+    slowest = {stage: max(t[stage] for t in timings) for stage in (timings[0] if timings else ())}
+    total = {"total": round(sum(t["total"] for t in timings), 3)}
+    return {
+        "model": answers[0].model if answers else model,
+        "version": answers[0].version if answers else None,
+        "task": answers[0].task if answers else None,
+        "images": [_image_json(outcome) for outcome in outcomes],
+        "timing_ms": slowest | total,
+    }
+
+
+def _image_json(outcome: _Outcome) -> dict[str, Any]:
+    if outcome.prediction is None:
+        return {"error": asdict(outcome.error) if outcome.error else None}
+    image = outcome.prediction.image
+    size = {"width": image.width, "height": image.height, "orientation": image.orientation}
+    if not image.tensors:
+        return size | {"detections": [asdict(found) for found in image.detections]}
+    return size | {
+        "tensors": [
+            {
+                "name": tensor.name,
+                "datatype": tensor.data.dtype.name,
+                "shape": list(tensor.data.shape),
+                "data": tensor.data.ravel().tolist(),
+            }
+            for tensor in image.tensors
+        ]
+    }

@@ -1,4 +1,4 @@
-"""Where commands get their answers: a server, or an engine opened right here."""
+"""Answers for one model, by a server or by an engine that is opened in this process."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from typing import Any, Protocol
 import numpy as np
 
 from fovea_client import Box, Client, Detection, ImageResult, Prediction, Timing
+from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption
+
+ERRORS_OF_ONE_IMAGE = {"invalid_image", "image_too_large", "body_too_large"}
+"""Codes of a server's errors that do not concern the next image."""
 
 
 class Predictor(AbstractContextManager["Predictor"], Protocol):
     """Answers for one model with one set of options."""
 
     def predict(self, image: bytes) -> Prediction:
-        """The detections in an encoded image.
+        """Find what is in an encoded image.
 
         Raises:
-            FoveaError, FoveaClientError: there are none, and why.
+            FoveaError, FoveaClientError: the image or the model is at fault, or the server.
         """
         ...
 
     def annotate(self, image: bytes) -> bytes:
-        """A JPEG of an encoded image with its detections drawn in; raises as `predict` does."""
+        """Draw the detections into an encoded image, as JPEG; raises as `predict` does."""
         ...
 
 
 class RemotePredictor(Closing):
-    """Asks a server; options that were not given are the server's to decide.
+    """Asks a server, which decides the options that are not given.
 
     Args:
-        url: of the server.
-        model: its name.
         options: keywords of `Client.predict`.
-        retries: as of `Client`.
+        retries: see `Client`.
 
     Raises:
         InvalidOption: `url` is not an address.
@@ -54,15 +56,15 @@ class RemotePredictor(Closing):
         self._options = options
 
     def predict(self, image: bytes) -> Prediction:
-        """See `Predictor`."""
+        """Ask for a prediction; see `Predictor`."""
         return self._client.predict(self._model, image, **self._options)
 
     def annotate(self, image: bytes) -> bytes:
-        """See `Predictor`."""
+        """Ask for the annotated image; see `Predictor`."""
         return self._client.annotate(self._model, image, **self._options)
 
     def close(self) -> None:
-        """Give everything back. Calling it again does nothing."""
+        """Close the connections. Calling it again does nothing."""
         self._client.close()
 
 
@@ -74,7 +76,7 @@ class LocalPredictor(Closing):
     """
 
     def __init__(self, folder: Path, options: PredictOptions) -> None:
-        # Asking a server needs none of this, and is not to wait for it.
+        # Imported late, as a server can be asked without it.
         from fovea_engines.engine import Engine
 
         self._engine = Engine.open(folder)
@@ -82,7 +84,7 @@ class LocalPredictor(Closing):
         self._options = self._engine.resolve(options)
 
     def predict(self, image: bytes) -> Prediction:
-        """See `Predictor`. "infer" is everything from letterbox to NMS."""
+        """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""
         from fovea_preprocess.image import decode_image
 
         started = time.perf_counter()
@@ -102,7 +104,7 @@ class LocalPredictor(Closing):
         return Prediction(self._model, self._version, "detect", (result,), timing)
 
     def annotate(self, image: bytes) -> bytes:
-        """See `Predictor`."""
+        """Draw the detections in; see `Predictor`."""
         from fovea_engines.detect.draw import draw, encode
         from fovea_preprocess.image import decode_image
 
@@ -111,15 +113,15 @@ class LocalPredictor(Closing):
         return encode(draw(pixels, found, self._engine.labels), "image/jpeg")
 
     def close(self) -> None:
-        """Give everything back. Calling it again does nothing."""
+        """Close the engine. Calling it again does nothing."""
         self._engine.close()
 
     def _typed(self, found: Detections) -> tuple[Detection, ...]:
-        labels = self._engine.labels or ()
+        labels = self._engine.labels
         # Rounded as the server rounds: finer than any model.
         boxes = found.boxes.astype(np.float64).round(2).tolist()
         scores = found.scores.astype(np.float64).round(5).tolist()
         return tuple(
-            Detection(Box(*box), score, id_, labels[id_] if id_ < len(labels) else str(id_))
+            Detection(Box(*box), score, id_, class_name(labels, id_))
             for box, score, id_ in zip(boxes, scores, found.class_ids.tolist(), strict=True)
         )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
+
+if TYPE_CHECKING:
+    from typer._click import Command as ClickCommand
+    from typer._click import Context, HelpFormatter
 
 # Name of each command -> its module, its function there, and its class where it has its own.
 _COMMANDS: dict[str, tuple[str, ...]] = {
@@ -29,8 +34,8 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
 class Command(TyperCommand):
     """Shows its options in groups: plain text, so that it is the same in a pipe."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Options under the title of their panel, in the order of their declaration."""
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the options under the title of their panel, in the order of their declaration."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             title = getattr(param, "rich_help_panel", None)
@@ -42,7 +47,7 @@ class Command(TyperCommand):
                 formatter.write_dl(rows)
 
     def get_short_help_str(self, limit: int = 0) -> str:
-        """The whole first sentence, which the list of commands wraps."""
+        """Return the whole first sentence, which the list of commands wraps."""
         return super().get_short_help_str(sys.maxsize)
 
 
@@ -56,8 +61,8 @@ class Program(TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given | {"commands": dict.fromkeys(_COMMANDS)})
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name; None where there is none."""
+    def get_command(self, ctx: Context, cmd_name: str) -> ClickCommand | None:
+        """Import a command; None where there is none of that name."""
         if cmd_name not in _COMMANDS:
             return None
         where, function, *own = _COMMANDS[cmd_name]
@@ -68,18 +73,21 @@ class Program(TyperGroup):
         )
         return typer.main.get_command(alone)
 
-    def main(self, *args: Any, **kwargs: Any) -> Never:
+    def main(self, *args: object, **kwargs: object) -> Never:
         """Run a command, and exit."""
+        run: Callable[..., int | None] = super().main
         try:
-            sys.exit(super().main(*args, **kwargs | {"standalone_mode": False}))
+            sys.exit(run(*args, **kwargs | {"standalone_mode": False}))
         except FoveaError as error:
             _end(str(error), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
-            told = " ".join(error.format_message().split()).rstrip(".")
-            told = told.replace("Value error, ", "")  # of pydantic, which typer reads values with
+            message = " ".join(error.format_message().split()).rstrip(".")
+            message = message.replace(
+                "Value error, ", ""
+            )  # of pydantic, which typer reads values with
             context = getattr(error, "ctx", None)
             see = "" if context is None else f"; see {context.command_path} --help"
-            _end(told + see, error.exit_code)
+            _end(message + see, error.exit_code)
 
 
 def _end(message: str, code: int) -> Never:

@@ -1,4 +1,4 @@
-"""Detections of labelled images by a running server."""
+"""Detects objects in labelled images with a running server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.evaluate import EVALUATION
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
-from fovea_server.commands.predictors import RemotePredictor
+from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE, RemotePredictor
 
 # A server that others use as well may be full for a moment.
 _RETRIES = 3
 
 
 class RemoteDetector(RemotePredictor):
-    """Asks a server, and learns from its answers what it does not tell otherwise.
+    """Asks a server, and collects labels and version from its answers: its metadata may be secret.
 
     Attributes:
         version: of the model that answered; None before the first answer.
@@ -44,17 +44,17 @@ class RemoteDetector(RemotePredictor):
         self.labels: dict[int, str] = {}
 
     def __call__(self, image: LabelledImage) -> Detections:
-        """What the server finds.
+        """Ask for the detections in an image.
 
         Raises:
             InvalidRequest: the server cannot read the image, which is named.
             UnsupportedModel: it answers with tensors.
-            FoveaClientError: it did not answer, or is not able to.
+            FoveaClientError: the server failed or did not answer.
         """
         try:
             prediction = self.predict(image.data())
         except ServerError as error:
-            if error.code not in {"invalid_image", "image_too_large", "body_too_large"}:
+            if error.code not in ERRORS_OF_ONE_IMAGE:
                 raise
             raise InvalidRequest(f"{image.path}: {error.message}") from error
         answer = prediction.image
@@ -75,14 +75,14 @@ class RemoteDetector(RemotePredictor):
         )
 
     def engine(self) -> tuple[str | None, str | None]:
-        """Backend and precision of the version that answered; None for what is not told."""
+        """Read backend and precision of the version that answered; None where they are secret."""
         path = f"/v2/models/{quote(self._model, safe='')}/versions/{self.version}/config"
         try:
             with httpx.Client(base_url=self._url) as http:
                 answer = http.get(path)
         except httpx.TransportError:
             return None, None
-        # Any other status: the configuration is kept from those who do not know a secret.
+        # With another status, the configuration is restricted.
         if answer.status_code != httpx.codes.OK:
             return None, None
         config = answer.json()
@@ -90,11 +90,10 @@ class RemoteDetector(RemotePredictor):
         return config["backend"] or None, precision
 
     def labels_for(self, dataset: Dataset) -> list[str | None] | None:
-        """What is known of the model's labels, once the images of a set were answered.
+        """Return the class names by id; None for a class that no answer had.
 
-        Returns:
-            A name by class id, None for each that was never answered; or None for a model
-            without labels. As long as the set's own list of classes, if that is longer.
+        The list is at least as long as the dataset's own list of classes. A model without labels
+        has no list.
         """
         if not self.labels:
             return None

@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 
 from fovea_preprocess.errors import InvalidOption, ModelNotReady
-from fovea_server.commands.effect import check_effect
-from fovea_server.commands.flags import with_flags
-from fovea_server.commands.program import Command
+from fovea_server.commands.flags import SwitchCommand, validated, with_flags
 from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
-from fovea_server.settings import Listening, Settings
+from fovea_server.settings import ModelControlMode, Settings
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+    from typer._click import Context, HelpFormatter
 
     from fovea_server.models.registry import Registry
 
-Kind = TypeVar("Kind", bound=Listening)
-
-SWITCHES = frozenset(
-    flag(name) for name, field in Settings.model_fields.items() if field.annotation is bool
-)
-
-
-class SwitchCommand(Command):
-    """Reads switches as Triton does."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As usual, but a switch may stand alone, or have its value after = or a space."""
-        return super().parse_args(ctx, list(_with_values(args)))
+_TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
 class ServeCommand(SwitchCommand):
-    """Lists the flags of Triton that have no effect."""
+    """Lists the flags that only tune Triton, too."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """As usual, and the flags that only tune Triton."""
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the options, then those without effect."""
         super().format_options(ctx, formatter)
         with formatter.section("Taken from Triton's command lines, without effect"):
             flags = ", ".join(map(flag, WITHOUT_EFFECT))
@@ -52,26 +37,13 @@ class ServeCommand(SwitchCommand):
             formatter.write("".join(f"  {line}\n" for line in lines))
 
 
-def _with_values(args: list[str]) -> Iterator[str]:
-    """Switches as --switch=value, everything else as it is."""
-    coming = [*args, ""]
-    while len(coming) > 1:
-        arg = coming.pop(0)
-        if arg not in SWITCHES:
-            yield arg
-        elif coming[0].lower() in ("true", "false", "1", "0"):
-            yield f"{arg}={coming.pop(0)}"
-        else:
-            yield f"{arg}=true"
-
-
 @with_flags
 def serve(
     repository: Annotated[
         Path | None,
         typer.Argument(help="Folder of models, as `fovea build` makes it; or --repository."),
     ] = None,
-    **given: Any,
+    **given: object,
 ) -> None:
     """Serve every model of a repository over HTTP and gRPC.
 
@@ -89,7 +61,7 @@ def serve(
     switches = {name: getattr(settings, name) for name in ("log_info", "log_warning", "log_error")}
     off = {name: on for name, on in switches.items() if not on}
     LogSettings(SERVER_LOG).update({"log_format": settings.log_format, **off})
-    # However it ends: what was logged is read before the error that ends the program.
+    # Written out however it ends, before the error that ends the program.
     with closing(SERVER_LOG):
         warn_of_ignored_variables()
         _serve(settings)
@@ -101,14 +73,14 @@ def _serve(settings: Settings) -> None:
     from fovea_server.models.registry import Registry
     from fovea_server.tls import check_grpc_files, https_files
 
+    # All that can be wrong with the settings is reported before any model is loaded.
     registry = Registry(settings)
     listeners = bind_all(settings)
-    # What can be wrong with the settings is told before any model is loaded.
     service = Service.of(settings, registry)
     https_files(settings)
     check_grpc_files(settings)
     registry.start()
-    # However it ends: a load that is under way would outlive the interpreter.
+    # Closed however it ends: a load that is under way would outlive the interpreter.
     with closing(registry):
         # Only now: FastAPI and gRPC take as long to import as a model to load, and they overlap.
         from fovea_server.serve import make_server
@@ -120,10 +92,10 @@ def _serve(settings: Settings) -> None:
 
 
 def _require_every_model(registry: Registry) -> None:
-    """Wait until the start is over.
+    """Wait until the models of the start are loaded.
 
     Raises:
-        ModelNotReady: a model could not be loaded.
+        ModelNotReady: one could not be loaded.
     """
     while not registry.started:
         time.sleep(0.02)
@@ -131,8 +103,8 @@ def _require_every_model(registry: Registry) -> None:
         raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
 
 
-def read_settings(repository: Path | None, given: dict[str, Any]) -> Settings:
-    """What was said on the command line; all else from the environment, or as it is by default.
+def read_settings(repository: Path | None, given: dict[str, object]) -> Settings:
+    """Make the settings of a command line; see `validated`.
 
     Args:
         repository: the argument.
@@ -141,33 +113,49 @@ def read_settings(repository: Path | None, given: dict[str, Any]) -> Settings:
     Raises:
         InvalidOption: a setting is wrong, or has no effect.
     """
-    said = translated(given)
-    if repository is not None and "model_repository" in said:
+    typed = translated(given)
+    if repository is not None and "model_repository" in typed:
         raise InvalidOption("give the repository as an argument or as an option, not both")
     if repository is not None:
-        said["model_repository"] = [repository]
-    settings = validated(Settings, said)
-    check_effect(settings, said)
+        typed["model_repository"] = [repository]
+    settings = validated(Settings, typed)
+    _check_effect(settings, typed)
     return settings
 
 
-def validated(kind: type[Kind], said: dict[str, Any]) -> Kind:
-    """Settings of what was said; all else from the environment, or as it is by default.
+def _check_effect(settings: Settings, typed: Iterable[str]) -> None:
+    """Refuse flags that would be ignored where that would surprise, and report the others.
+
+    Command lines written for Triton often configure servers that they switch off: those work.
+
+    Args:
+        settings: with the values of the environment.
+        typed: names of the settings that were given as flags.
 
     Raises:
-        InvalidOption: one is wrong.
+        InvalidOption: a flag has no effect.
     """
-    try:
-        return kind(**said)
-    except ValidationError as error:
-        raise InvalidOption(_sentence(error.errors()[0])) from None
+    for name in typed:
+        needed = _needed(settings, name)
+        if needed is None:
+            continue
+        if name in _TLS_FILES or name.startswith("url_"):
+            raise InvalidOption(
+                f"{flag(name)} has no effect without {needed}: add it, or leave {flag(name)} out"
+            )
+        typer.echo(f"{flag(name)}: it has no effect here without {needed}", err=True)
 
 
-def _sentence(error: ErrorDetails) -> str:
-    """What is wrong with a setting, and which; or with several that do not go together."""
-    if error["type"] == "value_error":
-        told = str(error["ctx"]["error"])
-        return f"{flag(str(error['loc'][0]))}: {told}" if error["loc"] else told
-    # Without pydantic's account of how it read the text.
-    must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
-    return f"{flag(str(error['loc'][0]))} is '{error['input']}'; {must}"
+def _needed(settings: Settings, name: str) -> str | None:
+    """Name the flag without which another has no effect; None where it has one."""
+    if name in _TLS_FILES and not (settings.grpc_use_ssl or settings.grpc_use_ssl_mutual):
+        return "--grpc-use-ssl"
+    if name == "grpc_root_cert" and not settings.grpc_use_ssl_mutual:
+        return "--grpc-use-ssl-mutual"
+    if name == "repository_poll_secs" and settings.model_control_mode is not ModelControlMode.POLL:
+        return "--model-control-mode=poll"
+    switch = f"allow_{name.split('_')[0]}"
+    # The address of HTTP is that of the other servers too.
+    if name == "http_address" or getattr(settings, switch, True):
+        return None
+    return flag(switch)

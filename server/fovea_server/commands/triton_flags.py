@@ -1,4 +1,4 @@
-"""Flags of Triton's that name no setting here, so that its command lines need no editing."""
+"""The flags of Triton that are no settings here: its command lines need no editing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ WITHOUT_EFFECT = {
     "vertex_ai_port": _CLOUD,
     "vertex_ai_thread_count": _CLOUD,
 }
-"""Flags that only tune Triton, or what of it is not here, and why they do nothing."""
+"""Flags that are ignored, and why."""
 
 _OFF = ("false", "0", "off", "")
 
@@ -61,7 +61,7 @@ REFUSED = {
     "model_namespacing": "models have no namespaces: give each a name of its own",
     "rate_limit": "there is no rate limiter: bound executions with instance_group in config.pbtxt",
 }
-"""Flags whose effect would be missed where they switch something on, and what to do instead."""
+"""Flags that are refused where they switch something on, and what to do instead."""
 
 RENAMED = {
     "response_cache_byte_size": ("cache_config", "local,size={}"),
@@ -72,16 +72,16 @@ RENAMED = {
     "trace_log_frequency": ("trace_config", "triton,log-frequency={}"),
     "trace_rate": ("trace_config", "rate={}"),
 }
-"""Old flags, and the setting and the value that took their place."""
+"""Old flags, and the setting and the value that replaced them."""
 
 
 def flag(name: str) -> str:
-    """The flag of a name: --http-port of http_port."""
+    """Format the flag of a setting: --http-port for http_port."""
     return "--" + name.replace("_", "-")
 
 
 def translated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said on a command line, in settings.
+    """Translate the flags of a command line to settings, and report those without effect.
 
     Args:
         given: values by the names of settings and of the flags above; None where a flag was not

@@ -1,4 +1,4 @@
-"""Variables of the environment that look meant for `fovea serve`, and are not read."""
+"""Warns of environment variables that look like settings and are not read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ log = logging.getLogger(__name__)
 
 
 def warn_of_ignored_variables() -> None:
-    """Log each with what to do about it.
+    """Log each, with advice.
 
-    A warning and no error: a platform may add variables of its own beside the operator's.
+    These are no errors: a platform may add variables of its own beside the operator's.
     """
     # Flags have second names; their settings do not, but people will try.
     meant = {

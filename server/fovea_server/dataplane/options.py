@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
 
 from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import PredictOptions
@@ -21,10 +21,10 @@ def parse_options(given: Mapping[str, Any]) -> PredictOptions:
     """
     values: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in OPTIONS:
-            known = ", ".join(OPTIONS)
+        if name not in _OPTIONS:
+            known = ", ".join(_OPTIONS)
             raise InvalidOption(f"'{name[:_SHOWN]}' is not an option; options: {known}")
-        read, kind = OPTIONS[name]
+        read, kind = _READERS[_OPTIONS[name]]
         try:
             values[name] = read(value)
         except (TypeError, ValueError, OverflowError, LookupError):
@@ -52,10 +52,13 @@ def _flag(value: object) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
 
 
-OPTIONS: dict[str, tuple[Any, str]] = {
-    "conf": (float, "a number from 0 to 1"),
-    "iou": (float, "a number from 0 to 1"),
-    "classes": (_classes, "class names or ids, in a list or separated by commas"),
-    "max_det": (_whole, "a whole number from 1 up"),
-    "agnostic": (_flag, "true or false"),
+_OPTIONS = get_type_hints(PredictOptions)
+_READERS: dict[object, tuple[Callable[[Any], object], str]] = {
+    float: (float, "a number from 0 to 1"),
+    int: (_whole, "a whole number from 1 up"),
+    bool: (_flag, "true or false"),
+    tuple[int | str, ...] | None: (
+        _classes,
+        "class names or ids, in a list or separated by commas",
+    ),
 }

@@ -16,15 +16,8 @@ import numpy as np
 
 from fovea_engines.backends.cuda.driver import Device, open_device
 from fovea_engines.backends.cuda.resources import DeviceMemory, PinnedMemory, Stream
-from fovea_preprocess.errors import (
-    AlreadyExists,
-    BackendError,
-    InvalidRequest,
-    NotFound,
-    RegionFailed,
-    Unsupported,
-)
-from fovea_server.extensions.shared_memory import NOT_ALLOWED
+from fovea_preprocess.errors import BackendError, InvalidRequest, RegionFailed
+from fovea_server.extensions.shared_memory import RegionTable
 
 log = logging.getLogger(__name__)
 
@@ -33,20 +26,15 @@ _HANDLE_SIZE = 64
 
 @dataclass(frozen=True, slots=True)
 class CudaRegion:
-    """A region of a GPU's memory that another process has allocated.
-
-    Attributes:
-        name: in requests.
-        device_id: number of the GPU.
-    """
+    """A region of a GPU's memory that another process has allocated."""
 
     name: str
     device_id: int
     byte_size: int
 
 
-class CudaSharedMemory:
-    """The registered regions of GPUs' memory; safe in any thread.
+class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
+    """The registered regions of GPUs' memory.
 
     Tensors are copied to and from the host's memory.
 
@@ -56,71 +44,36 @@ class CudaSharedMemory:
     """
 
     def __init__(self, allowed: bool, device: Callable[[int], Device] = open_device) -> None:
-        self._allowed = allowed
+        super().__init__("cuda", allowed)
         self._device = device
         self._devices: dict[int, Device] = {}
-        self._lock = threading.Lock()
-        self._opened: dict[str, OpenedRegion] = {}
         # Includes unregistered regions that are still in use.
         self._open: weakref.WeakSet[OpenedRegion] = weakref.WeakSet()
 
     def register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
-        """Open memory that another process has allocated, with Triton's messages on refusal.
-
-        Args:
-            name: for requests.
-            raw_handle: a `cudaIpcMemHandle_t`.
-            device_id: number of its GPU.
-            byte_size: of the region.
+        """Open memory that another process has allocated, by its `cudaIpcMemHandle_t`.
 
         Raises:
             Unsupported: clients may not register regions.
             AlreadyExists: the name is taken.
             InvalidRequest: the handle is invalid, there is no such GPU, or its memory is smaller.
         """
-        if not self._allowed:
-            raise Unsupported(NOT_ALLOWED)
+        self._check_allowed()
         if len(raw_handle) != _HANDLE_SIZE:
             raise InvalidRequest("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
-        with self._lock:
-            if name in self._opened:
-                raise AlreadyExists(f"shared memory region '{name}' already in manager")
-            try:
-                if device_id not in self._devices:
-                    self._devices[device_id] = self._device(device_id)
-                region = CudaRegion(name, device_id, byte_size)
-                opened = OpenedRegion(region, self._devices[device_id], raw_handle)
-            except BackendError as error:
-                log.warning("CUDA shared memory region %r: %s", name, error)
-                raise InvalidRequest(
-                    "failed to register shared memory region: invalid args"
-                ) from error
-            self._opened[name] = opened
-            self._open.add(opened)
+        region = CudaRegion(name, device_id, byte_size)
+        try:
+            self._add(name, region, lambda: self._opened(region, raw_handle))
+        except BackendError as error:
+            log.warning("CUDA shared memory region %r: %s", name, error)
+            raise InvalidRequest("failed to register shared memory region: invalid args") from error
 
-    def unregister(self, name: str | None = None) -> None:
-        """Unregister a region, or all; an unknown name is ignored."""
-        with self._lock:
-            names = list(self._opened) if name is None else [name]
-            for each in names:
-                self._opened.pop(each, None)
-
-    def status(self, name: str | None = None) -> list[CudaRegion]:
-        """List one region, or all sorted by name.
-
-        Raises:
-            NotFound: there is no region of that name.
-        """
-        opened = dict(self._opened)
-        if name is None:
-            return [opened[each].region for each in sorted(opened)]
-        if name not in opened:
-            raise NotFound(f"Unable to find cuda shared memory region: '{name}'")
-        return [opened[name].region]
-
-    def find(self, name: str) -> OpenedRegion | None:
-        """Look up a region, which stays open while it is referenced; None if there is none."""
-        return self._opened.get(name)
+    def _opened(self, region: CudaRegion, handle: bytes) -> OpenedRegion:
+        if region.device_id not in self._devices:
+            self._devices[region.device_id] = self._device(region.device_id)
+        opened = OpenedRegion(region, self._devices[region.device_id], handle)
+        self._open.add(opened)
+        return opened
 
     def close(self) -> None:
         """Unregister everything and release the GPUs. Calling it again does nothing."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fovea_preprocess.errors import MalformedJson
 
 
@@ -40,7 +38,7 @@ def as_string(value: object) -> str:
     return value
 
 
-def as_list(value: object) -> list[Any]:
+def as_list(value: object) -> list[object]:
     """Check that a value is a list.
 
     Raises:

@@ -34,12 +34,12 @@ class LogSettings:
         """Report log_file, log_info, log_warning, log_error, log_verbose_level and log_format."""
         return {
             "log_file": "" if self._log.file is None else str(self._log.file),
-            **{name: severity in self._log.told for name, severity in _SEVERITIES.items()},
+            **{name: severity in self._log.severities for name, severity in _SEVERITIES.items()},
             "log_verbose_level": self._log.verbose,
             "log_format": self._log.format,
         }
 
-    def update(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def update(self, given: Mapping[str, object]) -> dict[str, Any]:
         """Change the known settings among `given`; None leaves a setting as it is.
 
         Returns:
@@ -57,7 +57,7 @@ class LogSettings:
         levels = {
             severity
             for name, severity in _SEVERITIES.items()
-            if as_bool(given.get(name, severity in self._log.told))
+            if as_bool(given.get(name, severity in self._log.severities))
         }
         verbose = as_unsigned(given.get("log_verbose_level", self._log.verbose))
         if verbose > _MOST_VERBOSE:
@@ -69,5 +69,5 @@ class LogSettings:
             if wanted not in _FORMATS:
                 raise Unavailable(f"invalid argument for --log_format, got: {wanted}")
             self._log.format = _FORMATS[wanted]
-        self._log.tell(frozenset(levels), verbose)
+        self._log.set_severities(frozenset(levels), verbose)
         return self.get()

@@ -20,12 +20,7 @@ class RegionSlice(NamedTuple):
 
 
 class SharedOutput:
-    """A place for an output, which stays valid after its region is unregistered.
-
-    Args:
-        target: the region: bytes of system memory, or a GPU's region.
-        offset: of the first byte in the target.
-    """
+    """A place for an output, which stays valid after its region is unregistered."""
 
     def __init__(self, target: memoryview | OpenedRegion, offset: int, byte_size: int) -> None:
         self._target = target
@@ -33,10 +28,7 @@ class SharedOutput:
         self._byte_size = byte_size
 
     def write(self, output: OutputTensor) -> int:
-        """Write an output.
-
-        Returns:
-            Number of bytes written.
+        """Write an output, and return its number of bytes.
 
         Raises:
             RegionFailed: the place is too small, or the GPU has failed; Triton's text.
@@ -65,11 +57,6 @@ class Regions:
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
         """Read bytes of a region; system memory is not copied, so a client can still change it.
 
-        Args:
-            region: its name.
-            offset: of the first byte in the region.
-            byte_size: number of bytes.
-
         Raises:
             NotFound: there is no such region.
             InvalidRequest: the region is smaller.
@@ -82,11 +69,6 @@ class Regions:
 
     def output(self, region: str, offset: int, byte_size: int) -> SharedOutput:
         """Find the place for an output, before the model runs.
-
-        Args:
-            region: its name.
-            offset: of the first byte in the region.
-            byte_size: size of the place.
 
         Raises:
             NotFound: there is no such region.

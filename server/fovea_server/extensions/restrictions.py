@@ -23,7 +23,7 @@ APIS = (
     "trace",
     "logging",
 )
-"""What can be restricted; Triton's words."""
+"""The parts that can be restricted; Triton's words."""
 
 _KEY = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -55,7 +55,7 @@ class Restrictions:
                     "model-repository,logging:admin-key=SECRET"
                 )
             key, value = key.strip(), value.strip()
-            # What headers can carry, of HTTP and of gRPC.
+            # The characters that headers of HTTP and of gRPC can carry.
             if not (_KEY.fullmatch(key) and value.isascii() and value.isprintable()):
                 raise InvalidOption(
                     f"the secret of '{names}' cannot be sent as a header: make its key of letters, "
@@ -82,7 +82,7 @@ class Restrictions:
 
         Args:
             api: one of `APIS`.
-            header: looks up a header of the request.
+            header: looks up a header of the request by its name.
         """
         if api not in self._secrets:
             return None

@@ -10,7 +10,9 @@ import mmap
 import os
 import stat
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from fovea_preprocess.errors import (
     AlreadyExists,
@@ -22,15 +24,68 @@ from fovea_preprocess.errors import (
 
 log = logging.getLogger(__name__)
 
-NOT_ALLOWED = (
-    "this server does not take shared memory from clients; start it with --allow-client-shm=true "
-    "where all who can reach it are trusted"
-)
+R = TypeVar("R")
+T = TypeVar("T")
 
 # The folder of POSIX shared memory in Linux; no other file can be registered.
 _FOLDER = "/dev/shm"
 # Names that Triton's Python backend uses, which may run on the same machine.
 _RESERVED = "triton_python_backend_shm_region_"
+
+
+class RegionTable(Generic[R, T]):
+    """The registered regions of one kind of memory; safe in any thread.
+
+    Args:
+        kind: "system" or "cuda", for messages.
+        allowed: clients may register regions.
+    """
+
+    def __init__(self, kind: str, allowed: bool) -> None:
+        self._kind = kind
+        self._allowed = allowed
+        self._lock = threading.Lock()
+        # By name: the description of a region, and the region opened.
+        self._regions: dict[str, tuple[R, T]] = {}
+
+    def unregister(self, name: str | None = None) -> None:
+        """Unregister a region, or all; an unknown name is ignored."""
+        with self._lock:
+            if name is None:
+                self._regions.clear()
+            else:
+                self._regions.pop(name, None)
+
+    def status(self, name: str | None = None) -> list[R]:
+        """List one region, or all sorted by name.
+
+        Raises:
+            NotFound: there is no region of that name.
+        """
+        regions = dict(self._regions)
+        if name is None:
+            return [regions[name][0] for name in sorted(regions)]
+        if name not in regions:
+            raise NotFound(f"Unable to find {self._kind} shared memory region: '{name}'")
+        return [regions[name][0]]
+
+    def find(self, name: str) -> T | None:
+        """Look up a region, which stays open while it is referenced; None if there is none."""
+        found = self._regions.get(name)
+        return None if found is None else found[1]
+
+    def _check_allowed(self) -> None:
+        if not self._allowed:
+            raise Unsupported(
+                "this server does not take shared memory from clients; start it with "
+                "--allow-client-shm=true where all who can reach it are trusted"
+            )
+
+    def _add(self, name: str, region: R, open_region: Callable[[], T]) -> None:
+        with self._lock:
+            if name in self._regions:
+                raise AlreadyExists(f"shared memory region '{name}' already in manager")
+            self._regions[name] = region, open_region()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +104,18 @@ class Region:
     byte_size: int
 
 
-class SharedMemory:
-    """The registered regions of system memory; safe in any thread.
+class SharedMemory(RegionTable[Region, "_Mapping"]):
+    """The registered regions of system memory.
 
     A view stays valid after its region is unregistered: the mapping closes with its last view.
 
     As in Triton, nothing is copied, so clients are trusted not to truncate an object while a
     request uses it: the engine reads the view after its size was checked, and reading past the end
     of an object kills the process (SIGBUS). Hence the default: not allowed.
-
-    Args:
-        allowed: clients may register regions.
     """
 
     def __init__(self, allowed: bool) -> None:
-        self._allowed = allowed
-        self._lock = threading.Lock()
-        self._mapped: dict[str, tuple[Region, _Mapping]] = {}
+        super().__init__("system", allowed)
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Map a region, with Triton's messages on refusal.
@@ -76,34 +126,9 @@ class SharedMemory:
             RegionFailed: there is no such object, or it cannot be opened.
             InvalidRequest: the object is smaller than the region, or reserved.
         """
-        if not self._allowed:
-            raise Unsupported(NOT_ALLOWED)
-        with self._lock:
-            if name in self._mapped:
-                raise AlreadyExists(f"shared memory region '{name}' already in manager")
-            region = Region(name, key, offset, byte_size)
-            self._mapped[name] = region, _Mapping(region)
-
-    def unregister(self, name: str | None = None) -> None:
-        """Unregister a region, or all; an unknown name is ignored."""
-        with self._lock:
-            if name is None:
-                self._mapped.clear()
-            else:
-                self._mapped.pop(name, None)
-
-    def status(self, name: str | None = None) -> list[Region]:
-        """List one region, or all sorted by name.
-
-        Raises:
-            NotFound: there is no region of that name.
-        """
-        mapped = dict(self._mapped)
-        if name is None:
-            return [mapped[name][0] for name in sorted(mapped)]
-        if name not in mapped:
-            raise NotFound(f"Unable to find system shared memory region: '{name}'")
-        return [mapped[name][0]]
+        self._check_allowed()
+        region = Region(name, key, offset, byte_size)
+        self._add(name, region, lambda: _Mapping(region))
 
     def view(self, name: str) -> memoryview | None:
         """Return a view of a region's bytes; None if there is no such region.
@@ -111,8 +136,8 @@ class SharedMemory:
         Raises:
             RegionFailed: the object has become smaller than the region.
         """
-        found = self._mapped.get(name)
-        return None if found is None else found[1].view()
+        found = self.find(name)
+        return None if found is None else found.view()
 
 
 class _Mapping:

@@ -9,21 +9,33 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Unsupported
-from fovea_server.extensions.trace_values import count, levels, whole
+from fovea_server.extensions.json_values import as_list, as_string
+from fovea_server.extensions.leading_number import leading_number
 from fovea_server.models.registry import Registry
 from fovea_server.tensors.request_trace import RequestTrace
 
 log = logging.getLogger(__name__)
 
-_DEFAULTS = {"trace_level": (), "trace_rate": 1000, "trace_count": -1, "log_frequency": 0}
+_LEVELS = ("TIMESTAMPS", "TENSORS")
+_MOST_SIGNED, _MOST_UNSIGNED = 2**31 - 1, 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampling:
+    """The settings that a model can have of its own; a count of -1 is no limit."""
+
+    trace_level: tuple[str, ...] = ()
+    trace_rate: int = 1000
+    trace_count: int = -1
+    log_frequency: int = 0
 
 
 class TraceSettings:
@@ -42,7 +54,7 @@ class TraceSettings:
         self._registry = registry
         self._ids = itertools.count(1)
         self._file: TraceFile | None = None
-        self._defaults: dict[str, Any] = dict(_DEFAULTS)
+        self._defaults = _Sampling()
         # Settings made for the server (None) and for models; others fall back to the defaults.
         self._own: dict[str | None, dict[str, Any]] = {None: {}}
         self._samplers: dict[str | None, _Sampler] = {}
@@ -62,18 +74,18 @@ class TraceSettings:
         Raises:
             InvalidRequest: there is no such model.
         """
-        self._known(model)
+        self._check(model)
         sampler = self._sampler(model)
         return {
-            "trace_level": list(sampler.level) or ["OFF"],
-            "trace_rate": str(sampler.rate),
+            "trace_level": list(sampler.settings.trace_level) or ["OFF"],
+            "trace_rate": str(sampler.settings.trace_rate),
             "trace_count": str(sampler.left),
-            "log_frequency": str(sampler.log_frequency),
+            "log_frequency": str(sampler.settings.log_frequency),
             "trace_file": "" if self._file is None else str(self._file.path),
             "trace_mode": "triton",
         }
 
-    def update(self, model: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    def update(self, model: str | None, given: Mapping[str, object]) -> dict[str, Any]:
         """Change the known settings among `given`; None resets a setting.
 
         Returns:
@@ -84,7 +96,7 @@ class TraceSettings:
             MalformedJson: a value has another type.
             InvalidRequest: there is no such model, or a value is out of range.
         """
-        self._known(model)
+        self._check(model)
         if "trace_file" in given:
             raise Unsupported("trace file location can not be updated through network protocol")
         own = dict(self._own.get(model, {}))
@@ -106,98 +118,124 @@ class TraceSettings:
         """Write the trace of an answered request."""
         assert self._file is not None, "nothing is chosen without one"
         try:
-            self._file.add(trace.entries(), self._sampler(trace.model).log_frequency)
+            self._file.add(trace.entries(), self._sampler(trace.model).settings.log_frequency)
         except OSError as error:
             log.error("traces cannot be written to %s: %s", self._file.path, error)
 
     def _sampler(self, model: str | None) -> _Sampler:
         return self._samplers.get(model) or self._samplers[None]
 
-    def _known(self, model: str | None) -> None:
-        if model is None:
-            return
+    def _check(self, model: str | None) -> None:
         try:
-            self._registry.find(model)
+            if model is not None:
+                self._registry.find(model)
         except NotFound as error:
             raise InvalidRequest(f"Request for unknown model : {model}") from error
 
     def _apply(self, model: str | None, own: dict[str, Any]) -> None:
         scope = {**self._own, model: own}
         samplers = {
-            name: self._made(ChainMap(said, scope[None], self._defaults))
-            for name, said in scope.items()
+            name: _Sampler(replace(self._defaults, **{**scope[None], **settings}))
+            for name, settings in scope.items()
             # Models that fall back to a changed setting restart their count.
             if model in (None, name)
         }
+        for settings in (sampler.settings for sampler in samplers.values()):
+            reason = None
+            if settings.trace_level and settings.trace_rate == 0:
+                reason = "sample rate must be non-zero"
+            elif settings.trace_level and self._file is None:
+                reason = "trace file name is not given"
+            if reason is not None:
+                raise InvalidRequest(f"Attempting to set invalid trace setting :{reason}")
         self._own = scope
         self._samplers = {**self._samplers, **samplers}
 
-    def _made(self, settings: Mapping[str, Any]) -> _Sampler:
-        sampler = _Sampler(settings)
-        if sampler.level and sampler.rate == 0:
-            reason = "sample rate must be non-zero"
-        elif sampler.level and self._file is None:
-            reason = "trace file name is not given"
-        else:
-            return sampler
-        raise InvalidRequest(f"Attempting to set invalid trace setting :{reason}")
-
     def _configure(self, option: str) -> None:
         setting, _, value = option.partition("=")
-        mode, _, name = setting.rpartition(",")
-        match mode, name:
+        given: dict[str, Any] = {}
+        match setting.split(","):
             case "triton", "file" if value:
                 self._file = TraceFile(Path(value))
             case "triton", "log-frequency":
-                self._defaults["log_frequency"] = whole("log_frequency", value)
-            case "", "level" if (level := levels("trace_level", [value.upper()])) is not None:
-                self._defaults["trace_level"] = level
-            case "", "rate":
-                self._defaults["trace_rate"] = whole("trace_rate", value)
-            case "", "count":
-                self._defaults["trace_count"] = count("trace_count", value)
-            case "", "mode" if value == "triton":
+                given["log_frequency"] = _whole("log_frequency", value)
+            case ["level"] if (level := _levels("trace_level", [value.upper()])) is not None:
+                given["trace_level"] = level
+            case ["rate"]:
+                given["trace_rate"] = _whole("trace_rate", value)
+            case ["count"]:
+                given["trace_count"] = _count("trace_count", value)
+            case ["mode"] if value == "triton":
                 pass
             case _:
                 raise InvalidRequest(f"'{option}' is not understood")
+        self._defaults = replace(self._defaults, **given)
 
 
 class _Sampler:
     """Samples every n-th request, up to a number of traces."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.level: tuple[str, ...] = settings["trace_level"]
-        self.rate: int = settings["trace_rate"]
-        self.left: int = settings["trace_count"]
-        self.log_frequency: int = settings["log_frequency"]
+    def __init__(self, settings: _Sampling) -> None:
+        self.settings = settings
+        self.left = settings.trace_count
         self._seen = 0
 
     def chooses(self) -> bool:
-        if not self.level or not self.left:
+        if not self.settings.trace_level or not self.left:
             return False
         self._seen += 1
-        if self._seen % self.rate:
+        if self._seen % self.settings.trace_rate:
             return False
         if self.left > 0:
             self.left -= 1
         return True
 
 
-_PARSERS: dict[str, Callable[[str, Any], Any]] = {
-    "trace_level": levels,
-    "trace_rate": whole,
-    "trace_count": count,
-    "log_frequency": whole,
+def _levels(name: str, value: object) -> tuple[str, ...] | None:
+    """Parse a list of levels: empty for OFF; None if it has no known level."""
+    given = [as_string(level) for level in as_list(value)]
+    if given == ["OFF"]:
+        return ()
+    if "OFF" in given:
+        raise InvalidRequest("Expect only one trace level 'OFF' is specified")
+    return tuple(level for level in _LEVELS if level in given) or None
+
+
+def _whole(name: str, value: object) -> int:
+    return _number(name, value, 0, _MOST_UNSIGNED)
+
+
+def _count(name: str, value: object) -> int:
+    number = _number(name, value, -_MOST_SIGNED, _MOST_SIGNED, shown_least=-1)
+    if number < -1:
+        raise InvalidRequest(f"Unable to parse '{name}'. Expecting value >= -1, got:{value}")
+    return number
+
+
+def _number(name: str, value: object, least: int, most: int, shown_least: int = 0) -> int:
+    number = leading_number(as_string(value))
+    if number is None:
+        raise InvalidRequest(f"Unable to parse '{name}', got: {value}")
+    if not least <= number <= _MOST_SIGNED:
+        raise InvalidRequest(
+            f"Unable to parse '{name}', value is out of range [ {shown_least}, {most} ], "
+            f"got: {value}"
+        )
+    return number
+
+
+_PARSERS: dict[str, Callable[[str, object], object]] = {
+    "trace_level": _levels,
+    "trace_rate": _whole,
+    "trace_count": _count,
+    "log_frequency": _whole,
 }
 
 
 class TraceFile:
     """Writes traces to one file, or to numbered files of a fixed number of traces.
 
-    A file is a JSON array that is complete after every trace.
-
-    Args:
-        path: of the file, which is overwritten.
+    A file is a JSON array that is complete after every trace. It is overwritten at first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -208,11 +246,7 @@ class TraceFile:
         self._traces = self._written = 0
 
     def add(self, entries: Sequence[Any], log_frequency: int) -> None:
-        """Add a trace.
-
-        Args:
-            entries: of the trace, in order.
-            log_frequency: number of traces in each numbered file; 0 for one file.
+        """Add the entries of a trace; each numbered file has `log_frequency` traces (0: one file).
 
         Raises:
             OSError: the file cannot be written.

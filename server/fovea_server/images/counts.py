@@ -1,22 +1,110 @@
-"""Counts the answers of a pipeline in the same terms as those for tensors."""
+"""Counts the images of a model from acceptance to answer, and measures their stages."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import asdict, fields
 
-from fovea_preprocess.errors import BackendError, Unavailable
-from fovea_server.images.job import ImageJob, ImageResult
-from fovea_server.images.stages import Stages
+from fovea_engines.plural import counted
+from fovea_preprocess.errors import BackendError, InvalidRequest, QueueFull, Unavailable
+from fovea_server.images.job import ImageJob, ImageResult, Timing
+from fovea_server.statistics.family import Family, Labels
+from fovea_server.statistics.histogram import Histogram
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
+
+# Weight of the newest observation in the smoothed rate: about the last twenty answers count.
+_SMOOTHING = 0.1
+_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Admission:
+    """Limits the images accepted at once, and measures how fast they are answered."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._last_leave: float | None = None
+        self._interval_s = 0.0
+
+    @property
+    def inside(self) -> int:
+        """Number of images accepted and not yet answered."""
+        return self._inside
+
+    def enter(self, count: int) -> None:
+        """Accept `count` images, all or none.
+
+        Raises:
+            QueueFull: they would exceed the limit now.
+            InvalidRequest: they exceed the limit by themselves.
+        """
+        if count > self.limit:
+            raise InvalidRequest(
+                f"the request has {count} images and the limit is {self.limit} (--max-queue); "
+                "split it"
+            )
+        with self._lock:
+            if self._inside + count > self.limit:
+                raise QueueFull(
+                    f"{counted(self._inside, 'image')} accepted and not yet answered, and "
+                    f"the limit is {self.limit} (--max-queue); send again after the time in "
+                    "Retry-After",
+                    retry_after_s=self._inside * self._interval_s,
+                )
+            if self._inside == 0:
+                # Idle time says nothing about speed.
+                self._last_leave = time.monotonic()
+            self._inside += count
+
+    def leave(self, *, served: bool) -> None:
+        """Count an answered image; one that is not `served` failed or was cancelled."""
+        now = time.monotonic()
+        with self._lock:
+            self._inside -= 1
+            if not served:
+                # It took no time, and says nothing about speed.
+                return
+            if self._last_leave is not None:
+                interval = now - self._last_leave
+                weight = _SMOOTHING if self._interval_s else 1.0
+                self._interval_s += weight * (interval - self._interval_s)
+            self._last_leave = now
+
+
+class Stages:
+    """Histograms of the times of each stage; safe in any thread."""
+
+    def __init__(self) -> None:
+        self._histograms = {stage.name: Histogram(_BOUNDS_S) for stage in fields(Timing)}
+
+    def observe(self, timing: Timing) -> None:
+        """Add the times of an image."""
+        for stage, seconds in asdict(timing).items():
+            self._histograms[stage].observe(seconds)
+
+    def add_to(self, family: Family, labels: Labels) -> None:
+        """Add the histograms to the `stage_family`, each with its stage as a label."""
+        for stage, histogram in self._histograms.items():
+            histogram.add_to(family, {**labels, "stage": stage})
+
+
+def stage_family() -> Family:
+    """Make the family of the stages of all models."""
+    return Family(
+        "fovea_stage_duration_seconds",
+        "histogram",
+        "Time that images spend in each stage on their way to an answer",
+    )
 
 
 class ImageCounts:
-    """Counts images: decode and letterbox as input; head, NMS and mapping back as output.
+    """Counts images in the same terms as tensors, in the statistics of their model.
 
-    Attributes:
-        stages: histograms of the stages' times.
+    Decode and letterbox are input; head, NMS and mapping back are output.
     """
 
     def __init__(self, statistics: ModelStatistics) -> None:

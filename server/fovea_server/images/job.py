@@ -1,4 +1,4 @@
-"""One image on its way through the server."""
+"""An image on its way through the stages, and its result."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ class ImageResult:
     """The result for one image.
 
     Attributes:
-        width: of the upright image, pixels.
-        height: of the upright image, pixels.
+        width, height: of the upright image, pixels.
         orientation: EXIF orientation found in the file, 1 to 8.
         detections: boxes in pixels of the upright image; None where the head is not recognised.
         tensors: the raw output rows, by name, where the head is not recognised; else None.

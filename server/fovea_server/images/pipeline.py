@@ -1,4 +1,4 @@
-"""The three stages of one model: decode and letterbox | infer | decode head, NMS and map back.
+"""Runs images through three stages: decode and letterbox; infer; decode head, NMS and map back.
 
 The stages run in separate threads, joined by bounded queues, so that they overlap. Each
 owner thread runs one inference at a time; there are as many as the session can use side by side.
@@ -28,9 +28,8 @@ from fovea_preprocess.errors import (
     ShuttingDown,
 )
 from fovea_preprocess.image import ImageLimits, decode_image
-from fovea_server.images.admission import Admission
 from fovea_server.images.batcher import Batch, BatchEntry, Batcher
-from fovea_server.images.counts import ImageCounts
+from fovea_server.images.counts import Admission, ImageCounts
 from fovea_server.images.job import ImageJob, ImageResult
 from fovea_server.statistics.model import ModelStatistics
 
@@ -263,17 +262,8 @@ class Pipeline:
             found = self.engine.head.decode(outputs, row, job.options)
             detections = replace(found, boxes=job.map.boxes_to_source(found.boxes))
         job.timing.postprocess = time.monotonic() - started
-        job.finish(
-            ImageResult(
-                job.width,
-                job.height,
-                job.orientation,
-                detections,
-                tensors,
-                job.timing,
-                job.pixels,
-            )
-        )
+        size = job.width, job.height, job.orientation
+        job.finish(ImageResult(*size, detections, tensors, job.timing, job.pixels))
 
     @contextmanager
     def _failing_only(self, *jobs: ImageJob) -> Iterator[None]:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from uvicorn import Config
+from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.listen import bind
-from fovea_server.metrics.machine import MachineMetrics
-from fovea_server.metrics.models import cache_families, model_families
-from fovea_server.metrics.process import Process
-from fovea_server.statistics.family import render
+from fovea_server.metrics.metrics import Metrics
 from fovea_server.traffic.asgi import WithTraffic
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
+    from starlette.types import Receive, Scope, Send
 
 _PLAIN = b"text/plain"
 _PLAIN_UTF8 = b"text/plain; charset=utf-8"
@@ -29,6 +25,8 @@ _ALLOW = (b"allow", allow(["GET"]).encode())
 
 
 class _Connection(H11Protocol):
+    """A connection of h11, because it limits the heads of requests."""
+
     def _should_upgrade(self) -> bool:
         # uvicorn would log the advice to install a library for WebSockets.
         return False
@@ -39,26 +37,13 @@ class MetricsServer:
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
-        self._plane = service.plane
-        self._traffic = service.traffic
-        self._process = Process()
-        self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
+        self._metrics = Metrics(service)
         # A separate thread, so that a scrape does not wait for the requests that it measures.
         self._thread = ThreadPoolExecutor(1, "metrics")
-        self._state = ServerState()
-        self._listener: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        """Listen and serve.
-
-        Raises:
-            Unavailable: the port is taken, or the address is not this machine's.
-        """
-        app: Any = WithTraffic(cast("Any", self._answer), self._traffic)
-        # uvicorn's connections without its server, which would handle the process's signals; those
-        # of h11, because they limit the heads of requests.
-        config = Config(
-            app,
+        self._config = Config(
+            WithTraffic(self._answer, service.traffic),
+            http=_Connection,
+            ws="none",
             interface="asgi3",
             lifespan="off",
             proxy_headers=False,
@@ -66,45 +51,34 @@ class MetricsServer:
             log_config=None,
             access_log=False,
         )
-        config.load()
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(config, self._state, {}),
-            sock=bind(self._settings.metrics_address, self._settings.metrics_port),
-        )
+        # It is never run, as that would handle the process's signals, but only started and stopped.
+        self._server = Server(self._config)
+
+    async def start(self) -> None:
+        """Listen and serve.
+
+        Raises:
+            Unavailable: the port is taken, or the address is not this machine's.
+        """
+        listener = bind(self._settings.metrics_address, self._settings.metrics_port)
+        self._config.load()
+        self._server.lifespan = self._config.lifespan_class(self._config)
+        await self._server.startup([listener])
 
     @property
     def port(self) -> int:
         """The port that it listens on, once started."""
-        assert self._listener is not None, "it was started"
-        return int(self._listener.sockets[0].getsockname()[1])
+        return int(self._server.servers[0].sockets[0].getsockname()[1])
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new connections, and close open ones after their answers."""
-        if self._listener is None:
+        if not self._server.started:
             return
-        self._listener.close()
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._answered(), grace_s)
+        self._config.timeout_graceful_shutdown = math.ceil(grace_s)
+        await self._server.shutdown()
         self._thread.shutdown(wait=False)
 
-    async def _answered(self) -> None:
-        while self._state.connections:
-            await asyncio.sleep(0.01)
-
-    def text(self) -> str:
-        """Write all metrics in Prometheus' text format."""
-        cache = self._plane.cache
-        families = model_families(self._plane)
-        families += cache_families(cache) if cache is not None else []
-        families += [self._traffic.durations.family(), *self._process.families()]
-        return render(families + self._machine.families())
-
-    async def _answer(
-        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
-    ) -> None:
-        assert scope["type"] == "http", "there are no others without websockets and lifespan"
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "OPTIONS":
             await _send(send, 200, _PLAIN_UTF8, b"", _ALLOW)
         elif scope["method"] not in ("GET", "HEAD"):
@@ -114,12 +88,12 @@ class MetricsServer:
         else:
             # In a thread: with many models it would block the event loop.
             loop = asyncio.get_running_loop()
-            text = await loop.run_in_executor(self._thread, self.text)
+            text = await loop.run_in_executor(self._thread, self._metrics.text)
             await _send(send, 200, _PLAIN_UTF8, text.encode())
 
 
 async def _send(
-    send: ASGISendCallable, status: int, kind: bytes, body: bytes, *more: tuple[bytes, bytes]
+    send: Send, status: int, kind: bytes, body: bytes, *more: tuple[bytes, bytes]
 ) -> None:
     headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})

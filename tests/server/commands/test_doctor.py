@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from fovea_engines import device
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import CPU_BACKENDS, DISTRIBUTIONS, BackendInfo
-from fovea_server.commands.diagnosis import diagnose
-from fovea_server.commands.doctor import doctor
+from fovea_server.commands.doctor import diagnose, doctor
 from fovea_server.commands.machine import (
     Cpu,
     Gpu,

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from fovea_preprocess.errors import InvalidRequest, QueueFull
-from fovea_server.images.admission import Admission
+from fovea_server.images.counts import Admission
 
 
 def test_all_or_none():

@@ -7,12 +7,11 @@ import re
 
 import pytest
 
+from fovea_server.images.counts import Stages, stage_family
 from fovea_server.images.job import Timing
-from fovea_server.images.stages import Stages, stage_family
 from fovea_server.metrics import machine
 from fovea_server.metrics.machine import GpuReading, MachineMetrics
-from fovea_server.metrics.models import cache_families, model_families
-from fovea_server.metrics.process import Process
+from fovea_server.metrics.metrics import Process, cache_families, model_families
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, gauge, label_name, render
 from fovea_server.statistics.histogram import Durations

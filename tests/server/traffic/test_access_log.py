@@ -21,7 +21,7 @@ def log():
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     made = ServerLog()
-    made.tell(made.told, 0)
+    made.set_severities(made.severities, 0)
     yield made
     root.setLevel(level)
     for handler in set(root.handlers) - set(handlers):

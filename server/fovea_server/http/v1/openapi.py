@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from fovea_engines.detect.options import PredictOptions
 from fovea_server.http.v1.schemas import Error, PredictAnswer, PredictRequest
 
 _BINARY = {"type": "string", "format": "binary"}
-_OPTIONS = ("conf", "iou", "classes", "max_det", "agnostic")
+_OPTIONS = [option.name for option in fields(PredictOptions)]
 _CLASSES = (
     "names or ids of the classes to keep; a whole number is an id, and a name with a comma, blanks "
     "around it or only digits goes in double quotes"

@@ -6,13 +6,12 @@ tests hold both to these schemas.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from fovea_engines.detect.options import MAX_DETECTIONS, PredictOptions
-
-_DEFAULT = PredictOptions()
+from fovea_engines.detect.options import PredictOptions
 
 
 class ImageSource(BaseModel):
@@ -24,23 +23,21 @@ class ImageSource(BaseModel):
     url: str | None = Field(None, description="http(s) address (needs `--allow-url`)")
 
 
-class PredictRequest(BaseModel):
-    """A JSON request."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    images: Annotated[list[ImageSource], Field(min_length=1)]
-    conf: float = Field(_DEFAULT.conf, ge=0, le=1, description="least score")
-    iou: float = Field(
-        _DEFAULT.iou, ge=0, le=1, description="overlap above which the weaker of two boxes goes"
-    )
-    classes: list[int | str] | None = Field(
-        None, description="classes to keep, default all: text is a name, a number an id"
-    )
-    max_det: int = Field(
-        _DEFAULT.max_det, ge=1, le=MAX_DETECTIONS, description="most detections an image"
-    )
-    agnostic: bool = Field(_DEFAULT.agnostic, description="suppress across classes")
+# The options have one definition, which requests are also parsed by.
+_TYPES = get_type_hints(PredictOptions)
+_FIELDS: dict[str, Any] = {
+    "images": Annotated[list[ImageSource], Field(min_length=1)],
+    **{
+        option.name: (_TYPES[option.name], Field(option.default, **option.metadata))
+        for option in fields(PredictOptions)
+    },
+}
+PredictRequest = create_model(
+    "PredictRequest",
+    __doc__="A JSON request.",
+    __config__=ConfigDict(extra="forbid"),
+    **_FIELDS,
+)
 
 
 class Box(BaseModel):

@@ -1,0 +1,204 @@
+"""Every metric of the server but those of the machine, as Prometheus reads them.
+
+Source: docs/user_guide/metrics.md of Triton for the names with nv_; the names with process_ are
+those of Prometheus' client libraries.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.metadata import version
+
+import psutil
+
+from fovea_preprocess.errors import ModelNotReady
+from fovea_server.dataplane.service import Service
+from fovea_server.images.counts import stage_family
+from fovea_server.metrics.machine import MachineMetrics
+from fovea_server.models.model import ServedModel, State
+from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.statistics.family import Family, Labels, gauge, label_name, render
+from fovea_server.statistics.model import FailureReason, ModelStatistics
+
+_Counters = dict[str, tuple[str, Callable[[ModelStatistics], int]]]
+
+_FAILURE = "nv_inference_request_failure"
+_COUNTERS: _Counters = {
+    "nv_inference_request_success": (
+        "Number of successful inference requests, all batch sizes",
+        lambda of: of.success.count,
+    ),
+    "nv_inference_count": (
+        "Number of inferences performed (does not include cached requests)",
+        lambda of: of.inference_count,
+    ),
+    "nv_inference_exec_count": (
+        "Number of model executions performed (does not include cached requests)",
+        lambda of: of.execution_count,
+    ),
+    "nv_inference_request_duration_us": (
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda of: of.success.ns // 1000,
+    ),
+    "nv_inference_queue_duration_us": (
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        lambda of: of.queue.ns // 1000,
+    ),
+    "nv_inference_compute_input_duration_us": (
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda of: of.compute_input.ns // 1000,
+    ),
+    "nv_inference_compute_infer_duration_us": (
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda of: of.compute_infer.ns // 1000,
+    ),
+    "nv_inference_compute_output_duration_us": (
+        "Cumulative inference compute output duration in microseconds (does not include cached "
+        "requests)",
+        lambda of: of.compute_output.ns // 1000,
+    ),
+}
+_OF_CACHED_MODELS: _Counters = {
+    "nv_cache_num_hits_per_model": (
+        "Number of cache hits per model",
+        lambda of: of.cache_hit.count,
+    ),
+    "nv_cache_num_misses_per_model": (
+        "Number of cache misses per model",
+        lambda of: of.cache_miss.count,
+    ),
+    "nv_cache_hit_duration_per_model": (
+        "Total cache hit duration per model, in microseconds",
+        lambda of: of.cache_hit.ns // 1000,
+    ),
+    "nv_cache_miss_duration_per_model": (
+        "Total cache miss duration per model, in microseconds",
+        lambda of: of.cache_miss.ns // 1000,
+    ),
+}
+
+
+class Metrics:
+    """Collects the metrics of a service, its process and its machine."""
+
+    def __init__(self, service: Service) -> None:
+        self._plane = service.plane
+        self._durations = service.traffic.durations
+        self._process = Process()
+        self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
+
+    def text(self) -> str:
+        """Write all metrics in Prometheus' text format."""
+        cache = self._plane.cache
+        return render(
+            [
+                *model_families(self._plane),
+                *(cache_families(cache) if cache is not None else ()),
+                self._durations.family(),
+                *self._process.families(),
+                *self._machine.families(),
+            ]
+        )
+
+
+def model_families(models: Iterable[ServedModel]) -> list[Family]:
+    """Build the families of all models that can answer now."""
+    counters = _COUNTERS | _OF_CACHED_MODELS
+    families = {name: Family(name, "counter", text) for name, (text, _) in counters.items()}
+    failure = Family(_FAILURE, "counter", "Number of failed inference requests, all batch sizes")
+    pending = Family(
+        "nv_inference_pending_request_count",
+        "gauge",
+        "Instantaneous number of pending requests awaiting execution per-model.",
+    )
+    stages = stage_family()
+    for model in models:
+        if model.state is not State.READY:
+            continue
+        labels = _labels(model)
+        counted = counters if model.config.response_cache.enable else _COUNTERS
+        for name, (_, read) in counted.items():
+            families[name].add(labels, read(model.statistics))
+        for reason in FailureReason:
+            failure.add({**labels, "reason": reason}, model.statistics.failures[reason])
+        # The model may be unloaded meanwhile.
+        with suppress(ModelNotReady):
+            waiting = model.scheduler.pending
+            if model.takes_images:
+                waiting += model.pipeline.pending
+                model.pipeline.counts.stages.add_to(stages, labels)
+            pending.add(labels, waiting)
+    return [*families.values(), failure, pending, stages]
+
+
+def _labels(model: ServedModel) -> Labels:
+    tags = {f"_{label_name(key)}": value for key, value in model.config.metric_tags.items()}
+    return {"model": model.name, "version": str(model.version), **tags}
+
+
+def cache_families(cache: ResponseCache) -> list[Family]:
+    """Build the families of the response cache."""
+    done = cache.statistics
+    return [
+        gauge("nv_cache_util", "Cache utilization [0.0 - 1.0]", cache.used / max(cache.size, 1)),
+        gauge("nv_cache_num_entries", "Number of responses stored in response cache", len(cache)),
+        gauge(
+            "nv_cache_num_lookups", "Number of cache lookups in response cache", done.lookups.count
+        ),
+        gauge("nv_cache_num_hits", "Number of cache hits in response cache", done.hits),
+        gauge("nv_cache_num_misses", "Number of cache misses in response cache", done.misses),
+        gauge(
+            "nv_cache_num_evictions", "Number of cache evictions in response cache", done.evictions
+        ),
+        gauge(
+            "nv_cache_lookup_duration",
+            "Total cache lookup duration (hit and miss), in microseconds",
+            done.lookups.ns // 1000,
+        ),
+        gauge(
+            "nv_cache_insertion_duration",
+            "Total cache insertion duration, in microseconds",
+            done.insertions.ns // 1000,
+        ),
+    ]
+
+
+class Process:
+    """Reads the resources of this process, and its build."""
+
+    def __init__(self) -> None:
+        # psutil, because prometheus-client's collector reports nothing on macOS.
+        self._process = psutil.Process()
+        self._build = Family("fovea_build_info", "gauge", "Version of Fovea and what it runs on")
+        build = {
+            "version": version("fovea-serve"),
+            "python": platform.python_version(),
+            "system": platform.system(),
+            "machine": platform.machine(),
+        }
+        self._build.add(build, 1)
+
+    def families(self) -> list[Family]:
+        """Build the families of memory, files, times and the build."""
+        with self._process.oneshot():
+            memory, times = self._process.memory_info(), self._process.cpu_times()
+            started, files = self._process.create_time(), self._process.num_fds()
+        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        cpu = Family(
+            "process_cpu_seconds_total", "counter", "User and system CPU time spent in seconds"
+        )
+        cpu.add({}, times.user + times.system)
+        return [
+            self._build,
+            cpu,
+            gauge("process_resident_memory_bytes", "Resident memory size in bytes", memory.rss),
+            gauge("process_virtual_memory_bytes", "Virtual memory size in bytes", memory.vms),
+            gauge("process_open_fds", "Number of open file descriptors", files),
+            gauge("process_max_fds", "Maximum number of open file descriptors", most_files),
+            gauge(
+                "process_start_time_seconds", "Start time since the Unix epoch in seconds", started
+            ),
+        ]
