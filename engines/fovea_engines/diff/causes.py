@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.diff.decibel import decibel
+from fovea_engines.diff.figures import decibel
 from fovea_engines.diff.network import INPUT, Network, Operator
 from fovea_engines.diff.verdict import Comparison
 from fovea_engines.session import Array

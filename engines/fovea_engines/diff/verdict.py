@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from fovea_engines.diff.figures import Figures
+from fovea_engines.diff.figures import Figures, SmallSlices
 from fovea_engines.diff.match import Pair, paired_sources
 from fovea_engines.diff.network import Layer
-from fovea_engines.diff.slices import SmallSlices
 from fovea_engines.repository.card import Precision
 
 State = Literal["agrees", "diverges", "other picks", "not judged"]
