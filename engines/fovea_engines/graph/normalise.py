@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.graph.focus import fuse_focus
-from fovea_engines.graph.late_transpose import move_late_transpose
+from fovea_engines.graph.rewrites import fuse_focus, move_late_transpose
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
 from fovea_preprocess.errors import UnsupportedModel
 
@@ -42,6 +41,8 @@ def normalise(
             flow; the message says which part.
         InvalidOption: the model cannot take `size`.
     """
+    from onnx.helper import set_model_props
+
     metadata = metadata_of(model)
     _pin_size(model, size)
     del model.graph.value_info[:]  # holds shapes of the previous size
@@ -52,9 +53,7 @@ def normalise(
     move_late_transpose(model)
     _infer_outputs(model)
     _name_nodes(model)
-    del model.metadata_props[:]
-    for key, value in metadata.items():
-        model.metadata_props.add(key=key, value=value)
+    set_model_props(model, metadata)
     return model
 
 
