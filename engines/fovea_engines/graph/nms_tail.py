@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.heads.base import Head, Layout, OnGrid
 from fovea_engines.detect.heads.recognise import Recognition, open_head
+from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import describe
-from fovea_engines.detect.heads.yolov5 import YoloV5
-from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.heads.yolov10 import MOST_ROWS, YoloV10
-from fovea_engines.detect.heads.yolox import YoloX
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.graph.wiring import rebuild
@@ -41,7 +39,6 @@ ROUNDS = 8
 are too few, an even number leaves duplicates, and an odd one would lose boxes."""
 
 _MOST_CANDIDATES = 3840
-_FAMILIES = (YoloV5.family, YoloV8.family, YoloX.family)
 _FIRST_OPSET = 18  # since which ReduceMax takes its axes as an input
 _USUAL = PredictOptions()
 
@@ -95,13 +92,14 @@ def add_nms_tail(
     _check(iou, max_candidates, max_det)
     outputs = graph_outputs(model)
     head = open_head(recognition, graph_inputs(model), outputs)
-    if recognition.family == YoloV10.family:
-        return recognition
-    if head is None or recognition.family not in _FAMILIES:
+    if head is None:
+        families = ", ".join(name for name, each in FAMILIES.items() if each.layout is not None)
         raise UnsupportedModel(
-            f"suppression in the graph is for detectors of {', '.join(_FAMILIES)}: build without "
-            f"it ({recognition.reason})"
+            f"suppression in the graph is for detectors of {families}: build without it "
+            f"({recognition.reason})"
         )
+    if head.layout is None:
+        return recognition
     [spec] = (tensor for tensor in outputs if len(tensor.shape) == 3)
     _check_graph(model, spec)
 
@@ -110,7 +108,7 @@ def add_nms_tail(
     for node in model.graph.node:
         for names in (node.input, node.output):
             names[:] = [raw if name == spec.name else name for name in names]
-    found = _write_candidates(write, head, raw, spec, max_candidates)
+    found = _write_candidates(write, head, head.layout, raw, spec, max_candidates)
     count = min(max_det, found.count)
     _write_rows(write, found, _write_survivors(write, found, iou), count)
     write.name(spec.name)
@@ -122,17 +120,16 @@ def add_nms_tail(
 
 
 def _write_candidates(
-    write: Writer, head: Head, raw: str, spec: TensorSpec, most: int
+    write: Writer, head: Head, layout: Layout, raw: str, spec: TensorSpec, most: int
 ) -> _Candidates:
     """Write the decoding of a head, before suppression.
 
     Scores that are not finite count as 0. Boxes that are not finite overlap no other; readers of
     the result drop them.
     """
-    # Columns are centre, size, objectness if present, and classes.
-    across, along = (1, 2) if isinstance(head, YoloV8) else (2, 1)
+    across, along = layout.axis, 3 - layout.axis
     columns, cells = spec.shape[across], spec.shape[along]
-    widths = [2, 2, columns - 4] if isinstance(head, YoloV8) else [2, 2, 1, columns - 5]
+    widths = [2, 2, 1, columns - 5] if layout.objectness else [2, 2, columns - 4]
     if spec.dtype != "float32":
         raw = write.cast(raw, "float32")
 
@@ -150,7 +147,7 @@ def _write_candidates(
     if along == 1:
         few = write("Transpose", few, perm=[0, 2, 1])
     centre, size, *_, classes = write.split(few, widths, 1)
-    if isinstance(head, YoloX):
+    if isinstance(head, OnGrid):
         centre, size = _write_decoded(write, head, centre, size, places, cells)
     half = write("Mul", size, np.array(0.5, np.float32))
     corners = write("Sub", centre, half), write("Add", centre, half)
@@ -174,9 +171,9 @@ def _write_gather(write: Writer, table: str, places: str, columns: int, along: i
 
 
 def _write_decoded(
-    write: Writer, head: YoloX, centre: str, size: str, places: str, cells: int
+    write: Writer, head: OnGrid, centre: str, size: str, places: str, cells: int
 ) -> tuple[str, str]:
-    """Return centre and size in pixels; see `YoloX`."""
+    """Return centre and size in pixels; see `OnGrid`."""
     origin, stride = head.grid(np.arange(cells), cells)
     x, y, scale = (write("Gather", column, places) for column in (*origin.T, *stride.T))
     centre = write("Add", write("Mul", centre, scale), write("Concat", x, y, axis=1))
