@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,65 +61,14 @@ class LetterboxMap:
             slice(max(self.offset_x, 0), min(self.offset_x + self.scaled_width, self.input_width)),
         )
 
-    def points_to_input(self, points: Floats) -> NDArray[np.float32]:
-        """Map points of the image, [..., 2] as x y, to the input; float32 [..., 2]."""
-        return self._apply(points, self._scale, self._offset)
-
-    def points_to_source(self, points: Floats) -> NDArray[np.float32]:
-        """Invert `points_to_input`, without clipping, as a keypoint may lie outside."""
-        return self._apply(points, 1 / self._scale, -self._offset / self._scale)
-
-    def boxes_to_input(self, boxes: Floats) -> NDArray[np.float32]:
-        """Map boxes of the image, [n, 4] as x1 y1 x2 y2, to the input; float32 [n, 4]."""
-        return self.points_to_input(boxes.reshape(-1, 2)).reshape(-1, 4)
-
     def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
-        """Invert `boxes_to_input`, and clip to the image; float32 [n, 4]."""
-        points = self.points_to_source(boxes.reshape(-1, 2))
+        """Map boxes of the input, [n, 4] as x1 y1 x2 y2, to the image, and clip them to it."""
+        scale = np.array((self.scale_x, self.scale_y))
+        offset = np.array((self.offset_x, self.offset_y), np.float64)
+        points = (boxes.reshape(-1, 2) * (1 / scale) - offset / scale).astype(np.float32)
         limit = np.array((self.source_width, self.source_height), np.float32)
-        return np.clip(points, 0, limit, out=points).reshape(-1, 4)
-
-    def mask_to_source(self, mask: NDArray[Any]) -> NDArray[Any]:
-        """Resample a mask over the input, [input_height, input_width], onto the image.
-
-        Args:
-            mask: uint8, bool or float32. Bool and uint8 are labels, resampled by the nearest;
-                floats are probabilities, interpolated.
-
-        Returns:
-            The mask over the image, [source_height, source_width], of the same dtype. Zero where
-            the input does not show the image (cut off by a centre crop).
-        """
-        # cv2 counts from pixel centres, the map from outer corners: half a pixel apart.
-        matrix = np.array(
-            (
-                (self.scale_x, 0.0, self.offset_x + (self.scale_x - 1) / 2),
-                (0.0, self.scale_y, self.offset_y + (self.scale_y - 1) / 2),
-            )
-        )
-        floats = np.issubdtype(mask.dtype, np.floating)
-        warped = cv2.warpAffine(
-            mask.astype(np.float32 if floats else np.uint8, copy=False),
-            matrix,
-            (self.source_width, self.source_height),
-            flags=(cv2.INTER_LINEAR if floats else cv2.INTER_NEAREST) | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_CONSTANT,
-        )
-        return np.asarray(warped).astype(mask.dtype, copy=False)
-
-    @property
-    def _scale(self) -> NDArray[np.float64]:
-        return np.array((self.scale_x, self.scale_y))
-
-    @property
-    def _offset(self) -> NDArray[np.float64]:
-        return np.array((self.offset_x, self.offset_y), np.float64)
-
-    @staticmethod
-    def _apply(
-        points: Floats, scale: NDArray[np.float64], offset: NDArray[np.float64]
-    ) -> NDArray[np.float32]:
-        return (points * scale + offset).astype(np.float32)
+        np.clip(points, 0, limit, out=points)
+        return points.reshape(-1, 4)
 
 
 def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:

@@ -79,12 +79,3 @@ class PreprocessSpec:
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types, for the engine card."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> PreprocessSpec:
-        """Read the form that `to_json` writes."""
-        fields: dict[str, Any] = {
-            name: tuple(entry) if isinstance(entry, list) else entry
-            for name, entry in value.items()
-        }
-        return cls(**fields)
