@@ -53,13 +53,7 @@ def resolve_classes(
     """Replace the names of classes in the options by their ids.
 
     A name is compared exactly, then without regard to case. Where several classes share a name,
-    all of them are kept.
-
-    Args:
-        options: options of a request.
-        labels: class names by id; None where the model has none.
-        model: name of the model, for messages.
-        count: number of the model's classes; None where unknown.
+    all of them are kept. The model's name is for messages; it has `count` classes, where known.
 
     Raises:
         InvalidOption: an id or a name is unknown, a name is ambiguous, or there are no labels.

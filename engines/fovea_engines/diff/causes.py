@@ -30,12 +30,12 @@ _PLAIN = (int, float, str, bytes, list)  # neither a tensor nor a subgraph
 def find_causes(
     a: Network, b: Network, first: Comparison, names: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Describe the differences in the computation of a layer; never empty.
+    """Describe the differences in the computation of a layer whose inputs agree; never empty.
 
     Args:
         a: the first network.
         b: the second.
-        first: the layer, whose inputs agree.
+        first: the layer.
         names: paired layers: name in the first network -> name in the second.
     """
     one, other = a.operator(first.a), b.operator(first.b)

@@ -30,13 +30,7 @@ Feed = dict[str, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feeds:
-    """Inputs for both models.
-
-    Attributes:
-        names: names of the images, or of the random numbers.
-        a: one feed per name, for the first model.
-        b: one feed per name, for the second.
-    """
+    """One feed for each model per name, that of an image or of random numbers."""
 
     names: tuple[str, ...]
     a: list[Feed]
@@ -46,13 +40,9 @@ class Feeds:
 def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
     """Preprocess images as the first model was trained, for each model in its own layout.
 
-    An input that takes no images gets random numbers, the same in every run.
-
-    Args:
-        a: the model whose card, or else head family, decides the preprocessing.
-        b: the other model.
-        images: folder of images, of which at most 4 are used; None takes those that ship with
-            Fovea.
+    The first model's card, or else its head family, decides the preprocessing. An input that takes
+    no images gets random numbers, the same in every run. Of a folder at most 4 images are used;
+    None takes those that ship with Fovea.
 
     Raises:
         InvalidOption: the folder has no image, or the models take different inputs.

@@ -25,11 +25,7 @@ _FOLDED_INTO = {"Conv", "ConvTranspose", "Gemm"}
 
 
 class OnnxNetwork:
-    """A `Network` of an ONNX file, run without optimisation.
-
-    Args:
-        model: the loaded model; kept.
-        feed: one feed of the inputs to compare, for the shapes of the layers.
+    """A `Network` of an ONNX file, run without optimisation; shapes are those for one feed.
 
     Raises:
         UnsupportedModel: ONNX Runtime cannot run it.

@@ -32,9 +32,6 @@ class Comparison:
     """One pair of layers and the result of its comparison.
 
     Attributes:
-        a: layer of the first network.
-        b: layer of the second.
-        by: method of pairing: "name" or "order".
         figures: None where the shapes differ.
         inputs_snr_db: lowest SNR of the layers that it is computed from, decibel; inf for none.
         state: "agrees"; "diverges"; "other picks": integers or booleans with the same computation

@@ -30,12 +30,9 @@ def onnxruntime_errors(step: Literal["load", "run"]) -> Iterator[None]:
 
 
 class ReferenceSession:
-    """A model with one input, run unchanged.
+    """A model with one input, an ONNX file or its bytes, run unchanged.
 
     It does not use a backend: the reference must not share code with what it checks.
-
-    Args:
-        model: ONNX, a file or its bytes.
 
     Raises:
         UnsupportedModel: ONNX Runtime cannot load it.

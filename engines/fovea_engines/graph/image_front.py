@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
     """Make a model take decoded images: uint8 [batch, height, width, 3], RGB.
 
-    Resizing and padding remain outside the graph, on the host or on the GPU.
-
-    Args:
-        model: of one image input, in its final precision; changed in place. The input keeps its
-            name.
-        spec: preprocessing of the present input.
+    Resizing and padding remain outside the graph, on the host or on the GPU. The model has one
+    image input, which keeps its name; it is in its final precision, and is changed in place.
 
     Returns:
         Preprocessing of the new input: the same geometry and padding, with unchanged values.

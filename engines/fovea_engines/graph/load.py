@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceModel:
-    """A model as its exporter wrote it.
-
-    Attributes:
-        path: the file.
-        proto: the model including its external data.
-        sha256: of the file and, in the graph's order, of its external data.
-    """
+    """A model as its exporter wrote it; the digest is of the file and of its external data."""
 
     path: Path
     proto: onnx.ModelProto

@@ -21,8 +21,8 @@ class Wiring:
     Attributes:
         nodes: in the graph's order.
         constants: initializers by name.
-        producer: tensor -> the node that makes it.
-        consumers: tensor -> the nodes that read it.
+        producer: the node that makes a tensor, by the tensor's name.
+        consumers: the nodes that read a tensor.
         outputs: names of the graph's outputs.
     """
 

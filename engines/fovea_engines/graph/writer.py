@@ -18,14 +18,7 @@ class Writer:
     """Makes nodes whose tensors are all called STEM/OPERATOR_NUMBER.
 
     A call takes an operator and its operands, tensors by name or constants as arrays, and returns
-    the name of the output.
-
-    Args:
-        stem: a tensor of the graph; no other writer may use the same stem.
-
-    Attributes:
-        nodes: in the order of the calls.
-        constants: the constant operands.
+    the name of the output. No two writers of a graph may have the same stem, a tensor's name.
     """
 
     def __init__(self, stem: str) -> None:

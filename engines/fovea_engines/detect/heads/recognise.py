@@ -38,12 +38,8 @@ def recognise(
 ) -> Recognition:
     """Recognise a model by its tensors and metadata.
 
-    Args:
-        inputs: the model's inputs.
-        outputs: the model's outputs.
-        metadata: the model's own key-value pairs.
-        family: the family that the user names; it decides between families that fit the shapes, and
-            never contradicts the shapes.
+    A `family` that the user names decides between families that fit the shapes, and never
+    contradicts the shapes.
 
     Raises:
         UnsupportedModel: `family` is unknown or contradicts the model.
@@ -92,11 +88,8 @@ def open_head(
 ) -> Head | None:
     """Return the head that decodes a recognised model; None without a family.
 
-    Args:
-        recognition: the result for this model.
-        inputs: the session's inputs.
-        outputs: the session's outputs; a runtime may rename those of the model's file.
-        size: (height, width) of the input, pixels; needed where the input is dynamic.
+    Inputs and outputs are the session's: a runtime may rename those of the model's file. A dynamic
+    input needs a `size` of (height, width) pixels.
 
     Raises:
         UnsupportedModel: the family needs the size, and it is unknown.

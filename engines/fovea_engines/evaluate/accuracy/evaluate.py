@@ -52,12 +52,7 @@ def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None)
 
 
 def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[Detections]:
-    """Return the detections in each image of a dataset.
-
-    Args:
-        detect: called with one image at a time; answers with the options `EVALUATION`.
-        dataset: the labelled images.
-        progress: reports the phase "accuracy" and counts the images.
+    """Return the detections in each image of a dataset, with the options `EVALUATION`.
 
     Raises:
         FoveaError: raised by `detect`; an image that cannot be decoded is named.
@@ -68,15 +63,11 @@ def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[Det
 
 
 def mean_ap(dataset: Dataset, found: Sequence[Detections]) -> Accuracy:
-    """Measure detections against labels by COCO's rules.
+    """Measure the detections in each image of a dataset by COCO's rules.
 
     Each detection, best score first, is matched with the best-overlapping unmatched object of its
     class. The best 100 per class and image count. Precision is read at 101 recalls (Lin et al.,
     Microsoft COCO, 2014, and cocoapi's `cocoeval.py`).
-
-    Args:
-        dataset: the labels.
-        found: detections in each of its images, in pixels of the upright image.
     """
     # Imported where it is used: a build without labels does not need it.
     from faster_coco_eval import COCO, COCOeval_faster

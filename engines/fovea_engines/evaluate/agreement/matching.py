@@ -17,8 +17,8 @@ class Matching:
     """Paired detections of two models on one image.
 
     Attributes:
-        want: int [n], indices into the source's detections.
-        have: int [n], indices of their partners in the engine's detections.
+        want: int [n], indices of the source's detections.
+        have: int [n], indices of their partners among the engine's.
         iou: float [n], overlap of the partners.
         missed: number of the source's detections without a partner.
         extra: number of the engine's detections without a partner.

@@ -28,14 +28,10 @@ _WORST = 5
 
 
 def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
-    """Compare an engine with its source model on images.
+    """Compare an engine's answers with those of its source model.
 
     Detections of a known head are compared after suppression, from a score of .25. Raw outputs are
     compared where there is no head or there are no detections.
-
-    Args:
-        head: the head of both models.
-        pairs: samples with the engine's answers; see `answers`.
     """
     return _agreement([_compare(head, sample, have) for sample, have in pairs])
 
@@ -43,9 +39,8 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
 def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> Agreement:
     """Compare two detectors whose raw outputs differ in kind.
 
-    Args:
-        pairs: name of an image, the source's detections and the other's, from a score of `CONF -
-            MARGIN`.
+    Each pair has the name of an image, the source's detections and the other's, from a score of
+    `CONF - MARGIN`.
     """
     return _agreement([_Figures(name, *_found(want, have)) for name, want, have in pairs])
 
