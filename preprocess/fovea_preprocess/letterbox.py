@@ -18,16 +18,16 @@ class LetterboxMap:
     """The map ``input = source * scale + offset`` between an image and a model's input.
 
     Coordinates are continuous: (0, 0) is the outer corner of the first pixel, so the map is exactly
-    that of `cv2.resize`. Scales follow from the sizes after rounding.
+    that of `cv2.resize`. Scales follow from the sizes after rounding. All sizes are pixels.
 
     Attributes:
-        source_width: columns of the upright image, pixels.
-        source_height: rows of the upright image, pixels.
-        input_width: columns of the model's input, pixels.
-        input_height: rows of the model's input, pixels.
-        scaled_width: columns of the whole image in the input's pixels; more than `input_width` if a
-            centre crop cuts.
-        scaled_height: rows of the whole image in the input's pixels.
+        source_width: columns of the upright image.
+        source_height: rows of the upright image.
+        input_width: columns of the model's input.
+        input_height: rows of the model's input.
+        scaled_width: columns of the whole image in the input; more than `input_width` if a centre
+            crop cuts.
+        scaled_height: rows of the whole image in the input.
         offset_x: column of the image's left edge in the input; negative if a crop cuts.
         offset_y: row of the image's top edge in the input; negative if a crop cuts.
     """

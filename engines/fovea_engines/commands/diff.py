@@ -1,4 +1,4 @@
-"""The command `fovea diff`."""
+"""Declares `fovea diff`."""
 
 from __future__ import annotations
 

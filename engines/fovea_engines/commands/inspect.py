@@ -1,4 +1,4 @@
-"""The command `fovea inspect`."""
+"""Declares `fovea inspect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Class names in the options of a request, resolved to the ids that a head compares."""
+"""Resolves class names in the options of a request to the ids that a head compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that a built engine is checked on."""
+"""Reads the images that a built engine is checked on."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ class EnsembleStep:
     """One model of an ensemble.
 
     Attributes:
-        model: its name.
         version: None for the one that the model's version policy prefers.
         inputs: the model's tensor -> the ensemble's tensor.
         outputs: the model's tensor -> the ensemble's tensor.
@@ -37,13 +36,12 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """The inputs, outputs and models of an ensemble.
+    """The inputs, outputs and models of an ensemble; tensors have the batch dimension.
 
     Attributes:
-        name: name of the model.
         max_batch: most rows of a request; 0 where the first dimension is no batch.
-        inputs: tensors that clients send, with the batch dimension.
-        outputs: tensors that clients receive, with the batch dimension.
+        inputs: tensors that clients send.
+        outputs: tensors that clients receive.
         steps: the models, in the order of the file.
     """
 

@@ -84,12 +84,7 @@ def read_max_batch(path: Path) -> int:
 
 
 def tensor_spec(tensor: Any, max_batch: int) -> TensorSpec:
-    """Convert a `ModelInput` or `ModelOutput` message, adding the batch dimension.
-
-    Args:
-        tensor: the message.
-        max_batch: `max_batch_size` of its model.
-    """
+    """Convert a `ModelInput` or `ModelOutput` message; with `max_batch` add the batch dimension."""
     kind = model_config_messages().DataType.Name(tensor.data_type)
     dtype = next((dtype for dtype, name in _TYPES.items() if name == kind), kind)
     return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tuple(tensor.dims))

@@ -41,9 +41,7 @@ def check_name(name: str) -> str:
 def version_folder(path: Path, version: int | None = None) -> Path:
     """Return the folder of a model's version, by default of the latest.
 
-    Args:
-        path: the model's folder, or that of a version.
-        version: number of the version.
+    `path` is the model's folder, or that of a version.
 
     Raises:
         NotFound: there is no such version.
@@ -177,8 +175,7 @@ class ModelRepository:
         """Replace a version atomically: the caller fills the folder that is yielded.
 
         Yields:
-            An empty hidden folder, as `publish` does. When the block ends without an error, it
-            replaces ``NAME/VERSION``, in one step.
+            An empty hidden folder, as `publish` does, which replaces ``NAME/VERSION`` in one step.
 
         Raises:
             NotFound: the version does not exist.

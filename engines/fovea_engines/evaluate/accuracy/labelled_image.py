@@ -1,4 +1,4 @@
-"""An image and the objects that people marked on it."""
+"""Defines an image and the objects that people marked on it."""
 
 from __future__ import annotations
 
