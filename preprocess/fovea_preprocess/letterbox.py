@@ -65,10 +65,9 @@ class LetterboxMap:
         """Map boxes of the input, [n, 4] as x1 y1 x2 y2, to the image, and clip them to it."""
         scale = np.array((self.scale_x, self.scale_y))
         offset = np.array((self.offset_x, self.offset_y), np.float64)
-        points = (boxes.reshape(-1, 2) * (1 / scale) - offset / scale).astype(np.float32)
+        points = np.asarray(boxes.reshape(-1, 2) * (1 / scale) - offset / scale, np.float32)
         limit = np.array((self.source_width, self.source_height), np.float32)
-        np.clip(points, 0, limit, out=points)
-        return points.reshape(-1, 4)
+        return np.clip(points, 0, limit, out=points).reshape(-1, 4)
 
 
 def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
