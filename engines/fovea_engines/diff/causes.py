@@ -32,11 +32,7 @@ def find_causes(
 ) -> tuple[str, ...]:
     """Describe the differences in the computation of a layer whose inputs agree; never empty.
 
-    Args:
-        a: the first network.
-        b: the second.
-        first: the layer.
-        names: paired layers: name in the first network -> name in the second.
+    `names` has the paired layers: name in the first network -> name in the second.
     """
     one, other = a.operator(first.a), b.operator(first.b)
     found = [*_overflow(first), *differences(a, b, first)]

@@ -59,11 +59,7 @@ class Figures:
 
 
 class Tally:
-    """Accumulates the figures of a pair, image by image.
-
-    Args:
-        channels: examine the channels, too.
-    """
+    """Accumulates the figures of a pair, image by image, with those of its channels if asked."""
 
     def __init__(self, *, channels: bool = False) -> None:
         self._slices = _SliceTally() if channels else None

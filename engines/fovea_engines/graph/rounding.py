@@ -16,13 +16,10 @@ if TYPE_CHECKING:
 def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a float32 graph that rounds to float16, and overflows, wherever a GPU does.
 
-    CPU runtimes take a float16 graph only as a hint: ONNX Runtime and OpenVINO compute it in
-    float32 from end to end, where 100 * 1000 does not overflow. In the returned graph every result
-    passes through float16. Integers are multiplied as such, so the output of a DequantizeLinear is
-    not rounded.
-
-    Args:
-        model: result of `to_half`.
+    CPU runtimes take a float16 graph, as `to_half` makes it, only as a hint: ONNX Runtime and
+    OpenVINO compute it in float32 from end to end, where 100 * 1000 does not overflow. In the
+    returned graph every result passes through float16. Integers are multiplied as such, so the
+    output of a DequantizeLinear is not rounded.
     """
     import onnx
     from onnx.numpy_helper import from_array, to_array

@@ -96,12 +96,7 @@ class OnGrid(Protocol):
     def grid(
         self, found: NDArray[np.integer], boxes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the top-left corner [n, 2] and stride [n, 1], in pixels, of numbered cells.
-
-        Args:
-            found: int [n].
-            boxes: number of cells.
-        """
+        """Return the top-left corner [n, 2] and stride [n, 1], in pixels, of n of all cells."""
         ...
 
 

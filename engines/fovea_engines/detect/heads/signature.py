@@ -49,11 +49,7 @@ class Signature:
     def fit_grid(self, boxes: int, columns: int, *, per_cell: int, others: int) -> Fit | str:
         """Return how well an output fits a grid of class scores, or the reason why it does not.
 
-        Args:
-            boxes: rows of the output; -1 when dynamic.
-            columns: values per row.
-            per_cell: boxes per grid cell.
-            others: columns that are not classes.
+        A row has `columns` values, of which `others` are not classes; a dynamic length is -1.
         """
         if self.end_to_end:
             return "the metadata says end to end"

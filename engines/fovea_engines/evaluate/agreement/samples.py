@@ -44,14 +44,7 @@ def read_samples(
     images: Path | None,
     most: int,
 ) -> Iterator[Sample]:
-    """Run the source model on images with plain ONNX Runtime, one at a time.
-
-    Args:
-        source: the ONNX file as it was exported.
-        spec: preprocessing of the images.
-        outputs: names of the outputs to compare.
-        images: a folder; None takes the images that ship with Fovea.
-        most: largest number of images taken from the folder.
+    """Run the source model on images with plain ONNX Runtime, one at a time; as `read_rows`.
 
     Raises:
         InvalidOption: the folder has no image.

@@ -36,13 +36,8 @@ def rank(
     """Keep one block at a time in float, and rank the blocks by their gain, largest first.
 
     Where no single block improves anything, because another block spoils the result by itself, one
-    block at a time is put into INT8 instead.
-
-    Args:
-        groups: layers by block.
-        base: agreement when no block is float.
-        quality: builds a network and measures it; called once or twice per block.
-        progress: reports every block.
+    block at a time is put into INT8 instead. `base` is the agreement when no block is float;
+    `quality` is called once or twice per block.
     """
     found = []
     for block in progress.each(groups, len(groups)):
