@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+from onnx import defs
+from onnx.helper import get_attribute_value, make_node
 
 from fovea_engines.backends.onnxruntime import NUMPY_NAMES
 from fovea_engines.diff.network import INPUT, Layer, Operator
 from fovea_engines.evaluate.reference import onnxruntime_errors
 from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
-
-if TYPE_CHECKING:
-    import onnx
 
 _QUANTISERS = {"QuantizeLinear", "DequantizeLinear", "QLinearConv"}
 _HALVES = {"float16", "bfloat16"}
@@ -50,8 +52,6 @@ class OnnxNetwork:
 
     def operator(self, layer: Layer) -> Operator | None:
         """Return the operator of a layer."""
-        from onnx.helper import get_attribute_value
-
         nodes = self._graph.makers(layer)
         if not nodes:
             return None
@@ -65,9 +65,6 @@ class OnnxNetwork:
         )
 
     def _defaults(self, node: onnx.NodeProto) -> dict[str, Any]:
-        from onnx import defs
-        from onnx.helper import get_attribute_value
-
         # "ai.onnx" is an alias of the default domain.
         default = {"ai.onnx": ""}
         imported = self._model.opset_import
@@ -94,8 +91,6 @@ class OnnxNetwork:
 
     def _shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor. The graph computes them, so that no values are kept."""
-        from onnx.helper import make_node
-
         says = [f"shape of {name}" for name in names]
         asks = [make_node("Shape", [n], [said]) for n, said in zip(names, says, strict=True)]
         with onnxruntime_errors("run"):
@@ -109,8 +104,6 @@ class OnnxNetwork:
 
     def _open(self, tensors: Sequence[str], more: Sequence[onnx.NodeProto] = ()) -> Any:
         """Open a session that computes some tensors, followed by more nodes."""
-        import onnxruntime as ort
-
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -121,8 +114,6 @@ class OnnxNetwork:
             )
 
     def _part(self, tensors: Sequence[str], more: Sequence[onnx.NodeProto]) -> bytes:
-        import onnx
-
         whole = self._model.graph
         wanted = [*tensors, *(name for node in more for name in node.input)]
         nodes = [*_needed(whole, wanted), *more]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import onnx
+from onnx import TensorProto
 
 from fovea_engines.graph.tensors import graph_inputs
 from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
 from fovea_preprocess.spec import PreprocessSpec
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
@@ -24,8 +21,6 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
     Returns:
         Preprocessing of the new input: the same geometry and padding, with unchanged values.
     """
-    from onnx import TensorProto
-
     name = graph_inputs(model)[0].name
     write = Writer(name)
     row = _write_row(write, name, spec)

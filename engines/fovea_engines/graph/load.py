@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import onnx
 
 from fovea_preprocess.errors import InvalidModel, NotFound
-
-if TYPE_CHECKING:
-    import onnx
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +28,6 @@ def load(path: Path) -> SourceModel:
         InvalidModel: the file is empty, truncated, not valid ONNX, or its external data is missing
             or too short.
     """
-    import onnx
     from google.protobuf.message import DecodeError
 
     data = _read(path)

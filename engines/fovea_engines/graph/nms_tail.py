@@ -8,9 +8,11 @@ boxes, so as many rounds as the longest chain has links give the greedy answer.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
+from onnx import TensorProto
+from onnx.helper import set_model_props
 
 from fovea_engines.detect.heads.base import Head, Layout, OnGrid
 from fovea_engines.detect.heads.recognise import Recognition, open_head
@@ -21,12 +23,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-
-if TYPE_CHECKING:
-    import onnx
-
-    from fovea_engines.session import TensorSpec
 
 MAX_CANDIDATES = 512
 """Measured on 64 COCO images: at most 301 boxes have a score of .25 or more (YOLOv5n). At .001,
@@ -238,9 +236,6 @@ def _write_rows(write: Writer, found: _Candidates, alive: str, count: int) -> No
 
 def _declare(model: onnx.ModelProto, name: str, rows: int) -> None:
     """Declare the output [rows, 6] per image."""
-    from onnx import TensorProto
-    from onnx.helper import set_model_props
-
     [value] = (v for v in model.graph.output if v.name == name)
     value.type.tensor_type.elem_type = TensorProto.FLOAT
     for dim, length in zip(value.type.tensor_type.shape.dim[1:], (rows, 6), strict=True):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+import onnx
+from onnx import version_converter
+from onnx.helper import set_model_props
 
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.graph.rewrites import fuse_focus, move_late_transpose
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
 from fovea_preprocess.errors import UnsupportedModel
-
-if TYPE_CHECKING:
-    import onnx
 
 OPSET = 19  # the first opset with everything that later passes write
 _IR_VERSION = 9  # the IR version of that opset
@@ -41,8 +41,6 @@ def normalise(
             flow; the message says which part.
         InvalidOption: the model cannot take `size`.
     """
-    from onnx.helper import set_model_props
-
     metadata = metadata_of(model)
     _pin_size(model, size)
     del model.graph.value_info[:]  # holds shapes of the previous size
@@ -77,7 +75,7 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
 
 
 def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxslim
+    import onnxslim  # not at the top: a server that rebuilds an engine does not need it
 
     try:
         slimmed: onnx.ModelProto = onnxslim.slim(model)
@@ -99,8 +97,6 @@ def _refuse_control_flow(model: onnx.ModelProto) -> None:
 
 
 def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.ModelProto:
-    from onnx import version_converter
-
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OPSET)
     if opset < OPSET:
         try:
@@ -123,8 +119,6 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 
 def _infer_outputs(model: onnx.ModelProto) -> None:
     """Infer the outputs' shapes from the fixed size, in place of the exporter's."""
-    import onnx
-
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     for value in bare.graph.output:

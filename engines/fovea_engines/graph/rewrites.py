@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx.helper import make_attribute, make_node
+from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.graph.wiring import Wiring, attribute, rebuild
-
-if TYPE_CHECKING:
-    import onnx
 
 _TO_THE_END = 2**31 - 1  # exporters write this value or a larger one
 
@@ -24,8 +24,6 @@ def fuse_focus(model: onnx.ModelProto) -> None:
     on yolox_nano in INT8 the slices take an eighth of the time. Without the pattern nothing
     changes.
     """
-    from onnx.numpy_helper import from_array, to_array
-
     wiring = Wiring(model)
     for concat in wiring.nodes:
         offsets = _offsets(wiring, concat)
@@ -60,8 +58,6 @@ def _offsets(wiring: Wiring, concat: onnx.NodeProto) -> list[tuple[int, int]] | 
 
 
 def _offset(wiring: Wiring, node: onnx.NodeProto) -> tuple[int, int] | None:
-    from onnx.numpy_helper import to_array
-
     if node.op_type != "Slice" or any(name not in wiring.constants for name in node.input[1:]):
         return None
     values = [to_array(wiring.constants[name]).tolist() for name in node.input[1:]]
@@ -97,8 +93,6 @@ def _spread(weight: NDArray[Any], offsets: list[tuple[int, int]]) -> NDArray[Any
 
 def _double(conv: onnx.NodeProto) -> None:
     """Set stride 2, and double kernel and padding."""
-    from onnx.helper import make_attribute
-
     kernel = [2 * n for n in attribute(conv, "kernel_shape", [])]
     pads = [2 * n for n in attribute(conv, "pads", [0, 0, 0, 0])]
     del conv.attribute[:]
@@ -138,8 +132,6 @@ def move_late_transpose(model: onnx.ModelProto) -> None:
 
 def _flattens_grid(wiring: Wiring, node: onnx.NodeProto) -> bool:
     """Return True if a node makes [n, c, h*w] of joined channels [n, c, h, w]."""
-    from onnx.numpy_helper import to_array
-
     grid = wiring.producer.get(node.input[0])
     if (
         grid is None
@@ -160,9 +152,6 @@ def _moved(
     join: onnx.NodeProto,
     transpose: onnx.NodeProto,
 ) -> Iterator[onnx.NodeProto]:
-    from onnx.helper import make_node
-    from onnx.numpy_helper import from_array, to_array
-
     gone = {node.output[0] for node in (*flat, join, transpose)}
     yield from (node for node in wiring.nodes if node.output[0] not in gone)
     for node in flat:

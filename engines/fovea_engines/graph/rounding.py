@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
+from onnx import TensorProto
+from onnx.helper import make_node
+from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.graph.wiring import attribute, rebuild
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -21,9 +21,6 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
     returned graph every result passes through float16. Integers are multiplied as such, so the
     output of a DequantizeLinear is not rounded.
     """
-    import onnx
-    from onnx.numpy_helper import from_array, to_array
-
     half = onnx.TensorProto.FLOAT16
     inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
     halves = {v.name for v in inferred if v.type.tensor_type.elem_type == half}
@@ -37,9 +34,6 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _nodes(model: onnx.ModelProto, halves: set[str]) -> Iterator[onnx.NodeProto]:
-    from onnx import TensorProto
-    from onnx.helper import make_node
-
     for node in list(model.graph.node):
         if node.op_type == "Cast" and attribute(node, "to", 0) == TensorProto.FLOAT16:
             node.op_type = "Identity"
