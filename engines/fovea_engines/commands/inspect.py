@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -83,7 +84,7 @@ def inspect(
                 table = repository_table(entries)
     else:
         file = read_model_file(path, head)
-        document, table = file.to_json(), model_table(file, path.name)
+        document, table = asdict(file), model_table(file, path.name)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:

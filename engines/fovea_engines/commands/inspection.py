@@ -41,10 +41,6 @@ class ModelFile:
     opset: int
     metadata: dict[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
-        return asdict(self)
-
 
 def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     """Read an ONNX file without building it; a family that the user names is checked.
@@ -58,7 +54,7 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     from fovea_engines.detect.heads.metadata import labels_from_metadata
     from fovea_engines.detect.heads.recognise import recognise
     from fovea_engines.graph.load import load
-    from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+    from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 
     if path.is_file() and path.suffix in (".plan", ".engine", ".xml", ".bin", ".json"):
         raise InvalidModel(
@@ -74,7 +70,7 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
         reason=head.reason,
         task=head.task,
         labels=labels_from_metadata(metadata, head.num_classes),
-        opset=next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0),
+        opset=opset_of(model),
         metadata=metadata,
     )
 
@@ -96,7 +92,7 @@ class Entry:
         if isinstance(self.engine, EngineCard):
             return entry | {"card": self.engine.to_json()}
         if isinstance(self.engine, Ensemble):
-            return entry | {"ensemble": self.engine.to_json()}
+            return entry | {"ensemble": asdict(self.engine)}
         return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
 
 

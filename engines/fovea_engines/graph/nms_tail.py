@@ -20,7 +20,7 @@ from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import describe
 from fovea_engines.detect.heads.yolov10 import MOST_ROWS, YoloV10
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import TensorSpec
@@ -264,8 +264,7 @@ def _check_graph(model: onnx.ModelProto, raw: TensorSpec) -> None:
             f"{describe(raw)} has no fixed shape, which suppression in the graph needs: build with "
             "--size HEIGHTxWIDTH"
         )
-    opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
-    if opset < _FIRST_OPSET:
+    if (opset := opset_of(model)) < _FIRST_OPSET:
         raise UnsupportedModel(
             f"the model is of opset {opset}, and suppression in the graph needs {_FIRST_OPSET}: "
             "export it with a newer one"

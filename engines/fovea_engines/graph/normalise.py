@@ -11,7 +11,7 @@ from onnx.helper import set_model_props
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.graph.rewrites import fuse_focus, move_late_transpose
-from fovea_engines.graph.tensors import graph_inputs, metadata_of
+from fovea_engines.graph.tensors import graph_inputs, metadata_of, opset_of
 from fovea_preprocess.errors import UnsupportedModel
 
 OPSET = 19  # the first opset with everything that later passes write
@@ -97,7 +97,7 @@ def _refuse_control_flow(model: onnx.ModelProto) -> None:
 
 
 def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.ModelProto:
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OPSET)
+    opset = opset_of(model) or OPSET
     if opset < OPSET:
         try:
             model = version_converter.convert_version(model, OPSET)

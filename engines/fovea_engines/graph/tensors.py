@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -25,7 +25,7 @@ def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
         UnsupportedModel: an input is not a tensor.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
-    return _specs(value for value in model.graph.input if value.name not in weights)
+    return tuple(_spec(value) for value in model.graph.input if value.name not in weights)
 
 
 def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
@@ -34,16 +34,17 @@ def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     Raises:
         UnsupportedModel: an output is not a tensor.
     """
-    return _specs(model.graph.output)
+    return tuple(map(_spec, model.graph.output))
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of the default operator set; 0 where the model imports none."""
+    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
     """Return the exporter's own key-value pairs."""
     return {entry.key: entry.value for entry in model.metadata_props}
-
-
-def _specs(values: Iterable[onnx.ValueInfoProto]) -> tuple[TensorSpec, ...]:
-    return tuple(_spec(value) for value in values)
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from fovea_engines.repository.model_config import tensor_spec
@@ -61,7 +61,3 @@ class Ensemble:
 
         steps = tuple(map(EnsembleStep.of, message.ensemble_scheduling.step))
         return cls(name, rows, specs(message.input), specs(message.output), steps)
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
-        return asdict(self)

@@ -259,18 +259,17 @@ def _finish(staging: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = _lock(folder, fcntl.LOCK_EX)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(folder: Path) -> int:
+def _lock(folder: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, operation)
     except BaseException:
         os.close(descriptor)
         raise
