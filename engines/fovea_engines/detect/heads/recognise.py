@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.metadata import image_size, labels_from_metadata
 from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.heads.signature import Fit, Signature, describe
+from fovea_engines.detect.heads.signature import Fit, Signature, describe, image_layout, image_sides
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
@@ -116,9 +116,8 @@ def _open_question(families: Sequence[str]) -> str:
 
 def _spatial(image: TensorSpec) -> tuple[int, int] | None:
     """Return (height, width) of an image input; None when either is dynamic."""
-    shape = image.shape
-    height, width = shape[2:] if shape[1] == 3 else shape[1:3]
-    return None if -1 in (height, width) else (height, width)
+    sides = image_sides(image)
+    return None if -1 in sides else sides
 
 
 def _signature(
@@ -128,7 +127,7 @@ def _signature(
     task = "pose" if "kpt_shape" in metadata else metadata.get("task", "detect")
     if task != "detect":
         return f"task {task!r} is not decoded yet"
-    if len(inputs) != 1 or len(inputs[0].shape) != 4 or 3 not in inputs[0].shape[1::2]:
+    if len(inputs) != 1 or image_layout(inputs[0]) is None:
         shown = ", ".join(describe(tensor) for tensor in inputs)
         return f"input {shown} is not one batch of colour images"
     shown = ", ".join(describe(tensor) for tensor in outputs)
