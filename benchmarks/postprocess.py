@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.heads import FAMILIES
+from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 
 BATCH, CLASSES, CELLS, SIZE = 8, 80, 8400, 640.0

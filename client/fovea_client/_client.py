@@ -88,24 +88,15 @@ class Client:
     def models(self) -> tuple[ModelSummary, ...]:
         """List the served models, and those that the server could not load, by name.
 
-        Raises:
-            ServerError: the server refused.
-            ConnectionFailed: the server did not answer.
-            UnexpectedAnswer: the answer is not Fovea's.
+        The errors are those of `predict`.
         """
         return self._ask(_requests.models(), _responses.models)
 
     def model(self, name: str, version: int | str | None = None) -> Model:
         """Return the inputs, outputs, labels and engine card of a model.
 
-        Args:
-            name: name of the model.
-            version: by default the one that answers requests.
-
-        Raises:
-            ServerError: there is no such model (status 404), or the server refused.
-            ConnectionFailed: the server did not answer.
-            UnexpectedAnswer: the answer is not Fovea's.
+        By default it is the version that answers requests. The errors are those of `predict`; the
+        status is 404 for an unknown model.
         """
         return self._ask(_requests.model(name, version), _responses.model)
 
@@ -181,16 +172,11 @@ FIRST_WAIT_S = 0.1
 
 
 def wait_s(error: FoveaClientError, attempt: int, longest_s: float) -> float | None:
-    """Return the seconds to wait before the next attempt; None when there should be none.
+    """Return the seconds to wait after an error before the next attempt; None for no attempt.
 
     The server's Retry-After is always respected; after a failed connection the waits are 0.1, 0.2,
     0.4 ... s. Up to a quarter more, at random, keeps clients that were refused together from
-    returning together.
-
-    Args:
-        error: result of the last attempt.
-        attempt: number of attempts before that one.
-        longest_s: longest wait; None is returned for a longer one.
+    returning together. There is no attempt if the wait would be longer than `longest_s`.
     """
     match error:
         case ServerError(retry_after_s=float(asked)):

@@ -38,14 +38,7 @@ class PredictOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request, not yet sent.
-
-    Attributes:
-        method: "GET" or "POST".
-        path: absolute path with its query, percent-encoded.
-        headers: names in lower case.
-        body: as sent.
-    """
+    """One HTTP request, not yet sent; its path has the query, percent-encoded."""
 
     method: str
     path: str

@@ -26,13 +26,7 @@ from fovea_client.results import (
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One complete HTTP answer.
-
-    Attributes:
-        status: HTTP status.
-        headers: names in lower case.
-        body: content, decompressed.
-    """
+    """One complete HTTP answer: names of headers in lower case, and the body decompressed."""
 
     status: int
     headers: Mapping[str, str]

@@ -1,11 +1,5 @@
 """The client's own error tree.
 
-    FoveaClientError
-    ├── ConnectionFailed     no answer came: nobody there, or not in time
-    ├── UnexpectedAnswer     an answer came that is not Fovea's
-    └── ServerError          the server refused or failed; carries `status`, `code`, `message`
-        └── QueueFull        too much is waiting already; carries `retry_after_s`
-
 Wrong arguments are the caller's own mistakes and stay `ValueError`, `TypeError` and `OSError`.
 """
 

@@ -45,16 +45,13 @@ def image_bytes(image: ImageSource) -> bytes:
 
 
 def encode_bmp(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode pixels as an uncompressed 24-bit BMP: lossless, and needs no image library.
+    """Encode RGB pixels as an uncompressed 24-bit BMP: lossless, and needs no image library.
 
     The format: BITMAPFILEHEADER, BITMAPINFOHEADER, then rows from the bottom up, BGR, each padded
     to a multiple of 4 bytes (Microsoft, "Bitmap Storage").
 
-    Args:
-        pixels: uint8 [height, width, 3], RGB.
-
     Raises:
-        ValueError: another shape or dtype, or no pixels at all.
+        ValueError: another shape than uint8 [height, width, 3], or no pixels at all.
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
         raise ValueError(

@@ -12,7 +12,6 @@ class ModelVersion:
     """One version of a model.
 
     Attributes:
-        version: its number.
         state: "LOADING", "READY", "UNLOADING" or "UNAVAILABLE".
         ready: True if it takes requests.
         reason: the error of an unready version or of its last reload; None otherwise.
@@ -55,12 +54,9 @@ class ModelSummary:
 
 @dataclass(frozen=True, slots=True)
 class TensorMetadata:
-    """An input or output of a model.
+    """An input or output of a model; a dimension of any size is -1.
 
-    Attributes:
-        name: as in the model.
-        datatype: as in the v2 protocol, e.g. "FP32".
-        shape: with -1 for a dimension of any size.
+    The datatype is that of the v2 protocol, e.g. "FP32".
     """
 
     name: str
@@ -74,8 +70,6 @@ class Model(ModelSummary):
 
     Attributes:
         max_batch_size: 0 where the model has no batch dimension.
-        inputs: in the model's order.
-        outputs: in the model's order.
         preprocess: preprocessing of an image to the input; None where the model takes no images.
         labels: class names by id; None where the model has none.
         card: the engine's card.json from `fovea build`; None where there is none.

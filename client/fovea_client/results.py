@@ -20,14 +20,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """One detected object.
-
-    Attributes:
-        box: its position.
-        score: 0 to 1.
-        class_id: index of its class, from 0.
-        class_name: name of its class.
-    """
+    """One detected object; the score is 0 to 1."""
 
     box: Box
     score: float
@@ -37,12 +30,7 @@ class Detection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """One raw output of a model whose head the server does not recognise.
-
-    Attributes:
-        name: as in the model.
-        data: the values, in the model's shape and element type.
-    """
+    """One raw output of a model whose head the server does not recognise, as the model has it."""
 
     name: str
     data: NDArray[Any]
@@ -69,12 +57,7 @@ class ImageResult:
 
 @dataclass(frozen=True, slots=True)
 class ImageError:
-    """Error of one image among several.
-
-    Attributes:
-        code: stable word for programs, e.g. "invalid_image".
-        message: what to do next, for people.
-    """
+    """Error of one image among several: a stable word for programs, and advice for people."""
 
     code: str
     message: str
@@ -97,8 +80,6 @@ class Prediction:
     """The answer to one request.
 
     Attributes:
-        model: name of the model that answered.
-        version: its version.
         task: e.g. "detect".
         images: one entry per image, in the order they were sent.
         timing_ms: durations of the steps in the server.

@@ -12,7 +12,7 @@ from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.device import processor_name
-from fovea_engines.graph.metadata import read_metadata
+from fovea_engines.graph.tensors import read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, read_labels

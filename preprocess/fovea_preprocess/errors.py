@@ -1,36 +1,5 @@
 """The error tree of the whole project.
 
-    FoveaError
-    ├── InvalidRequest          the request or command cannot be understood
-    │   ├── InvalidImage        the bytes are not a whole image in a known format
-    │   │   └── ImageTooLarge   more bytes or pixels than the limit
-    │   ├── InvalidOption       an option is unknown or out of its range
-    │   ├── MethodNotAllowed    an address that does not take this method of HTTP
-    │   ├── BodyTooLarge        the request body is over the limit
-    │   ├── BodyTimeout         the request body did not arrive in time
-    │   ├── FetchRefused        an image URL that may not, or could not, be fetched
-    │   ├── MalformedJson       JSON of the v2 protocol that cannot be read
-    │   └── AlreadyExists       a name that is taken
-    ├── Unsupported             a part of the protocol that is not served
-    ├── Restricted              an endpoint that asks for a secret
-    ├── LoadFailed              a model could not be loaded or unloaded as asked
-    ├── RegionFailed            shared memory that cannot be opened or does not hold the tensor
-    ├── NotFound                a model, version or file that is not there
-    ├── Unavailable             right, but not now
-    │   ├── ModelNotReady       the model is loading, failed to load, or has died
-    │   ├── QueueFull           too much is waiting already; carries `retry_after_s`
-    │   ├── DeadlineExceeded    the caller's time ran out before the answer was there
-    │   └── ShuttingDown        the server is stopping
-    ├── BuildError              no engine came out of the build
-    │   ├── InvalidModel        the file is not a model that can be read
-    │   ├── UnsupportedModel    a sound model of a kind that is not served
-    │   └── Disagreement        the built engine does not compute what its source does
-    └── BackendError            the runtime underneath
-        ├── BackendUnavailable  not installed, or not usable on this machine
-        ├── OutOfMemory         the device has not the memory that an engine needs
-        ├── DeviceLost          the device does not answer any more
-        └── InferenceFailed     it refused or broke on this input
-
 Every error carries a stable `code` word, for programs, and a message that says what to do next,
 for people. HTTP and gRPC status codes are decided at the edge of the server, nowhere else.
 """
@@ -46,7 +15,7 @@ class FoveaError(Exception):
     code: ClassVar[str] = "error"
 
     def with_text(self, text: str) -> Self:
-        """The same error in other words; a new one, as others may have been told this one."""
+        """Return the same error in other words: a new one, because callers may share this one."""
         return type(self)(text)
 
 
@@ -166,7 +135,7 @@ class QueueFull(Unavailable):
         self.retry_after_s = retry_after_s
 
     def with_text(self, text: str) -> Self:
-        """See `FoveaError`."""
+        """Return the same error in other words."""
         return type(self)(text, self.retry_after_s)
 
 

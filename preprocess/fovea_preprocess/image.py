@@ -1,4 +1,4 @@
-"""Bytes to an upright RGB image."""
+"""Decodes bytes to an upright RGB image."""
 
 from __future__ import annotations
 
@@ -94,12 +94,7 @@ _BAND = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Limits on the size of an image.
-
-    Attributes:
-        max_bytes: most bytes of an encoded image.
-        max_pixels: most pixels, width times height, read from the header before decoding.
-    """
+    """Most bytes of an encoded image, and most pixels, width times height, of a decoded one."""
 
     max_bytes: int = 32 * 1024 * 1024
     max_pixels: int = 64_000_000
@@ -119,32 +114,28 @@ class DecodedImage:
 
     @property
     def width(self) -> int:
-        """Columns of the upright image, pixels."""
+        """Return the columns of the upright image, pixels."""
         return int(self.pixels.shape[1])
 
     @property
     def height(self) -> int:
-        """Rows of the upright image, pixels."""
+        """Return the rows of the upright image, pixels."""
         return int(self.pixels.shape[0])
 
 
 def looks_encoded(head: bytes) -> bool:
-    """Return whether bytes begin like an image that `decode_image` reads; 8 bytes are enough."""
+    """Return True if bytes begin like an image that `decode_image` reads; 8 bytes are enough."""
     return head.startswith(tuple(_READERS))
 
 
 def decode_image(
     data: bytes | bytearray | memoryview, limits: ImageLimits = ImageLimits()
 ) -> DecodedImage:
-    """Decodes a whole JPEG, PNG, WebP, BMP, TIFF or GIF (the first frame of many).
+    """Decode a whole JPEG, PNG, WebP, BMP, TIFF or GIF (the first frame of many).
 
     Alpha is dropped, not composited: the hidden colours are what OpenCV's `imread`, and so the
     training of most detectors, sees. Samples of 16 bits keep their high byte. Colour profiles are
     not applied.
-
-    Args:
-        data: the encoded image.
-        limits: what it may cost.
 
     Raises:
         ImageTooLarge: more bytes or pixels than `limits`; nothing has been decoded then.
@@ -184,7 +175,7 @@ def _open(data: bytes) -> ImageFile.ImageFile:
 
 
 def _description(data: bytes) -> str:
-    """Say what bytes are that begin as no image which is decoded, as a sentence."""
+    """Describe bytes that begin as no image which is decoded, as a sentence."""
     if not data:
         return "the image is empty"
     for name, signature in _SIGNATURES:
@@ -216,7 +207,7 @@ def _orientation(image: ImageFile.ImageFile) -> int:
 
 
 def _decode_jpeg(data: bytes, header: JpegImageFile) -> NDArray[np.uint8]:
-    """Decodes with libjpeg-turbo, which alone says when it had to make pixels up."""
+    """Decode with libjpeg-turbo, which alone says when it had to make pixels up."""
     cmyk = header.mode == "CMYK"
     # The decoder gets no more memory than the checked size needs, whatever it reads itself.
     buffer = np.empty((header.height, header.width, 4 if cmyk else 3), np.uint8)
@@ -238,7 +229,7 @@ def _decode_jpeg(data: bytes, header: JpegImageFile) -> NDArray[np.uint8]:
 
 
 def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
-    """Decodes with Pillow, and closes the image: its pixels take more memory than the result."""
+    """Decode with Pillow, and close the image: its pixels take more memory than the result."""
     image.load()
     if image.mode in ("I", "F"):
         raise InvalidImage("the image has 32 bits a sample: convert it to 8 or 16 bits")
@@ -254,14 +245,14 @@ def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
 
 
 def _bands(width: int, height: int) -> Iterator[slice]:
-    """Runs of whole rows, from the top, that cover an image."""
+    """Yield runs of whole rows, from the top, that cover an image."""
     step = max(1, _BAND // width)
     for top in range(0, height, step):
         yield slice(top, min(top + step, height))
 
 
 def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[np.uint8]:
-    """Undoes an EXIF orientation (EXIF 2.32, tag 0x0112)."""
+    """Undo an EXIF orientation (EXIF 2.32, tag 0x0112)."""
     match orientation:
         case 2:
             pixels = cv2.flip(pixels, 1)

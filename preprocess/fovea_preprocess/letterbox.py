@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,16 +18,16 @@ class LetterboxMap:
     """The map ``input = source * scale + offset`` between an image and a model's input.
 
     Coordinates are continuous: (0, 0) is the outer corner of the first pixel, so the map is exactly
-    that of `cv2.resize`. Scales follow from the sizes after rounding.
+    that of `cv2.resize`. Scales follow from the sizes after rounding. All sizes are pixels.
 
     Attributes:
-        source_width: columns of the upright image, pixels.
-        source_height: rows of the upright image, pixels.
-        input_width: columns of the model's input, pixels.
-        input_height: rows of the model's input, pixels.
-        scaled_width: columns of the whole image in the input's pixels; more than `input_width` if a
-            centre crop cuts.
-        scaled_height: rows of the whole image in the input's pixels.
+        source_width: columns of the upright image.
+        source_height: rows of the upright image.
+        input_width: columns of the model's input.
+        input_height: rows of the model's input.
+        scaled_width: columns of the whole image in the input; more than `input_width` if a centre
+            crop cuts.
+        scaled_height: rows of the whole image in the input.
         offset_x: column of the image's left edge in the input; negative if a crop cuts.
         offset_y: row of the image's top edge in the input; negative if a crop cuts.
     """
@@ -62,65 +61,13 @@ class LetterboxMap:
             slice(max(self.offset_x, 0), min(self.offset_x + self.scaled_width, self.input_width)),
         )
 
-    def points_to_input(self, points: Floats) -> NDArray[np.float32]:
-        """Map points of the image, [..., 2] as x y, to the input; float32 [..., 2]."""
-        return self._apply(points, self._scale, self._offset)
-
-    def points_to_source(self, points: Floats) -> NDArray[np.float32]:
-        """Invert `points_to_input`, without clipping, as a keypoint may lie outside."""
-        return self._apply(points, 1 / self._scale, -self._offset / self._scale)
-
-    def boxes_to_input(self, boxes: Floats) -> NDArray[np.float32]:
-        """Map boxes of the image, [n, 4] as x1 y1 x2 y2, to the input; float32 [n, 4]."""
-        return self.points_to_input(boxes.reshape(-1, 2)).reshape(-1, 4)
-
     def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
-        """Invert `boxes_to_input`, and clip to the image; float32 [n, 4]."""
-        points = self.points_to_source(boxes.reshape(-1, 2))
+        """Map boxes of the input, [n, 4] as x1 y1 x2 y2, to the image, and clip them to it."""
+        scale = np.array((self.scale_x, self.scale_y))
+        offset = np.array((self.offset_x, self.offset_y), np.float64)
+        points = np.asarray(boxes.reshape(-1, 2) * (1 / scale) - offset / scale, np.float32)
         limit = np.array((self.source_width, self.source_height), np.float32)
         return np.clip(points, 0, limit, out=points).reshape(-1, 4)
-
-    def mask_to_source(self, mask: NDArray[Any]) -> NDArray[Any]:
-        """Resample a mask over the input, [input_height, input_width], onto the image.
-
-        Args:
-            mask: uint8, bool or float32. Bool and uint8 are labels, resampled by the nearest;
-                floats are probabilities, interpolated.
-
-        Returns:
-            The mask over the image, [source_height, source_width], of the same dtype. Zero where
-            the input does not show the image (cut off by a centre crop).
-        """
-        # cv2 counts from pixel centres, the map from outer corners: half a pixel apart.
-        matrix = np.array(
-            (
-                (self.scale_x, 0.0, self.offset_x + (self.scale_x - 1) / 2),
-                (0.0, self.scale_y, self.offset_y + (self.scale_y - 1) / 2),
-            )
-        )
-        floats = np.issubdtype(mask.dtype, np.floating)
-        warped = cv2.warpAffine(
-            mask.astype(np.float32 if floats else np.uint8, copy=False),
-            matrix,
-            (self.source_width, self.source_height),
-            flags=(cv2.INTER_LINEAR if floats else cv2.INTER_NEAREST) | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_CONSTANT,
-        )
-        return np.asarray(warped).astype(mask.dtype, copy=False)
-
-    @property
-    def _scale(self) -> NDArray[np.float64]:
-        return np.array((self.scale_x, self.scale_y))
-
-    @property
-    def _offset(self) -> NDArray[np.float64]:
-        return np.array((self.offset_x, self.offset_y), np.float64)
-
-    @staticmethod
-    def _apply(
-        points: Floats, scale: NDArray[np.float64], offset: NDArray[np.float64]
-    ) -> NDArray[np.float32]:
-        return (points * scale + offset).astype(np.float32)
 
 
 def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:

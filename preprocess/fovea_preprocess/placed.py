@@ -14,12 +14,7 @@ from fovea_preprocess.spec import PreprocessSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedImage:
-    """An image and its position in a row of a batch.
-
-    Attributes:
-        pixels: uint8 [h, w, 3], RGB, upright; any strides.
-        map: from these pixels to the row.
-    """
+    """Upright RGB pixels, uint8 [h, w, 3] of any strides, and the map from them to a row."""
 
     pixels: NDArray[np.uint8]
     map: LetterboxMap
@@ -40,10 +35,7 @@ class Placer:
         self._letterbox = Preprocessor(spec.bare)
 
     def __call__(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
-        """Place one image.
-
-        Args:
-            pixels: uint8 [h, w, 3], RGB, upright; kept, unless they are too large.
+        """Place an image: uint8 [h, w, 3], RGB, upright; kept, unless it is too large.
 
         Returns:
             The image to letterbox, or the finished pixels of its row in its place; and the map from

@@ -19,11 +19,7 @@ cv2.setNumThreads(1)
 
 
 class Preprocessor:
-    """Turns images into rows of an input batch. Safe to call from many threads.
-
-    Attributes:
-        spec: preprocessing of the rows.
-    """
+    """Turns images into rows of an input batch. Safe to call from many threads."""
 
     def __init__(self, spec: PreprocessSpec) -> None:
         self.spec = spec
@@ -31,15 +27,12 @@ class Preprocessor:
         self._scratch = threading.local()
 
     def __call__(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> LetterboxMap:
-        """Writes `pixels` into `out`.
+        """Write an image into a row, and return its position in it.
 
         Args:
             pixels: uint8 [h, w, 3], RGB, upright; any strides.
             out: the row to fill, of the spec's `row_shape` and dtype: a row of a batch buffer is
                 written in place; a view with gaps costs a copy.
-
-        Returns:
-            The position of the image in the row.
 
         Raises:
             ValueError: `pixels` or `out` has another shape or dtype, or `out` is read-only.
@@ -121,7 +114,7 @@ def _tables(spec: PreprocessSpec) -> NDArray[Any]:
 
 
 def _resize(pixels: NDArray[np.uint8], box: LetterboxMap, target: NDArray[np.uint8]) -> None:
-    """Writes the visible part of `pixels` at its size in the input."""
+    """Write the visible part of `pixels` at its size in the input."""
     height, width = target.shape[:2]
     if (box.scaled_width, box.scaled_height) == (width, height):
         cv2.resize(pixels, (width, height), dst=target, interpolation=cv2.INTER_LINEAR)

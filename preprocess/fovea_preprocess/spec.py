@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 Fit = Literal["letterbox", "stretch", "center-crop"]
 
@@ -73,18 +73,5 @@ class PreprocessSpec:
     @property
     def digest(self) -> str:
         """Return the sha256 of the canonical JSON form: equal digests preprocess equally."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types, for the engine card."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> PreprocessSpec:
-        """Read the form that `to_json` writes."""
-        fields: dict[str, Any] = {
-            name: tuple(entry) if isinstance(entry, list) else entry
-            for name, entry in value.items()
-        }
-        return cls(**fields)

@@ -1,4 +1,4 @@
-"""How good the detector is: COCO average precision on scenes of digits it never saw."""
+"""Measures the detector: COCO average precision on scenes of digits it never saw."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Which point answers for which digit, and what a wrong answer costs."""
+"""Assigns points to digits, and weighs their errors."""
 
 from dataclasses import dataclass
 

@@ -114,7 +114,7 @@ class Branch(nn.Sequential):
         )
 
     def last_bias(self) -> Tensor:
-        """What is answered before anything is seen."""
+        """Return the bias that alone decides before training."""
         return cast(Tensor, self[2].bias)
 
 

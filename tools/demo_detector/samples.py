@@ -22,7 +22,7 @@ def sample(name: str) -> Scene:
 
 
 def truth(scene: Scene) -> list[dict[str, object]]:
-    """What is in a scene, as it is written to scenes.json."""
+    """List the digits of a scene as scenes.json has them."""
     return [
         {"class_name": CLASS_NAMES[label], "box": box}
         for label, box in zip(scene.labels.tolist(), scene.boxes.tolist(), strict=True)

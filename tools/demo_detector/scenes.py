@@ -38,7 +38,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How big a scene is, and what it holds."""
+    """Size and contents of a scene."""
 
     width: int = 320
     height: int = 320
@@ -135,7 +135,7 @@ def _ink_on(ground: NDArray[np.float32], rng: np.random.Generator) -> Colour:
 
 
 def _camera(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """What a cheap camera does: some blur, some noise."""
+    """Add what a cheap camera does: some blur, some noise."""
     if rng.random() < 0.3:
         image = image.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.3, 0.9))))
     if rng.random() < 0.5:

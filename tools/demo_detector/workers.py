@@ -25,8 +25,8 @@ class Workers:
         if self.count == 1:
             return done
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        told = torch.tensor([done * self.count if self.first else 0.0])
-        flat = torch.cat([*(gradient.flatten() for gradient in gradients), told])
+        progress = torch.tensor([done * self.count if self.first else 0.0])
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), progress])
         distributed.all_reduce(flat)
         flat /= self.count
         self._spread(flat, gradients)

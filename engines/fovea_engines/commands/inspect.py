@@ -1,9 +1,11 @@
-"""The command `fovea inspect`."""
+"""Declares `fovea inspect`."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +16,19 @@ from fovea_engines.commands.options import AsJson, RepositoryOption, find_models
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.ensemble import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import FoveaError, InvalidOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fovea_engines.backends.tensorrt.layers import PlanLayers
+
+_KINDS = 6
+_SOURCES = {
+    "engine": "as they run on the GPU, fused",
+    "network": "as they were built, before a GPU fuses them at load",
+}
 
 
 def inspect(
@@ -47,8 +61,6 @@ def inspect(
     """
     from rich.console import Console, Group, RenderableType
 
-    from fovea_engines.commands.layer_table import layer_table, layers_summary
-
     check_options(context, clashes=[("head", "layers")])
     path = repository if model is None else find_models(context, repository, model)[0]
     if head is not None and path.is_dir():
@@ -72,8 +84,46 @@ def inspect(
                 table = repository_table(entries)
     else:
         file = read_model_file(path, head)
-        document, table = file.to_json(), model_table(file, path.name)
+        document, table = asdict(file), model_table(file, path.name)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
         console.print(table)
+
+
+def layers_summary(layers: PlanLayers) -> str:
+    """Count the layers by type and precision, in a line."""
+    counted = Counter((layer.type, layer.precision) for layer in layers.layers)
+    kinds = [
+        f"{count} {kind} {precision}".rstrip()
+        for (kind, precision), count in counted.most_common(_KINDS)
+    ]
+    if more := len(layers.layers) - sum(count for _, count in counted.most_common(_KINDS)):
+        kinds.append(f"{more} others")
+    return f"{len(layers.layers)} layers, {_SOURCES[layers.source]}: {', '.join(kinds)}"
+
+
+def layer_table(layers: PlanLayers) -> Table:
+    """Show one layer a row."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("layer", overflow="fold")
+    table.add_column("type", no_wrap=True)
+    table.add_column("precision", no_wrap=True)
+    table.add_column("gives", overflow="fold")
+    for layer in layers.layers:
+        cells = (layer.name, layer.type, layer.precision)
+        table.add_row(*map(Text, (*cells, _shapes(layer.outputs))))
+    return table
+
+
+def _shapes(tensors: tuple[TensorSpec, ...]) -> str:
+    counted = Counter(_text(tensor.shape) for tensor in tensors)
+    return "\n".join(f"{count} of {text}" if count > 1 else text for text, count in counted.items())
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join("?" if length == -1 else str(length) for length in shape) or "one value"

@@ -1,4 +1,4 @@
-"""What is known of a model on disk."""
+"""Reads models on disk, for `fovea inspect`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """What an ONNX file says of itself before it is built.
+    """An ONNX file before it is built.
 
     Attributes:
-        inputs: tensors that have to be fed.
-        outputs: tensors that come back.
         family: head family; None serves tensors only.
-        reason: why that family, or why none.
+        reason: evidence for that family, or against every family.
         task: e.g. "detect".
         labels: class names by id; None where the metadata has none.
         opset: version of the default operator set.
@@ -43,17 +41,9 @@ class ModelFile:
     opset: int
     metadata: dict[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return asdict(self)
-
 
 def read_model_file(path: Path, family: str | None = None) -> ModelFile:
-    """Read an ONNX file without building it.
-
-    Args:
-        path: the file.
-        family: what the user says it is; None recognises it.
+    """Read an ONNX file without building it; a family that the user names is checked.
 
     Raises:
         NotFound: there is no such file.
@@ -64,7 +54,7 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     from fovea_engines.detect.heads.metadata import labels_from_metadata
     from fovea_engines.detect.heads.recognise import recognise
     from fovea_engines.graph.load import load
-    from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+    from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 
     if path.is_file() and path.suffix in (".plan", ".engine", ".xml", ".bin", ".json"):
         raise InvalidModel(
@@ -80,19 +70,16 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
         reason=head.reason,
         task=head.task,
         labels=labels_from_metadata(metadata, head.num_classes),
-        opset=next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0),
+        opset=opset_of(model),
         metadata=metadata,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One version in a repository.
+    """A version in a repository: its card, the ensemble that it is, or the error of opening it.
 
-    Attributes:
-        name: of the model.
-        version: number; 0 for a folder that is not named by one.
-        engine: its card, or the ensemble that it is, or why it cannot be opened.
+    The version is 0 for a folder that is not named by a number.
     """
 
     name: str
@@ -100,20 +87,17 @@ class Entry:
     engine: EngineCard | Ensemble | FoveaError
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types; "card", "ensemble" or "error" is there."""
+        """Convert to plain JSON types, with a "card", an "ensemble" or an "error"."""
         entry: dict[str, Any] = {"name": self.name, "version": self.version}
         if isinstance(self.engine, EngineCard):
             return entry | {"card": self.engine.to_json()}
         if isinstance(self.engine, Ensemble):
-            return entry | {"ensemble": self.engine.to_json()}
+            return entry | {"ensemble": asdict(self.engine)}
         return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
 
 
 def read_folder(path: Path) -> list[Entry]:
-    """Every version under a folder.
-
-    Args:
-        path: a version's folder, a model's or a repository.
+    """Read every version under the folder of a version, a model or a repository.
 
     Raises:
         NotFound: no model is there; the message says when builds of one were refused, and why.
@@ -136,10 +120,7 @@ def read_folder(path: Path) -> list[Entry]:
 
 
 def read_layers(path: Path) -> PlanLayers:
-    """The layers of a TensorRT engine.
-
-    Args:
-        path: a version's folder, or a model's: then of its newest version.
+    """Read the layers of a TensorRT engine, of a version's folder or the newest of a model's.
 
     Raises:
         NotFound: there is no such engine.
@@ -161,7 +142,7 @@ def read_layers(path: Path) -> PlanLayers:
 
 
 def _refusals(path: Path) -> str:
-    """Why a folder has no model, where builds of one were refused; empty where none was."""
+    """Describe refused builds of models that have no version; empty without any."""
     # Here, because it takes OpenCV to write the report.
     from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
 

@@ -1,4 +1,4 @@
-"""Options of a command that have an effect only beside others, or without others."""
+"""Checks options of a command that have an effect only beside others, or without others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_options(
 ) -> None:
     """Refuse options that would be ignored.
 
-    Only what was typed counts: a default or a variable of the environment is no wish.
+    Only what was typed counts, not defaults or variables of the environment.
 
     Args:
         context: of the command.
@@ -46,6 +46,6 @@ def check_options(
 
 
 def is_typed(context: typer.Context, name: str) -> bool:
-    """Return whether an option is on the command line, not only in the environment."""
+    """Return True if an option is on the command line, not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

@@ -1,4 +1,4 @@
-"""Options that several commands of this package share."""
+"""Declares options that several commands of this package share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Backend(StrEnum):
 
     @property
     def runtime(self) -> str:
-        """Name of the backend that is meant."""
+        """Return the name of the backend that is meant."""
         return DEFAULT_CPU_BACKEND if self is Backend.AUTO else self.value
 
 
@@ -126,7 +126,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdou
 
 
 def find_models(context: typer.Context, repository: Path, *models: str) -> list[Path]:
-    """Paths of models that are typed as names in the repository, or as paths.
+    """Return the paths of models that are typed as names in the repository, or as paths.
 
     Raises:
         NotFound: one is neither.
@@ -141,7 +141,7 @@ def find_models(context: typer.Context, repository: Path, *models: str) -> list[
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
-    """(height, width) as it is typed.
+    """Parse (height, width), such as "640x480" or "640".
 
     Raises:
         InvalidOption: it is no size.

@@ -1,10 +1,11 @@
-"""Class names in the options of a request, resolved to the ids that a head compares."""
+"""Resolves class names in the options of a request to the ids that a head compares."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fovea_engines.detect.options import PredictOptions
@@ -19,13 +20,13 @@ _WORD = re.compile(r'\s*+(?:"(?P<name>(?:[^"]++|"")++)"|(?P<plain>[^",][^,]*+))\
 _ID = re.compile(r"-?[0-9]+")
 
 
-def class_name(labels: tuple[str, ...] | None, class_id: int) -> str:
-    """The label of a class, or its number where the model has no label for it."""
+def class_name(labels: Sequence[str] | None, class_id: int) -> str:
+    """Return the label of a class, or its number where the model has no label for it."""
     return labels[class_id] if labels and class_id < len(labels) else str(class_id)
 
 
 def split_classes(text: str) -> tuple[int | str, ...]:
-    """Class ids and names from text such as ``person,5``.
+    """Parse class ids and names from text such as ``person,5``.
 
     A whole number is an id. What is in double quotes is a name: one with a comma, blanks around
     it, or nothing but digits.
@@ -49,16 +50,10 @@ def split_classes(text: str) -> tuple[int | str, ...]:
 def resolve_classes(
     options: PredictOptions, labels: tuple[str, ...] | None, model: str, count: int | None = None
 ) -> PredictOptions:
-    """The same options with the ids of every class in place of its name.
+    """Replace the names of classes in the options by their ids.
 
     A name is compared exactly, then without regard to case. Where several classes share a name,
-    all of them are kept.
-
-    Args:
-        options: what a request asks for.
-        labels: class names by id; None where the model has none.
-        model: its name, for messages.
-        count: how many classes the model has; None where unknown.
+    all of them are kept. The model's name is for messages; it has `count` classes, where known.
 
     Raises:
         InvalidOption: an id or a name is unknown, a name is ambiguous, or there are no labels.
@@ -93,27 +88,27 @@ def resolve_classes(
 
 
 def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: str) -> str:
-    """Say why a class name is refused, and what to write instead."""
+    """Return the end of the message that refuses a class name."""
     name = name[:_SHOWN]
     if not labels:
         return f"labels, so it has no class '{name}': give class ids"
-    told = f"class '{name}'"
+    shown = f"class '{name}'"
     if same:
-        return f"{told} spelt like that; it has {_either(same)}"
+        return f"{shown} spelt like that; it has {_either(same)}"
     folded = {label.casefold(): label for label in labels}
     if _ID.fullmatch(name):
-        return f"{told}: an id is given without quotes"
+        return f"{shown}: an id is given without quotes"
     if close := difflib.get_close_matches(name.casefold(), folded, n=3):
-        return f"{told}; did you mean {_either([folded[each] for each in close])}?"
-    listed = f"{told}; its classes are {', '.join(labels[:_LISTED])}"
+        return f"{shown}; did you mean {_either([folded[each] for each in close])}?"
+    listed = f"{shown}; its classes are {', '.join(labels[:_LISTED])}"
     if len(labels) <= _LISTED:
         return listed
     return f"{listed}, ...; GET /v1/models/{model} lists all {len(labels)}"
 
 
 def _either(names: list[str]) -> str:
-    told = " or ".join(f"'{name}'" for name in names)
+    shown = " or ".join(f"'{name}'" for name in names)
     special = any(
         name != name.strip().strip('"') or "," in name or _ID.fullmatch(name) for name in names
     )
-    return f"{told} (in text: in double quotes)" if special else told
+    return f"{shown} (in text: in double quotes)" if special else shown

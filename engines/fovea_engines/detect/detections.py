@@ -1,4 +1,4 @@
-"""The value a detector returns."""
+"""Defines the value that a detector returns."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.tags import FONT, Tag, place
 
@@ -41,7 +42,7 @@ def draw(
     # The best box is drawn last, so that nothing covers it; tags are drawn over all boxes.
     for (x1, y1, x2, y2), class_id in zip(corners[::-1].tolist(), class_ids[::-1], strict=True):
         cv2.rectangle(canvas, (x1, y1), (x2, y2), colour(class_id), line, cv2.LINE_AA)
-    names = [labels[i] if labels and i < len(labels) else str(i) for i in class_ids]
+    names = [class_name(labels, i) for i in class_ids]
     reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
     edges = np.clip(corners + reach, 0, [width, height] * 2)
     tags = place(

@@ -24,15 +24,9 @@ Box = tuple[int, int, int, int]
 
 
 class Lettering(NamedTuple):
-    """One line of text in one size, and its tag.
+    """One line of text in one size of OpenCV's font, and the size of its tag in pixels.
 
-    Attributes:
-        text: the text.
-        scale: scale of OpenCV's font.
-        weight: thickness of the strokes, pixels.
-        width: of the tag, pixels.
-        height: of the tag, pixels.
-        origin: left end of the base line, relative to the tag's top left corner.
+    `origin` is the left end of the base line, relative to the tag's top left corner.
     """
 
     text: str
@@ -72,20 +66,17 @@ class Tag:
 def place(
     boxes: Sequence[Box], names: Sequence[str], scores: Sequence[float], size: tuple[int, int]
 ) -> list[Tag | None]:
-    """Give every box the best tag that still fits.
+    """Give every box the best tag that still fits, or None.
 
-    The first box chooses first. A tag lies inside the image, covers no other tag, and leaves the
-    head of every box, its upper third, free. Where name and score do not fit they shrink, then the
-    score is dropped, then the tag.
+    The first box, the best, chooses first. A tag lies inside the image, covers no other tag, and
+    leaves the head of every box, its upper third, free. Where name and score do not fit they
+    shrink, then the score is dropped, then the tag.
 
     Args:
         boxes: best first, inside the image.
         names: class names of the boxes.
         scores: 0 to 1.
         size: width and height of the image.
-
-    Returns:
-        A tag for each box; None where it does not fit.
     """
     width, height = size
     scale = max(0.4, (width + height) * 0.00036)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.diff.decibel import decibel
+from fovea_engines.diff.figures import decibel
 from fovea_engines.diff.network import INPUT, Network, Operator
 from fovea_engines.diff.verdict import Comparison
 from fovea_engines.session import Array
@@ -30,13 +30,9 @@ _PLAIN = (int, float, str, bytes, list)  # neither a tensor nor a subgraph
 def find_causes(
     a: Network, b: Network, first: Comparison, names: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Describe the differences in the computation of a layer; never empty.
+    """Describe the differences in the computation of a layer whose inputs agree; never empty.
 
-    Args:
-        a: the first network.
-        b: the second.
-        first: the layer, whose inputs agree.
-        names: paired layers: name in the first network -> name in the second.
+    `names` has the paired layers: name in the first network -> name in the second.
     """
     one, other = a.operator(first.a), b.operator(first.b)
     found = [*_overflow(first), *differences(a, b, first)]

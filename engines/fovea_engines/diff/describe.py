@@ -6,8 +6,8 @@ from math import inf, isfinite
 from typing import Any
 
 from fovea_engines.diff.diff import Diff
+from fovea_engines.diff.figures import SmallSlices
 from fovea_engines.diff.network import Layer
-from fovea_engines.diff.slices import SmallSlices
 from fovea_engines.diff.verdict import Comparison
 from fovea_engines.plural import counted
 

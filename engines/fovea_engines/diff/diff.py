@@ -28,8 +28,6 @@ class Diff:
     """Differences between two models.
 
     Attributes:
-        a: file of the first.
-        b: file of the second.
         precision_a: coarsest arithmetic in the first.
         precision_b: coarsest arithmetic in the second.
         images: names of the inputs of both.

@@ -11,6 +11,7 @@ import numpy as np
 
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.diff.model import DiffModel
 from fovea_engines.evaluate.samples import Pixels, sample_images
 from fovea_engines.plural import counted
@@ -30,13 +31,7 @@ Feed = dict[str, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feeds:
-    """Inputs for both models.
-
-    Attributes:
-        names: names of the images, or of the random numbers.
-        a: one feed per name, for the first model.
-        b: one feed per name, for the second.
-    """
+    """One feed for each model per name, that of an image or of random numbers."""
 
     names: tuple[str, ...]
     a: list[Feed]
@@ -46,13 +41,9 @@ class Feeds:
 def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
     """Preprocess images as the first model was trained, for each model in its own layout.
 
-    An input that takes no images gets random numbers, the same in every run.
-
-    Args:
-        a: the model whose card, or else head family, decides the preprocessing.
-        b: the other model.
-        images: folder of images, of which at most 4 are used; None takes those that ship with
-            Fovea.
+    The first model's card, or else its head family, decides the preprocessing. An input that takes
+    no images gets random numbers, the same in every run. Of a folder at most 4 images are used;
+    None takes those that ship with Fovea.
 
     Raises:
         InvalidOption: the folder has no image, or the models take different inputs.
@@ -91,7 +82,7 @@ def _pair_inputs(a: DiffModel, b: DiffModel) -> list[tuple[TensorSpec, TensorSpe
 
 
 def _takes_images(spec: TensorSpec) -> bool:
-    return len(spec.shape) == 4 and 3 in spec.shape[1::2] and spec.dtype in _PIXEL_TYPES
+    return image_layout(spec) is not None and spec.dtype in _PIXEL_TYPES
 
 
 def _preprocess(
@@ -99,12 +90,8 @@ def _preprocess(
 ) -> tuple[PreprocessSpec, int]:
     """Return preprocessing in a size that both models take, and the rows that they need."""
     size = image_size(a.metadata) or image_size(b.metadata) or _DEFAULT_SIZE
-    batch, height, width = (
-        _common(lengths, default)
-        for lengths, default in zip(
-            zip(_batch_and_size(one), _batch_and_size(other), strict=True), (1, *size), strict=True
-        )
-    )
+    batch = _common(one.shape[0], other.shape[0], 1)
+    height, width = map(_common, image_sides(one), image_sides(other), size)
     known = a.preprocess or b.preprocess
     if known is None:
         row = TensorSpec(one.name, "float32", (batch, 3, height, width))
@@ -112,25 +99,19 @@ def _preprocess(
     return replace(known, height=height, width=width), batch
 
 
-def _batch_and_size(spec: TensorSpec) -> tuple[int, int, int]:
-    batch, *row = spec.shape
-    height, width = row[1:] if row[0] == 3 else row[:2]
-    return batch, height, width
-
-
-def _common(lengths: tuple[int, int], default: int) -> int:
+def _common(a: int, b: int, default: int) -> int:
     """Return the length of one dimension that both models take; -1 is any."""
-    fixed = set(lengths) - {-1}
+    fixed = {a, b} - {-1}
     if len(fixed) > 1:
         raise InvalidOption(
-            f"an input is {lengths[0]} long in the first model where it is {lengths[1]} in the "
+            f"an input is {a} long in the first model where it is {b} in the "
             "second: export both with one size and one batch"
         )
     return fixed.pop() if fixed else default
 
 
 def _as_taken(spec: PreprocessSpec, taken: TensorSpec) -> PreprocessSpec:
-    layout: Literal["NCHW", "NHWC"] = "NCHW" if taken.shape[1] == 3 else "NHWC"
+    layout = image_layout(taken) or "NCHW"
     dtype = cast(Literal["float32", "float16", "uint8"], taken.dtype)
     raw = _RAW if dtype == "uint8" else {}
     return replace(spec, layout=layout, dtype=dtype, **raw)
@@ -152,7 +133,7 @@ def _random(one: TensorSpec, other: TensorSpec, count: int) -> list[Array]:
             f"input {one.name} has {counted(len(one.shape), 'dimension')} in the first model and "
             f"{len(other.shape)} in the second: export both alike"
         )
-    batch, *row = (_common(lengths, -1) for lengths in zip(one.shape, other.shape, strict=True))
+    batch, *row = (_common(*lengths, -1) for lengths in zip(one.shape, other.shape, strict=True))
     if -1 in row:
         raise UnsupportedModel(
             f"input {one.name} takes no images and is of any size: export it with a fixed one"

@@ -17,12 +17,9 @@ _TRUSTED = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two layers that should be the same.
+    """Positions of two layers that should be the same, in the first network and in the second.
 
-    Attributes:
-        a: position in the first network.
-        b: position in the second.
-        by: "name", or "order": the same place in the order of operators and shapes.
+    They have a name in common, or the same place in the order of operators and shapes.
     """
 
     a: int

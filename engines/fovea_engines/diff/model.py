@@ -25,7 +25,6 @@ class DiffModel:
 
     Attributes:
         path: the file to run.
-        inputs: the model's inputs.
         metadata: the exporter's own key-value pairs.
         family: head family; None where it is not recognised.
         preprocess: preprocessing of an engine's card; None for a file.
@@ -41,10 +40,7 @@ class DiffModel:
 
 
 def find_model(path: Path) -> DiffModel:
-    """Read a model.
-
-    Args:
-        path: an .onnx file, a version's folder, or a model's folder, of which the latest counts.
+    """Read an .onnx file, a version's folder, or a model's folder, of which the latest counts.
 
     Raises:
         NotFound: the path does not exist.

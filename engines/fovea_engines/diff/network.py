@@ -21,7 +21,6 @@ class Layer:
     Copies of it, rounded or not (casts, quantisation, Identity), belong to the same layer.
 
     Attributes:
-        name: name in the file.
         names: names of the tensor and of its copies.
         tensor: the copy to compare: a model output, or else the last, so that quantisation counts.
         op: operator type; `INPUT` for a model input.
@@ -30,7 +29,6 @@ class Layer:
         dtype: numpy's name of the computed element type.
         shape: shape for the compared inputs.
         inputs: positions of the layers it is computed from.
-        is_output: True for an output of the model.
     """
 
     name: str

@@ -27,10 +27,8 @@ class OpenVinoNetwork:
     program than the one that serves: one was seen to be right with all and wrong with none. So each
     tensor is compiled separately, with only the operators before it.
 
-    Args:
-        path: model.xml, beside model.bin; its backend must have opened it before, to set OpenVINO
-            up.
-        feed: one feed of the inputs to compare.
+    The backend must have opened the model before, to set OpenVINO up. The shapes of the layers are
+    those for one feed.
 
     Raises:
         UnsupportedModel: OpenVINO cannot run it.

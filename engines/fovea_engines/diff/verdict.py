@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from fovea_engines.diff.figures import Figures
+from fovea_engines.diff.figures import Figures, SmallSlices
 from fovea_engines.diff.match import Pair, paired_sources
 from fovea_engines.diff.network import Layer
-from fovea_engines.diff.slices import SmallSlices
 from fovea_engines.repository.card import Precision
 
 State = Literal["agrees", "diverges", "other picks", "not judged"]
@@ -33,9 +32,6 @@ class Comparison:
     """One pair of layers and the result of its comparison.
 
     Attributes:
-        a: layer of the first network.
-        b: layer of the second.
-        by: method of pairing: "name" or "order".
         figures: None where the shapes differ.
         inputs_snr_db: lowest SNR of the layers that it is computed from, decibel; inf for none.
         state: "agrees"; "diverges"; "other picks": integers or booleans with the same computation

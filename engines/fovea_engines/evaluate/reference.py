@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
 
+@contextmanager
+def onnxruntime_errors(step: Literal["load", "run"]) -> Iterator[None]:
+    """Raise ONNX Runtime's errors in the block as `UnsupportedModel`."""
+    import onnxruntime as ort
+
+    errors = ort.capi.onnxruntime_pybind11_state
+    try:
+        yield
+    except (
+        errors.Fail,
+        errors.InvalidArgument,
+        errors.InvalidGraph,
+        errors.NotImplemented,
+        errors.RuntimeException,
+    ) as error:
+        raise UnsupportedModel(f"ONNX Runtime cannot {step} the model: {error}") from error
+
+
 class ReferenceSession:
-    """A model with one input, run unchanged.
+    """A model with one input, an ONNX file or its bytes, run unchanged.
 
     It does not use a backend: the reference must not share code with what it checks.
-
-    Args:
-        model: ONNX, a file or its bytes.
 
     Raises:
         UnsupportedModel: ONNX Runtime cannot load it.
@@ -24,22 +41,12 @@ class ReferenceSession:
     def __init__(self, model: Path | bytes) -> None:
         import onnxruntime as ort
 
-        errors = ort.capi.onnxruntime_pybind11_state
-        self._refusals = (
-            errors.Fail,
-            errors.InvalidArgument,
-            errors.InvalidGraph,
-            errors.NotImplemented,
-            errors.RuntimeException,
-        )
         options = ort.SessionOptions()
         options.log_severity_level = 3
         # Q/DQ computed as it is written: fused, it overflows on CPUs without VNNI.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-        try:
+        with onnxruntime_errors("load"):
             self._session = ort.InferenceSession(model, options, ["CPUExecutionProvider"])
-        except self._refusals as error:
-            raise UnsupportedModel(f"ONNX Runtime cannot load the model: {error}") from error
         [feed] = self._session.get_inputs()
         self._input = feed.name
 
@@ -49,8 +56,6 @@ class ReferenceSession:
         Raises:
             UnsupportedModel: ONNX Runtime cannot compute them.
         """
-        try:
+        with onnxruntime_errors("run"):
             found: list[Array] = self._session.run(list(outputs), {self._input: row})
-        except self._refusals as error:
-            raise UnsupportedModel(f"ONNX Runtime cannot run the model: {error}") from error
         return found

@@ -1,4 +1,4 @@
-"""Images that a built engine is checked on."""
+"""Reads the images that a built engine is checked on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PHOTOGRAPHS = Path(__file__).parent / "photographs"
 
 
 def image_files(folder: Path, most: int) -> list[Path]:
-    """Image files of a folder, at most `most`, spread evenly over their sorted names.
+    """List image files of a folder, at most `most`, spread evenly over their sorted names.
 
     Raises:
         InvalidOption: the folder is not there or has no image.
@@ -34,11 +34,9 @@ def image_files(folder: Path, most: int) -> list[Path]:
 
 
 def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tuple[str, Pixels]]:
-    """Name and pixels, uint8 [height, width, 3] RGB, of each sample.
+    """Yield name and pixels, uint8 [height, width, 3] RGB, of the images that `image_files` lists.
 
-    Args:
-        folder: of images; None takes the photographs that ship with Fovea.
-        most: images to take from the folder, spread evenly over their names.
+    Without a folder they are the photographs that ship with Fovea.
 
     Raises:
         InvalidOption: the folder is not there or has no image.
@@ -49,12 +47,12 @@ def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tupl
 
 
 def sample_image(folder: Path | None, name: str) -> Pixels:
-    """The sample of that name, as `sample_images` gives it."""
+    """Return the pixels of a named image, one of those that `sample_images` yields."""
     return read_image((folder or _PHOTOGRAPHS) / name)
 
 
 def read_image(file: Path) -> Pixels:
-    """Pixels, uint8 [height, width, 3] RGB, of an image file.
+    """Return the pixels, uint8 [height, width, 3] RGB, of an image file.
 
     Raises:
         InvalidImage: it is damaged; the message names it.

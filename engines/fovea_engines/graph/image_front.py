@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import onnx
+from onnx import TensorProto
 
 from fovea_engines.graph.tensors import graph_inputs
 from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
 from fovea_preprocess.spec import PreprocessSpec
 
-if TYPE_CHECKING:
-    import onnx
-
 
 def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
     """Make a model take decoded images: uint8 [batch, height, width, 3], RGB.
 
-    Resizing and padding remain outside the graph, on the host or on the GPU.
-
-    Args:
-        model: of one image input, in its final precision; changed in place. The input keeps its
-            name.
-        spec: preprocessing of the present input.
+    Resizing and padding remain outside the graph, on the host or on the GPU. The model has one
+    image input, which keeps its name; it is in its final precision, and is changed in place.
 
     Returns:
         Preprocessing of the new input: the same geometry and padding, with unchanged values.
     """
-    from onnx import TensorProto
-
     name = graph_inputs(model)[0].name
     write = Writer(name)
     row = _write_row(write, name, spec)

@@ -5,23 +5,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import onnx
 
 from fovea_preprocess.errors import InvalidModel, NotFound
-
-if TYPE_CHECKING:
-    import onnx
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceModel:
-    """A model as its exporter wrote it.
-
-    Attributes:
-        path: the file.
-        proto: the model including its external data.
-        sha256: of the file and, in the graph's order, of its external data.
-    """
+    """A model as its exporter wrote it; the digest is of the file and of its external data."""
 
     path: Path
     proto: onnx.ModelProto
@@ -36,7 +28,6 @@ def load(path: Path) -> SourceModel:
         InvalidModel: the file is empty, truncated, not valid ONNX, or its external data is missing
             or too short.
     """
-    import onnx
     from google.protobuf.message import DecodeError
 
     data = _read(path)

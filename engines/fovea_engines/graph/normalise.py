@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+import onnx
+from onnx import version_converter
+from onnx.helper import set_model_props
 
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.graph.focus import fuse_focus
-from fovea_engines.graph.late_transpose import move_late_transpose
-from fovea_engines.graph.tensors import graph_inputs, metadata_of
+from fovea_engines.graph.rewrites import fuse_focus, move_late_transpose
+from fovea_engines.graph.tensors import graph_inputs, metadata_of, opset_of
 from fovea_preprocess.errors import UnsupportedModel
-
-if TYPE_CHECKING:
-    import onnx
 
 OPSET = 19  # the first opset with everything that later passes write
 _IR_VERSION = 9  # the IR version of that opset
@@ -52,9 +51,7 @@ def normalise(
     move_late_transpose(model)
     _infer_outputs(model)
     _name_nodes(model)
-    del model.metadata_props[:]
-    for key, value in metadata.items():
-        model.metadata_props.add(key=key, value=value)
+    set_model_props(model, metadata)
     return model
 
 
@@ -78,7 +75,7 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
 
 
 def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxslim
+    import onnxslim  # not at the top: a server that rebuilds an engine does not need it
 
     try:
         slimmed: onnx.ModelProto = onnxslim.slim(model)
@@ -100,9 +97,7 @@ def _refuse_control_flow(model: onnx.ModelProto) -> None:
 
 
 def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.ModelProto:
-    from onnx import version_converter
-
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), OPSET)
+    opset = opset_of(model) or OPSET
     if opset < OPSET:
         try:
             model = version_converter.convert_version(model, OPSET)
@@ -124,8 +119,6 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 
 def _infer_outputs(model: onnx.ModelProto) -> None:
     """Infer the outputs' shapes from the fixed size, in place of the exporter's."""
-    import onnx
-
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     for value in bare.graph.output:

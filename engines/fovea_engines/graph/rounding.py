@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
+from onnx import TensorProto
+from onnx.helper import make_node
+from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.graph.wiring import attribute, rebuild
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a float32 graph that rounds to float16, and overflows, wherever a GPU does.
 
-    CPU runtimes take a float16 graph only as a hint: ONNX Runtime and OpenVINO compute it in
-    float32 from end to end, where 100 * 1000 does not overflow. In the returned graph every result
-    passes through float16. Integers are multiplied as such, so the output of a DequantizeLinear is
-    not rounded.
-
-    Args:
-        model: result of `to_half`.
+    CPU runtimes take a float16 graph, as `to_half` makes it, only as a hint: ONNX Runtime and
+    OpenVINO compute it in float32 from end to end, where 100 * 1000 does not overflow. In the
+    returned graph every result passes through float16. Integers are multiplied as such, so the
+    output of a DequantizeLinear is not rounded.
     """
-    import onnx
-    from onnx.numpy_helper import from_array, to_array
-
     half = onnx.TensorProto.FLOAT16
     inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
     halves = {v.name for v in inferred if v.type.tensor_type.elem_type == half}
@@ -40,9 +34,6 @@ def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _nodes(model: onnx.ModelProto, halves: set[str]) -> Iterator[onnx.NodeProto]:
-    from onnx import TensorProto
-    from onnx.helper import make_node
-
     for node in list(model.graph.node):
         if node.op_type == "Cast" and attribute(node, "to", 0) == TensorProto.FLOAT16:
             node.op_type = "Identity"

@@ -1,15 +1,21 @@
-"""Describes inputs and outputs of an ONNX graph as `TensorSpec`s."""
+"""Reads inputs, outputs and metadata of ONNX models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from fovea_engines.session import TensorSpec
-from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.errors import InvalidModel, UnsupportedModel
 
 if TYPE_CHECKING:
     import onnx
+
+_METADATA_PROPS = 14
+_KEY, _VALUE = 1, 2
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
@@ -19,7 +25,7 @@ def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
         UnsupportedModel: an input is not a tensor.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
-    return _specs(value for value in model.graph.input if value.name not in weights)
+    return tuple(_spec(value) for value in model.graph.input if value.name not in weights)
 
 
 def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
@@ -28,16 +34,17 @@ def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     Raises:
         UnsupportedModel: an output is not a tensor.
     """
-    return _specs(model.graph.output)
+    return tuple(map(_spec, model.graph.output))
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of the default operator set; 0 where the model imports none."""
+    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
     """Return the exporter's own key-value pairs."""
     return {entry.key: entry.value for entry in model.metadata_props}
-
-
-def _specs(values: Iterable[onnx.ValueInfoProto]) -> tuple[TensorSpec, ...]:
-    return tuple(_spec(value) for value in values)
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
@@ -50,3 +57,55 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     # A dimension without value and name is dynamic as well; 0 is no size.
     shape = tuple(dim.dim_value or -1 for dim in tensor.shape.dim)
     return TensorSpec(value.name, tensor_dtype_to_np_dtype(tensor.elem_type).name, shape)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read the exporter's own key-value pairs of a file, without its weights or the onnx package.
+
+    A server that opens a plain Triton repository needs them at start-up, where importing onnx takes
+    longer than loading the model. Wire format: protobuf.dev/programming-guides/encoding; field
+    numbers: onnx.proto, messages ModelProto and StringStringEntryProto.
+
+    Raises:
+        InvalidModel: the file is not a protobuf message.
+    """
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            entries = [
+                dict(_fields(BytesIO(e), len(e), {_KEY, _VALUE}))
+                for _, e in _fields(file, size, {_METADATA_PROPS})
+            ]
+        return {e.get(_KEY, b"").decode(): e.get(_VALUE, b"").decode() for e in entries}
+    except ValueError as error:
+        raise InvalidModel(f"{path} is not an ONNX model ({error})") from error
+
+
+def _fields(stream: BinaryIO, size: int, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+    """Yield the length-delimited fields with a wanted number; skip all others by seeking."""
+    while stream.tell() < size:
+        number, kind = divmod(_varint(stream), 8)
+        if kind == _VARINT:
+            _varint(stream)
+            continue
+        if kind not in (_FIXED64, _BYTES, _FIXED32):
+            raise ValueError(f"wire type {kind} at byte {stream.tell()}")
+        length = {_FIXED64: 8, _FIXED32: 4}.get(kind) or _varint(stream)
+        if stream.tell() + length > size:
+            raise ValueError(f"it ends inside field {number}")
+        if kind == _BYTES and number in wanted:
+            yield number, stream.read(length)
+        else:
+            stream.seek(length, 1)
+
+
+def _varint(stream: BinaryIO) -> int:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = stream.read(1)
+        if not byte:
+            raise ValueError("it ends inside a number")
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    raise ValueError(f"a number over 64 bits at byte {stream.tell()}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import onnx
+import onnx
+from onnx.helper import get_attribute_value
 
 # They only move values, so the output of a Softmax remains one after them.
 _SHAPE_OPS = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
@@ -21,8 +21,8 @@ class Wiring:
     Attributes:
         nodes: in the graph's order.
         constants: initializers by name.
-        producer: tensor -> the node that makes it.
-        consumers: tensor -> the nodes that read it.
+        producer: the node that makes a tensor, by the tensor's name.
+        consumers: the nodes that read a tensor.
         outputs: names of the graph's outputs.
     """
 
@@ -96,8 +96,6 @@ class Wiring:
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     """Return the value of a node's attribute."""
-    from onnx.helper import get_attribute_value
-
     return next((get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
@@ -108,8 +106,6 @@ def is_depthwise(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:
 
 def rebuild(model: onnx.ModelProto, nodes: Iterator[onnx.NodeProto]) -> None:
     """Replace the nodes of a model, and drop unused initializers."""
-    import onnx
-
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     used = {name for node in kept for name in node.input} | {v.name for v in model.graph.output}
     weights = [t for t in model.graph.initializer if t.name in used]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import onnx
+from onnx.helper import make_node, np_dtype_to_tensor_dtype
+from onnx.numpy_helper import from_array
 
 Operand = str | NDArray[Any]
 
@@ -18,14 +18,7 @@ class Writer:
     """Makes nodes whose tensors are all called STEM/OPERATOR_NUMBER.
 
     A call takes an operator and its operands, tensors by name or constants as arrays, and returns
-    the name of the output.
-
-    Args:
-        stem: a tensor of the graph; no other writer may use the same stem.
-
-    Attributes:
-        nodes: in the order of the calls.
-        constants: the constant operands.
+    the name of the output. No two writers of a graph may have the same stem, a tensor's name.
     """
 
     def __init__(self, stem: str) -> None:
@@ -48,8 +41,6 @@ class Writer:
 
     def cast(self, tensor: str, dtype: str) -> str:
         """Cast to another element type, by numpy's name."""
-        from onnx.helper import np_dtype_to_tensor_dtype
-
         return self("Cast", tensor, to=np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def name(self, tensor: str) -> None:
@@ -59,7 +50,6 @@ class Writer:
     def _add(
         self, operator: str, operands: Sequence[Operand], outputs: int, attributes: dict[str, Any]
     ) -> list[str]:
-        from onnx.helper import make_node
 
         name = f"{self._stem}/{operator}_{len(self.nodes)}"
         inputs = [self._tensor(operand) for operand in operands]
@@ -68,8 +58,6 @@ class Writer:
         return made
 
     def _tensor(self, operand: Operand) -> str:
-        from onnx.numpy_helper import from_array
-
         if isinstance(operand, str):
             return operand
         name = f"{self._stem}/constant_{len(self.constants)}"

@@ -1,4 +1,4 @@
-"""The card that lies beside an engine: what was built from what, and how well it agrees."""
+"""The card beside an engine: its source, its build, and its agreement with the source."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class EngineCard:
     Attributes:
         format: version of the card itself.
         name: model name in the repository.
-        created: when it was built, UTC; None where no build was (a plain Triton repository).
-        content_key: what went in, as one sha256; equal keys build equal engines.
+        created: time of the build, UTC; None where no build was (a plain Triton repository).
+        content_key: sha256 of all that went in; equal keys build equal engines.
         backend: "openvino", "onnxruntime", "tensorrt" or "tensorrt-rtx".
         backend_version: version of the runtime that compiled and checked the engine.
         device: the processor it was checked on.
@@ -41,15 +41,15 @@ class EngineCard:
         onnx_sha256: of the source model, external data included.
         files: file name in the version folder -> sha256; the one that is opened comes first.
         max_batch: most rows one call may carry.
-        inputs: in the model's order.
-        outputs: in the model's order.
         family: head family, e.g. "yolov8"; None: not recognised, the engine serves tensors.
-        reason: why that family, or why none.
+        reason: evidence for that family, or against every family.
         task: e.g. "detect"; "tensors" where unknown.
         labels: class names by id; None where unknown.
-        preprocess: how an image becomes an input row; without a family the usual YOLO way is
-            assumed; None where the model takes no images.
+        preprocess: preprocessing of an image to an input row; without a family the usual YOLO way
+            is assumed; None where the model takes no images.
         agreement: None where no build was.
+        build_seconds: seconds by phase of the build.
+        metadata: the source model's `metadata_props`.
         calibration: None unless INT8 was written into the graph by this build.
         accuracy: on labelled images, by precision; "fp32" is the source model. Empty when the
             build was given none.
@@ -57,13 +57,11 @@ class EngineCard:
             it; None when none was asked for.
         judge: backend that computed the figures in the engine's place, where it could not run; None
             where it ran.
-        builder: how a TensorRT engine was built; None for others.
+        builder: options of a TensorRT build; None for others.
         gpu: the one that a TensorRT engine was built for; None where it was for the compute
             capabilities that `builder` names, and for other backends.
         weight_bits: of INT8 weights: 7 where it was built for CPUs that saturate with 8.
-        refused: why it was not published; None in every card of a repository's versions.
-        build_seconds: seconds by phase of the build.
-        metadata: the source model's `metadata_props`.
+        refused: reason why it was not published; None in every card of a repository's versions.
     """
 
     format: Literal[1]
@@ -98,18 +96,18 @@ class EngineCard:
 
     @property
     def saturates_here(self) -> bool:
-        """Return whether the sums of the INT8 layers overflow on this CPU."""
+        """Return True if the sums of the INT8 layers overflow on this CPU."""
         wide = self.precision == "int8" and self.weight_bits == 8
         return wide and self.builder is None and int8_saturates()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Convert to plain JSON types."""
         value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         return value
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """The inverse of `to_json`.
+        """Read the form that `to_json` writes.
 
         Raises:
             InvalidModel: a field is missing, or is not of its type; or a newer format.

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class WorstImage:
-    """An image on which an engine loses most of the source's detections.
+    """An image on which an engine loses most of the source's detections; see `Agreement`.
 
     Attributes:
-        name: its file name.
-        quality: as in `Agreement`, of this image alone.
+        quality: of this image alone.
         lost: half a detection for each that is missed or extra, and 1 minus the overlap for each
             that both find; without detections 1 minus the quality.
-        missed: as in `Agreement`, of this image alone; None without a known head.
-        extra: as in `Agreement`, of this image alone; None without a known head.
+        missed: of this image alone; None without a known head.
+        extra: of this image alone; None without a known head.
     """
 
     name: str
@@ -72,7 +71,6 @@ class Calibration:
 
     Attributes:
         method: "minmax", "entropy" or "percentile".
-        images: number of images.
         images_sha256: over their bytes, in their order.
         preprocess_sha256: digest of the preprocessing, the same as in serving.
         layers: number of layers that multiply integers.
@@ -96,7 +94,6 @@ class Accuracy:
     """Accuracy of a detector as average precisions, 0 to 1.
 
     Attributes:
-        images: number of images.
         map50_95: mean over classes and over the overlaps .50, .55 ... .95 that a match needs.
         map50: mean over classes at overlap .50.
         per_class: `map50_95` of each class that occurs in the labels, by name; by number where

@@ -19,12 +19,7 @@ _ELF, _TYPE_AT, _SHARED = b"\x7fELF", 16, 3
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The batches of one optimization profile.
-
-    Attributes:
-        min: fewest rows, at least 1.
-        opt: rows that it is tuned for.
-        max: most rows.
+    """Batches of an optimization profile: fewest rows, those that it is tuned for, and most.
 
     Raises:
         InvalidOption: on construction, when they do not ascend.
@@ -57,12 +52,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A library of plugins, as an engine's card names it.
-
-    Attributes:
-        path: its location at build: absolute, with links resolved.
-        sha256: of its bytes.
-    """
+    """A library of plugins: its absolute path at build, with links resolved, and its digest."""
 
     path: Path
     sha256: str

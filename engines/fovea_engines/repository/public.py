@@ -1,4 +1,4 @@
-"""Cards without paths of the machine, for those who may ask a server."""
+"""Hides paths of the machine in cards, for all who may ask a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOLDERS = re.compile(r"""(?<![\w:/.~])(?:~?/|[A-Za-z]:\\)(?=\S)(?:[^\s/\\'",;:]
 
 
 def public_card(card: EngineCard) -> EngineCard:
-    """The card with names of files and folders in place of their paths."""
+    """Return the card with names of files and folders in place of their paths."""
     builder = card.builder
     if builder is not None:
         plugins = tuple(replace(one, path=Path(one.path.name)) for one in builder.plugins)
@@ -30,12 +30,12 @@ def public_card(card: EngineCard) -> EngineCard:
 
 
 def public_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Metadata of a model; exporters write there what it was trained on, with its path."""
+    """Strip paths of folders: exporters write into metadata what a model was trained on."""
     return {key: _FOLDERS.sub("", value) for key, value in metadata.items()}
 
 
 def _agreement(found: Agreement | None) -> Agreement | None:
-    """Older cards have the path of the images."""
+    """Strip the path of the images, which older cards have."""
     if found is None or found.images_from is None:
         return found
     return replace(found, images_from=Path(found.images_from).name)

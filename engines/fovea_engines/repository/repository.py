@@ -41,9 +41,7 @@ def check_name(name: str) -> str:
 def version_folder(path: Path, version: int | None = None) -> Path:
     """Return the folder of a model's version, by default of the latest.
 
-    Args:
-        path: the model's folder, or that of a version.
-        version: number of the version.
+    `path` is the model's folder, or that of a version.
 
     Raises:
         NotFound: there is no such version.
@@ -177,8 +175,7 @@ class ModelRepository:
         """Replace a version atomically: the caller fills the folder that is yielded.
 
         Yields:
-            An empty hidden folder, as `publish` does. When the block ends without an error, it
-            replaces ``NAME/VERSION``, in one step.
+            An empty hidden folder, as `publish` does, which replaces ``NAME/VERSION`` in one step.
 
         Raises:
             NotFound: the version does not exist.
@@ -262,18 +259,17 @@ def _finish(staging: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = _lock(folder, fcntl.LOCK_EX)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock(folder: Path) -> int:
+def _lock(folder: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, operation)
     except BaseException:
         os.close(descriptor)
         raise

@@ -22,8 +22,7 @@ def writing(path: Path, size: int) -> Iterator[None]:
     """Explain an error of the block, which writes `size` bytes to a file.
 
     Raises:
-        OSError: of the same number, with the file's name; its text has the sizes where there is not
-            enough space.
+        OSError: of the same number, with the file's name, and the sizes where space is lacking.
     """
     try:
         yield

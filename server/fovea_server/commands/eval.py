@@ -122,8 +122,7 @@ def _here(folder: Path, data: Path, images: Path | None) -> Report:
 
 def _through(url: str, model: str, version: int | None, data: Path, images: Path | None) -> Report:
     from fovea_engines.evaluate.accuracy.dataset import read_dataset
-    from fovea_engines.evaluate.accuracy.evaluate import detect_all
-    from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
+    from fovea_engines.evaluate.accuracy.evaluate import detect_all, mean_ap
     from fovea_engines.progress import ConsoleProgress
     from fovea_server.commands.remote_detector import RemoteDetector
 

@@ -8,7 +8,8 @@ import onnxruntime
 import pytest
 from tests.engines import reference
 
-from fovea_engines.detect.heads import FAMILIES, default_preprocess
+from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import TensorSpec
 

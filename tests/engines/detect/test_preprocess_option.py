@@ -86,7 +86,7 @@ def test_fields_of_a_file_are_laid_over_those_of_the_family(file):
 def test_a_preset_replaces_that_of_the_family(name):
     trained = read_preprocess(name)
     spec = default_preprocess("yolox", FLOAT, {}, trained=trained)
-    assert spec == default_preprocess(name, FLOAT, {})
+    assert spec == default_preprocess(None, FLOAT, {}, trained=PRESETS[name])
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,10 @@
 import onnxruntime
 import pytest
 
-from fovea_engines.detect.heads import (
-    FAMILIES,
-    default_preprocess,
-    labels_from_metadata,
-    open_head,
-    recognise,
-)
+from fovea_engines.detect.heads.metadata import labels_from_metadata
+from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.recognise import open_head, recognise
+from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 

@@ -9,9 +9,9 @@ import pytest
 from onnx import helper
 from tests.engines.tiny import constant, save
 
-from fovea_engines.graph.focus import fuse_focus
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
+from fovea_engines.graph.rewrites import fuse_focus
 
 ORDERS = list(itertools.permutations([(0, 0), (0, 1), (1, 0), (1, 1)]))[::5]
 

@@ -8,9 +8,8 @@ from onnx import helper
 from tests.engines.tiny import METADATA, constant, save, tiny_detector
 
 from fovea_engines.graph.load import load
-from fovea_engines.graph.metadata import read_metadata
 from fovea_engines.graph.normalise import normalise
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, read_metadata
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound, UnsupportedModel
 
 IMAGE = ("images", [1, 3, 8, 8])

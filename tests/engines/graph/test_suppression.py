@@ -11,8 +11,7 @@ from tests.engines.tiny import CLASSES, METADATA, constant
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.recognise import Recognition, open_head, recognise
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.graph.nms_tail import add_nms_tail
-from fovea_engines.graph.suppression import ROUNDS
+from fovea_engines.graph.nms_tail import ROUNDS, add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 

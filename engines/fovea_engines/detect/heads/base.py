@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +16,43 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 
 
-class Head(Protocol):
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Layout of a raw output: columns of centre, size, objectness if it has it, and classes.
+
+    Attributes:
+        axis: dimension of the columns, 1 or 2; the boxes are the other.
+        objectness: False where a class's probability is the score.
+    """
+
+    axis: Literal[1, 2]
+    objectness: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Head(ABC):
     """Decodes one family's outputs. Immutable, so threads share it.
 
     Attributes:
         family: name in `FAMILIES`.
         task: the decoded task: "detect".
+        preprocess: fields of `PreprocessSpec` in which its training differs from the defaults.
+        layout: layout of the output, as suppression in the graph reads it; None where the model has
+            suppressed and ranked its rows already.
+        output: name of the output that is decoded.
     """
 
     family: ClassVar[str]
-    task: ClassVar[str]
+    task: ClassVar[str] = "detect"
+    preprocess: ClassVar[Mapping[str, Any]] = {}
+    layout: ClassVar[Layout | None] = None
+
+    output: str
 
     @classmethod
+    @abstractmethod
     def fit(cls, signature: Signature) -> Fit | str:
         """Return how well a model's signature fits this family, or the reason why it does not."""
-        ...
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:
@@ -37,8 +61,9 @@ class Head(Protocol):
         Raises:
             UnsupportedModel: the family needs the size, and it is unknown.
         """
-        ...
+        return cls(output)
 
+    @abstractmethod
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections, suppressed, best first.
 
@@ -52,13 +77,26 @@ class Head(Protocol):
         Returns:
             Boxes in pixels of the model's input, not clipped to it.
         """
-        ...
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """The numbers of the first image, [columns, cells]: sides of boxes and classes by cell.
+        """Return the first image's numbers, [columns, boxes]; None where the rows are ranked.
 
-        None where the rows are ranked, and not of cells: two of equal score may change places.
+        Two ranked rows of equal score may change places, so that their numbers cannot be compared.
         """
+        if self.layout is None:
+            return None
+        first: Array = outputs[self.output][0]
+        return first if self.layout.axis == 1 else first.T
+
+
+@runtime_checkable
+class OnGrid(Protocol):
+    """A head whose boxes are offsets in the cells of a grid, and logarithms of its strides."""
+
+    def grid(
+        self, found: NDArray[np.integer], boxes: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the top-left corner [n, 2] and stride [n, 1], in pixels, of n of all cells."""
         ...
 
 

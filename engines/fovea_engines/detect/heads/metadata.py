@@ -23,12 +23,8 @@ def labels_from_metadata(
 ) -> tuple[str, ...] | None:
     """Read class names by class id from `names`: a list or a dict of id to name, Python or JSON.
 
-    Args:
-        metadata: the model's own key-value pairs.
-        num_classes: required number of names; None accepts any.
-
     Returns:
-        The names; None where they are missing, malformed or of another number.
+        The names; None where they are missing, malformed, or not `num_classes` in number.
     """
     names = literal(metadata.get("names", ""))
     if isinstance(names, dict):

@@ -9,6 +9,9 @@ from typing import Annotated, Any, Final, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fovea_engines.detect.heads.metadata import image_size, largest_stride
+from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.detect.heads.signature import image_layout, image_sides
+from fovea_engines.detect.heads.yolox import YoloX
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
 from fovea_preprocess.spec import Fit, PreprocessSpec
@@ -16,7 +19,7 @@ from fovea_preprocess.spec import Fit, PreprocessSpec
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "yolo": {},
-    "yolox": {"channels": "BGR", "scale": 1.0, "anchor": "top-left"},
+    "yolox": YoloX.preprocess,
     "imagenet": {"fit": "center-crop", "crop_ratio": 256 / 224, **_IMAGENET},
     "stretch": {"fit": "stretch", **_IMAGENET},
 }
@@ -74,7 +77,7 @@ def default_preprocess(
         UnsupportedModel: the input takes no colour images, or its size is unknown.
     """
     image = inputs[0]
-    if len(image.shape) != 4 or 3 not in image.shape[1::2]:
+    if (layout := image_layout(image)) is None:
         raise UnsupportedModel(
             f"input {image.name} of shape {list(image.shape)} takes no colour images: "
             "it needs [batch, 3, height, width] or [batch, height, width, 3]"
@@ -83,10 +86,8 @@ def default_preprocess(
         raise UnsupportedModel(
             f"input {image.name} is of {image.dtype}; images are float32, float16 or uint8"
         )
-    layout: Literal["NCHW", "NHWC"] = "NCHW" if image.shape[1] == 3 else "NHWC"
-    sides = image.shape[2:] if layout == "NCHW" else image.shape[1:3]
-    height, width = _resolve(sides, size, metadata)
-    fields = {**PRESETS.get(family or "", {}), **(trained or {})}
+    height, width = _resolve(image_sides(image), size, metadata)
+    fields = {**(FAMILIES[family].preprocess if family else {}), **(trained or {})}
     if image.dtype == "uint8":
         _check_as_they_are(image.name, trained or {})
         fields["scale"] = 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.metadata import image_size, labels_from_metadata
 from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.detect.heads.signature import Fit, Signature, describe
+from fovea_engines.detect.heads.signature import Fit, Signature, describe, image_layout, image_sides
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
@@ -38,12 +38,8 @@ def recognise(
 ) -> Recognition:
     """Recognise a model by its tensors and metadata.
 
-    Args:
-        inputs: the model's inputs.
-        outputs: the model's outputs.
-        metadata: the model's own key-value pairs.
-        family: the family that the user names; it decides between families that fit the shapes, and
-            never contradicts the shapes.
+    A `family` that the user names decides between families that fit the shapes, and never
+    contradicts the shapes.
 
     Raises:
         UnsupportedModel: `family` is unknown or contradicts the model.
@@ -92,11 +88,8 @@ def open_head(
 ) -> Head | None:
     """Return the head that decodes a recognised model; None without a family.
 
-    Args:
-        recognition: the result for this model.
-        inputs: the session's inputs.
-        outputs: the session's outputs; a runtime may rename those of the model's file.
-        size: (height, width) of the input, pixels; needed where the input is dynamic.
+    Inputs and outputs are the session's: a runtime may rename those of the model's file. A dynamic
+    input needs a `size` of (height, width) pixels.
 
     Raises:
         UnsupportedModel: the family needs the size, and it is unknown.
@@ -123,9 +116,8 @@ def _open_question(families: Sequence[str]) -> str:
 
 def _spatial(image: TensorSpec) -> tuple[int, int] | None:
     """Return (height, width) of an image input; None when either is dynamic."""
-    shape = image.shape
-    height, width = shape[2:] if shape[1] == 3 else shape[1:3]
-    return None if -1 in (height, width) else (height, width)
+    sides = image_sides(image)
+    return None if -1 in sides else sides
 
 
 def _signature(
@@ -135,7 +127,7 @@ def _signature(
     task = "pose" if "kpt_shape" in metadata else metadata.get("task", "detect")
     if task != "detect":
         return f"task {task!r} is not decoded yet"
-    if len(inputs) != 1 or len(inputs[0].shape) != 4 or 3 not in inputs[0].shape[1::2]:
+    if len(inputs) != 1 or image_layout(inputs[0]) is None:
         shown = ", ".join(describe(tensor) for tensor in inputs)
         return f"input {shown} is not one batch of colour images"
     shown = ", ".join(describe(tensor) for tensor in outputs)

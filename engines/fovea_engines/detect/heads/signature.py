@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fovea_engines.plural import counted
 from fovea_engines.session import TensorSpec
@@ -49,11 +50,7 @@ class Signature:
     def fit_grid(self, boxes: int, columns: int, *, per_cell: int, others: int) -> Fit | str:
         """Return how well an output fits a grid of class scores, or the reason why it does not.
 
-        Args:
-            boxes: rows of the output; -1 when dynamic.
-            columns: values per row.
-            per_cell: boxes per grid cell.
-            others: columns that are not classes.
+        A row has `columns` values, of which `others` are not classes; a dynamic length is -1.
         """
         if self.end_to_end:
             return "the metadata says end to end"
@@ -100,6 +97,19 @@ def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:
     """Return the number of grid cells of all levels for an input of (height, width) pixels."""
     height, width = size
     return sum(-(-height // stride) * -(-width // stride) for stride in strides)
+
+
+def image_layout(tensor: TensorSpec) -> Literal["NCHW", "NHWC"] | None:
+    """Return the layout of a batch of colour images; None for any other tensor."""
+    if len(tensor.shape) != 4 or 3 not in tensor.shape[1::2]:
+        return None
+    return "NCHW" if tensor.shape[1] == 3 else "NHWC"
+
+
+def image_sides(tensor: TensorSpec) -> tuple[int, int]:
+    """Return (height, width) of a batch of colour images, pixels; -1 where dynamic."""
+    first = 2 if image_layout(tensor) == "NCHW" else 1
+    return tensor.shape[first], tensor.shape[first + 1]
 
 
 def describe(tensor: TensorSpec) -> str:

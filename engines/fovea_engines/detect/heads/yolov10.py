@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.signature import Fit, Signature
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
@@ -22,16 +23,13 @@ MOST_CLASSES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class YoloV10:
+class YoloV10(Head):
     """Decodes columns x1 y1 x2 y2 in pixels of the input, score, class id.
 
     The graph has already suppressed duplicates, so `iou` and `agnostic` have no effect.
     """
 
     family: ClassVar[str] = "yolov10"
-    task: ClassVar[str] = "detect"
-
-    output: str
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -45,11 +43,6 @@ class YoloV10:
         rows = "a dynamic number of" if boxes == -1 else str(boxes)
         return Fit(signature.num_labels, f"{rows} rows of x1 y1 x2 y2 score class", sure=sure)
 
-    @classmethod
-    def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """Return a head for the named output."""
-        return cls(output)
-
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
         rows = outputs[self.output][row]
@@ -57,7 +50,3 @@ class YoloV10:
         few = few[(few[:, 5] >= 0) & (few[:, 5] < MOST_CLASSES)]
         class_ids = few[:, 5].round().astype(np.int32)
         return detections(few[:, :4], few[:, 4], class_ids, options, suppress=False)
-
-    def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return None: the rows are ranked."""
-        return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import corners
+from fovea_engines.detect.heads.base import Head, Layout, corners
 from fovea_engines.detect.heads.signature import Fit, Signature
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
@@ -17,27 +17,20 @@ from fovea_engines.session import Array
 
 
 @dataclass(frozen=True, slots=True)
-class YoloV5:
+class YoloV5(Head):
     """Decodes columns cx cy w h in pixels of the input, objectness, a probability per class.
 
     The score is objectness times the best class.
     """
 
     family: ClassVar[str] = "yolov5"
-    task: ClassVar[str] = "detect"
-
-    output: str
+    layout: ClassVar[Layout | None] = Layout(axis=2, objectness=True)
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for an output [batch, 3 x cells, 5 + classes]."""
         _, boxes, columns = signature.output.shape
         return signature.fit_grid(boxes, columns, per_cell=3, others=5)
-
-    @classmethod
-    def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """Return a head for the named output."""
-        return cls(output)
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
@@ -48,8 +41,3 @@ class YoloV5:
         few = rows[found].astype(np.float32, copy=False)
         scores = few[:, 4] * few[:, 5:].max(axis=1)
         return detections(corners(few[:, :4]), scores, few[:, 5:].argmax(axis=1), options)
-
-    def columns(self, outputs: Mapping[str, Array]) -> Array:
-        """Return the first image's numbers, [columns, cells]."""
-        columns: Array = outputs[self.output][0].T
-        return columns

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import corners
+from fovea_engines.detect.heads.base import Head, Layout, corners
 from fovea_engines.detect.heads.signature import Fit, Signature
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
@@ -24,13 +24,11 @@ TWINS = {
 
 
 @dataclass(frozen=True, slots=True)
-class YoloV8:
+class YoloV8(Head):
     """Decodes rows cx cy w h in pixels of the input, then a probability per class."""
 
     family: ClassVar[str] = "yolov8"
-    task: ClassVar[str] = "detect"
-
-    output: str
+    layout: ClassVar[Layout | None] = Layout(axis=1, objectness=False)
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -41,11 +39,6 @@ class YoloV8:
             return replace(fit, twin=TWINS.get(rows))
         return fit
 
-    @classmethod
-    def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """Return a head for the named output."""
-        return cls(output)
-
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
@@ -54,11 +47,6 @@ class YoloV8:
         few = plane.take(found, axis=1).astype(np.float32, copy=False)
         classes = few[4:]
         return detections(corners(few[:4].T), classes.max(axis=0), classes.argmax(axis=0), options)
-
-    def columns(self, outputs: Mapping[str, Array]) -> Array:
-        """Return the first image's numbers, [columns, cells]."""
-        columns: Array = outputs[self.output][0]
-        return columns
 
 
 def _best(classes: Array) -> NDArray[np.floating]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import corners
+from fovea_engines.detect.heads.base import Head, Layout, corners
 from fovea_engines.detect.heads.signature import STRIDES, Fit, Signature, cells
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
@@ -19,7 +19,7 @@ from fovea_preprocess.errors import UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
-class YoloX:
+class YoloX(Head):
     """Decodes columns offset x y in cells, log w h in strides, objectness and classes.
 
     Follows the YOLOX paper (arXiv 2107.08430): (offset + cell) x stride, exp(log) x stride.
@@ -27,9 +27,13 @@ class YoloX:
     """
 
     family: ClassVar[str] = "yolox"
-    task: ClassVar[str] = "detect"
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "channels": "BGR",
+        "scale": 1.0,
+        "anchor": "top-left",
+    }
+    layout: ClassVar[Layout | None] = Layout(axis=2, objectness=True)
 
-    output: str
     size: tuple[int, int]
 
     @classmethod
@@ -68,20 +72,10 @@ class YoloX:
         boxes = corners(np.concatenate([centre, np.exp(few[:, 2:4]) * stride], axis=1))
         return detections(boxes, scores, few[:, 5:].argmax(axis=1), options)
 
-    def columns(self, outputs: Mapping[str, Array]) -> Array:
-        """Return the first image's numbers, [columns, cells]."""
-        columns: Array = outputs[self.output][0].T
-        return columns
-
     def grid(
         self, found: NDArray[np.integer], boxes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the top-left corner [n, 2] and stride [n, 1], in pixels, of numbered cells.
-
-        Args:
-            found: int [n].
-            boxes: number of cells.
-        """
+        """Return origin and stride of cells, as `OnGrid`."""
         strides = next(s for s in STRIDES if cells(self.size, s) == boxes)
         widths = np.array([-(-self.size[1] // stride) for stride in strides])
         starts = np.cumsum([0, *(cells(self.size, (stride,)) for stride in strides)])

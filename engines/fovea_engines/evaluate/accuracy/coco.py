@@ -53,11 +53,7 @@ _ADAPTER = TypeAdapter(_File)
 
 
 def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str, ...]]:
-    """Read a COCO file.
-
-    Args:
-        data: the file.
-        folder: the folder that file names in it are relative to.
+    """Read a COCO file, whose file names are relative to a folder.
 
     Returns:
         The images in the file's order, and the names of the categories. Class ids count the

@@ -1,4 +1,4 @@
-"""A set of labelled images."""
+"""Reads labelled images, and matches their classes with a model's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An image and the objects that people marked on it."""
+"""Defines an image and the objects that people marked on it."""
 
 from __future__ import annotations
 
@@ -71,16 +71,10 @@ class LabelledImage:
 
 
 def check_box(where: str, box: tuple[float, float, float, float], width: int, height: int) -> None:
-    """Refuse a box that cannot belong to this image.
+    """Refuse a box whose centre is outside its image; `where` is its place in the labels.
 
-    Edges may lie outside, because many datasets label what the frame cuts off; the centre may not.
-    Boxes without area pass, because well-known datasets have some: COCO counts them as missed.
-
-    Args:
-        where: file and position in it, for the error.
-        box: corners x1 y1 x2 y2, pixels.
-        width: of the image, pixels.
-        height: of the image, pixels.
+    Edges may lie outside, because many datasets label what the frame cuts off. Boxes without area
+    pass, because well-known datasets have some: COCO counts them as missed.
 
     Raises:
         InvalidOption: its centre is outside the image.

@@ -24,16 +24,12 @@ _MOST_CLASSES = 1_000_000
 def read_yolo(
     data: Path, folder: Path | None
 ) -> tuple[list[LabelledImage], tuple[str, ...] | None]:
-    """Read a folder of YOLO label files.
+    """Read a folder of YOLO label files, or one that holds it as `labels`.
 
     A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
     its box. Coordinates are 0 to 1 of the upright image. An image without a label file, or with an
-    empty one, has no objects.
-
-    Args:
-        data: the folder, or one that holds it as `labels`.
-        folder: folder of the images; None takes `images` in place of `labels` in the path, as YOLO
-            itself does, or the folder of the labels.
+    empty one, has no objects. The images are by default in `images` in place of `labels` in the
+    path, as for YOLO itself, or beside the labels.
 
     Returns:
         The images by name, and the names in classes.txt if it exists.

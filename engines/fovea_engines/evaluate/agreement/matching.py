@@ -17,8 +17,8 @@ class Matching:
     """Paired detections of two models on one image.
 
     Attributes:
-        want: int [n], indices into the source's detections.
-        have: int [n], indices of their partners in the engine's detections.
+        want: int [n], indices of the source's detections.
+        have: int [n], indices of their partners among the engine's.
         iou: float [n], overlap of the partners.
         missed: number of the source's detections without a partner.
         extra: number of the engine's detections without a partner.
@@ -49,11 +49,8 @@ class Matching:
 def match(want: Detections, have: Detections, conf: float, margin: float) -> Matching:
     """Pair detections of the same class that overlap by half or more, best score first.
 
-    Args:
-        want: the source's, down to a score of `conf - margin`.
-        have: the engine's, down to the same score.
-        conf: lowest score of a detection that counts.
-        margin: a partner may score this much less than `conf`: .249 for .251 is no loss.
+    Both models' reach down to a score of `conf - margin`. Those over `conf` count; a partner may
+    score less by `margin`: .249 for .251 is no loss.
     """
     overlap = iou(want.boxes, have.boxes)
     shared = overlap.copy()

@@ -28,14 +28,10 @@ _WORST = 5
 
 
 def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
-    """Compare an engine with its source model on images.
+    """Compare an engine's answers with those of its source model.
 
     Detections of a known head are compared after suppression, from a score of .25. Raw outputs are
     compared where there is no head or there are no detections.
-
-    Args:
-        head: the head of both models.
-        pairs: samples with the engine's answers; see `answers`.
     """
     return _agreement([_compare(head, sample, have) for sample, have in pairs])
 
@@ -43,11 +39,10 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
 def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> Agreement:
     """Compare two detectors whose raw outputs differ in kind.
 
-    Args:
-        pairs: name of an image, the source's detections and the other's, from a score of `CONF -
-            MARGIN`.
+    Each pair has the name of an image, the source's detections and the other's, from a score of
+    `CONF - MARGIN`.
     """
-    return _agreement([_Figures(name, *_found(want, have)) for name, want, have in pairs])
+    return _agreement([_matched(*pair) for pair in pairs])
 
 
 def _agreement(figures: list[_Figures]) -> Agreement:
@@ -80,10 +75,10 @@ class _Figures:
     """
 
     name: str
-    matching: Matching | None
-    detections: int
-    drift: NDArray[np.float32]
-    box_px: float
+    matching: Matching | None = None
+    detections: int = 0
+    drift: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    box_px: float = 0.0
     output_error: float = 0.0
     energies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     same_top: bool | None = None
@@ -105,19 +100,15 @@ class _Figures:
         return replace(found, missed=self.matching.missed, extra=self.matching.extra)
 
 
-_Found = tuple[Matching | None, int, NDArray[np.float32], float]
-"""The first figures of an image, that come from its detections."""
-
-
 def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
     want = sample.want
-    found: _Found = (None, 0, np.zeros(0, np.float32), 0.0)
+    figures = _Figures(sample.name)
     if head is not None:
-        found = _found(*(_detect(head, outputs) for outputs in (want, have)))
+        options = PredictOptions(conf=CONF - MARGIN)
+        figures = _matched(sample.name, *(head.decode(each, 0, options) for each in (want, have)))
     off = {name: _difference(array, have[name]) for name, array in want.items()}
-    return _Figures(
-        sample.name,
-        *found,
+    return replace(
+        figures,
         output_error=max(_largest_error(array, off[name]) for name, array in want.items()),
         energies={
             name: (_energy(off[name]), _energy(_finite(array))) for name, array in want.items()
@@ -126,16 +117,12 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
     )
 
 
-def _found(want: Detections, have: Detections) -> _Found:
+def _matched(name: str, want: Detections, have: Detections) -> _Figures:
     matching = match(want, have, CONF, MARGIN)
     drift = have.scores[matching.have] - want.scores[matching.want]
     corners = np.abs(have.boxes[matching.have] - want.boxes[matching.want])
     detections = int((want.scores >= CONF).sum())
-    return matching, detections, drift, float(corners.max(initial=0))
-
-
-def _detect(head: Head, outputs: Outputs) -> Detections:
-    return head.decode(outputs, 0, PredictOptions(conf=CONF - MARGIN))
+    return _Figures(name, matching, detections, drift, float(corners.max(initial=0)))
 
 
 def _quality(figures: list[_Figures]) -> float:

@@ -21,13 +21,7 @@ Outputs = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One image as the model's input, and the source model's answer.
-
-    Attributes:
-        name: name of the image.
-        row: one row of the model's input, [1, ...].
-        want: the source model's outputs, [1, ...] each.
-    """
+    """The name of an image, its input row, and the source model's outputs; [1, ...] each."""
 
     name: str
     row: Array
@@ -35,16 +29,7 @@ class Sample:
 
 
 def read_rows(spec: PreprocessSpec, images: Path | None, most: int) -> Iterator[tuple[str, Array]]:
-    """Yield the name and the input row, [1, ...], of each image.
-
-    Args:
-        spec: preprocessing of the images.
-        images: a folder; None takes the images that ship with Fovea.
-        most: largest number of images taken from the folder.
-
-    Raises:
-        InvalidOption: the folder has no image.
-    """
+    """Yield the name and the input row, [1, ...], of at most so many images; as `sample_images`."""
     preprocessor = Preprocessor(spec)
     for name, pixels in sample_images(images, most):
         row = np.empty((1, *spec.row_shape), spec.dtype)
@@ -59,14 +44,7 @@ def read_samples(
     images: Path | None,
     most: int,
 ) -> Iterator[Sample]:
-    """Run the source model on images with plain ONNX Runtime, one at a time.
-
-    Args:
-        source: the ONNX file as it was exported.
-        spec: preprocessing of the images.
-        outputs: names of the outputs to compare.
-        images: a folder; None takes the images that ship with Fovea.
-        most: largest number of images taken from the folder.
+    """Run the source model on images with plain ONNX Runtime, one at a time; as `read_rows`.
 
     Raises:
         InvalidOption: the folder has no image.

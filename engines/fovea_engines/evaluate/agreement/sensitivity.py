@@ -19,8 +19,6 @@ class Sensitivity:
     """Effect of keeping one block in float.
 
     Attributes:
-        block: name of the block.
-        layers: names of its layers.
         quality: agreement with the source when only this block is float; or, where no single block
             improves anything, when only this block is INT8.
         gain: `quality` less the agreement when no block is float; or `quality` less 1.
@@ -35,19 +33,11 @@ class Sensitivity:
 def rank(
     groups: Mapping[str, Sequence[str]], base: float, quality: Quality, progress: Progress
 ) -> list[Sensitivity]:
-    """Keep one block at a time in float, and rank the blocks by their gain.
+    """Keep one block at a time in float, and rank the blocks by their gain, largest first.
 
     Where no single block improves anything, because another block spoils the result by itself, one
-    block at a time is put into INT8 instead.
-
-    Args:
-        groups: layers by block.
-        base: agreement when no block is float.
-        quality: builds a network and measures it; called once or twice per block.
-        progress: reports every block.
-
-    Returns:
-        The blocks, largest gain first.
+    block at a time is put into INT8 instead. `base` is the agreement when no block is float;
+    `quality` is called once or twice per block.
     """
     found = []
     for block in progress.each(groups, len(groups)):
@@ -67,13 +57,9 @@ def _alone(block: str, groups: Mapping[str, Sequence[str]], quality: Quality) ->
 def keep_until(
     budget: float, base: float, ranking: Sequence[Sensitivity], quality: Quality
 ) -> tuple[list[Sensitivity], float]:
-    """Keep the worst blocks in float, one more at a time, until the agreement is good enough.
+    """Keep the worst blocks in float, one more at a time, until the agreement reaches a budget.
 
-    Args:
-        budget: agreement to reach.
-        base: agreement with every block quantised.
-        ranking: the blocks, largest gain first.
-        quality: as for `rank`.
+    The ranking has the largest gain first; `base` is the agreement with every block quantised.
 
     Returns:
         The blocks to keep and the agreement that they reach; the best agreement found if blocks

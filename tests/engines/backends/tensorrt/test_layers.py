@@ -21,7 +21,7 @@ from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
 from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
-from fovea_engines.commands.layer_table import layer_table, layers_summary
+from fovea_engines.commands.inspect import layer_table, layers_summary
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
