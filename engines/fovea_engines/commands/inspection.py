@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,7 @@ class Entry:
         if isinstance(self.engine, EngineCard):
             return entry | {"card": self.engine.to_json()}
         if isinstance(self.engine, Ensemble):
-            return entry | {"ensemble": asdict(self.engine)}
+            return entry | {"ensemble": self.engine.to_json()}
         return entry | {"error": {"code": self.engine.code, "message": str(self.engine)}}
 
 
