@@ -9,14 +9,16 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
+from fovea_engines.backends.backend import Backend, CompilePlan
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu import CpuSession, load_layouts
 from fovea_engines.backends.onnx_elements import BFloat16Calls, StringCalls
+from fovea_engines.repository.options import Plugin
 from fovea_engines.repository.writing import write_file, writing
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
-ENGINE_FILE = "model.onnx"
+_ENGINE_FILE = "model.onnx"
 
 # ONNX Runtime's names of element types that numpy calls otherwise.
 NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "object"}
@@ -25,46 +27,53 @@ NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "object"}
 _BRANCHING = ("If", "Loop", "Scan", "SequenceMap")
 
 
-def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> CpuSession:
-    """Load an ONNX file.
+class OnnxRuntimeBackend(Backend):
+    """Runs ONNX files as they are. See `Backend`."""
 
-    Args:
-        path: the .onnx file.
-        max_batch: most rows of a call; 0 when the model has no batch dimension.
-        threads: cores to use; None takes all this process may use.
+    def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
+        """Write the engine file, which is the unchanged model, and return its path."""
+        engine = folder / _ENGINE_FILE
+        if isinstance(model, bytes):
+            write_file(engine, model)
+        else:
+            with writing(engine, model.stat().st_size):
+                shutil.copyfile(model, engine)
+        return engine
 
-    Raises:
-        InvalidModel: the file cannot be read as a model.
-        UnsupportedModel: an input or output is not a tensor.
-    """
-    cores = threads or usable_cores()
-    wide, narrow = load_layouts(lambda width: _Layout(path, width), cores)
-    return CpuSession(
-        wide.inputs,
-        wide.outputs,
-        optional_inputs=wide.optional_inputs,
-        wide=wide,
-        narrow=narrow,
-        max_batch=max_batch,
-        concurrency=cores,
-        steady=not _branches(path),
-    )
+    def open(
+        self,
+        path: Path,
+        *,
+        max_batch: int,
+        threads: int | None = None,
+        plugins: tuple[Plugin, ...] = (),
+    ) -> CpuSession:
+        """Load an ONNX file; see `open_session`.
+
+        Raises:
+            InvalidModel: the file cannot be read as a model.
+            UnsupportedModel: an input or output is not a tensor.
+        """
+        cores = threads or usable_cores()
+        wide, narrow = load_layouts(lambda width: _Layout(path, width), cores)
+        return CpuSession(
+            wide.inputs,
+            wide.outputs,
+            optional_inputs=wide.optional_inputs,
+            wide=wide,
+            narrow=narrow,
+            max_batch=max_batch,
+            concurrency=cores,
+            steady=not _branches(path),
+        )
 
 
-def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
-    """Write the engine file, which is the unchanged model, and return its path.
-
-    Args:
-        model: ONNX bytes, or the file that holds them.
-        folder: an existing folder.
-    """
-    engine = folder / ENGINE_FILE
-    if isinstance(model, bytes):
-        write_file(engine, model)
-    else:
-        with writing(engine, model.stat().st_size):
-            shutil.copyfile(model, engine)
-    return engine
+ONNXRUNTIME = OnnxRuntimeBackend(
+    name="onnxruntime",
+    distribution="onnxruntime",
+    suffixes=(".onnx",),
+    platform="onnxruntime_onnx",
+)
 
 
 def _branches(path: Path) -> bool:

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fovea_engines.backends.backend import Backend, Encoding
 from fovea_engines.backends.registry import (
+    BACKENDS,
     DEFAULT_CPU_BACKEND,
-    DISTRIBUTIONS,
-    TENSORRT_BACKENDS,
-    BackendInfo,
-    available_backends,
 )
 from fovea_engines.build.calibration.ranges import Method
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.device import WeightBits
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
@@ -66,7 +63,8 @@ class BuildPlan:
             TensorRT.
         nms_tail: suppress duplicates in the graph; None does so for TensorRT, which then returns 6
             numbers per box instead of all candidates.
-        builder: options of a TensorRT build; None takes one profile of up to `max_batch`.
+        builder: options of a TensorRT build; None becomes one profile of up to `max_batch`, and
+            stays None for backends that take no such options.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
@@ -96,11 +94,11 @@ class BuildPlan:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if self.backend not in DISTRIBUTIONS:
+        if self.backend not in BACKENDS:
             raise InvalidOption(
-                f"backend is {self.backend!r}; it must be one of {', '.join(DISTRIBUTIONS)}"
+                f"backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}"
             )
-        if (problem := self._backend.problem) is not None:
+        if (problem := self.runtime.info.problem) is not None:
             raise BackendUnavailable(f"backend {self.backend} cannot be used: {problem}")
         if not 1 <= self.max_batch <= MAX_BATCH:
             raise InvalidOption(f"max_batch is {self.max_batch}; it must be from 1 to {MAX_BATCH}")
@@ -111,6 +109,9 @@ class BuildPlan:
         self._check_images()
         if self.builder is not None:
             self._check_builder(self.builder)
+        elif self.runtime.takes_builder:
+            profile = Profile(1, self.max_batch, self.max_batch)
+            object.__setattr__(self, "builder", BuilderOptions((profile,)))
         if self.tensorrt is not None:
             self._check_tensorrt(self.tensorrt.resolve())
         if not 0 <= self.max_drop <= 1:
@@ -128,10 +129,11 @@ class BuildPlan:
                 image_files(folder, 1)
 
     def _check_builder(self, builder: BuilderOptions) -> None:
-        if not self.for_tensorrt:
+        if not self.runtime.takes_builder:
+            takers = [name for name, backend in BACKENDS.items() if backend.takes_builder]
             raise InvalidOption(
                 "--profile, --workspace, --builder-level, --compute-capability and --plugin are "
-                f"for --backend {' and '.join(TENSORRT_BACKENDS)}"
+                f"for --backend {' and '.join(takers)}"
             )
         if builder.max_batch != self.max_batch:
             raise InvalidOption(
@@ -161,23 +163,19 @@ class BuildPlan:
         return self.calibration
 
     @property
-    def for_tensorrt(self) -> bool:
-        """Return True for TensorRT and TensorRT for RTX."""
-        return self.backend in TENSORRT_BACKENDS
-
-    @property
-    def building(self) -> BuilderOptions | None:
-        """Return the options of a TensorRT build; None for other backends."""
-        if not self.for_tensorrt:
-            return None
-        return self.builder or BuilderOptions((Profile(1, self.max_batch, self.max_batch),))
+    def runtime(self) -> Backend:
+        """Return the backend that serves the engine."""
+        return BACKENDS[self.backend]
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
-        """Return the INT8 encodings to make; the served one comes first."""
-        if self.for_tensorrt:
-            return (Encoding.SIGNED,)
-        return (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (self.tensorrt is not None)]
+        """Return the forms of the graph to make: that of the served engine, then of the file."""
+        forms = (self.runtime.encoding, *([] if self.tensorrt is None else [Encoding.SIGNED]))
+        return tuple(dict.fromkeys(forms))
+
+    def emulates(self, encoding: Encoding) -> bool:
+        """Return True if the reference backend computes candidates in that form."""
+        return self.runtime.emulated or encoding is not self.runtime.encoding
 
     @property
     def weight_bits(self) -> WeightBits:
@@ -194,7 +192,7 @@ class BuildPlan:
     @property
     def backend_version(self) -> str:
         """Return the version of the runtime that compiles."""
-        return self._backend.version or ""
+        return self.runtime.info.version or ""
 
     def content_key(
         self,
@@ -229,15 +227,11 @@ class BuildPlan:
                 "precision": [self.precision, self.calibrator, self.keep_float],
                 "tensorrt": self.tensorrt is not None,
                 "within": [
-                    self.for_tensorrt if asked is None else asked
+                    self.runtime.fuses if asked is None else asked
                     for asked in (self.image_front, self.nms_tail)
                 ],
-                "builder": self.building and [str(self.building), target(self.building)],
+                "builder": self.builder and [str(self.builder), target(self.builder)],
                 "measured_on": measured_on,
                 **narrow,
             }
         )
-
-    @property
-    def _backend(self) -> BackendInfo:
-        return next(info for info in available_backends() if info.name == self.backend)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fovea_engines.build.assemble import candidate, reference
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.build.assemble import candidate
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.blocks import blocks
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.build.prepare import PreparedModel
@@ -20,7 +20,6 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.measure import measure
 from fovea_engines.evaluate.agreement.samples import answers, read_samples
 from fovea_engines.evaluate.agreement.sensitivity import Sensitivity, keep_until, rank
-from fovea_engines.graph.rounding import rounded
 from fovea_engines.progress import Progress
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _IMAGES = 24
 def int8_graph(
     graph: onnx.ModelProto, ranges: Ranges, encoding: Encoding, keep_float: Collection[str]
 ) -> onnx.ModelProto:
-    """Convert a model to INT8; the rest is FP32 for a CPU, FP16 for TensorRT (`SIGNED`)."""
+    """Convert a model to INT8; the rest is FP32, or FP16 with `SIGNED`."""
     quantised = quantise(graph, ranges, encoding, keep_float)
     return to_half(quantised) if encoding is Encoding.SIGNED else quantised
 
@@ -82,15 +81,15 @@ class SensitivitySearch:
 class CandidateEngines:
     """Builds and measures temporary INT8 networks of one model.
 
-    They run on the serving backend, because a correct graph is not enough. Those for TensorRT are
-    computed with its float16 and integer rounding.
+    They run as `candidate` says: on the serving backend if possible, because a correct graph is
+    not enough.
 
     Args:
         plan: the plan of the build.
         prepared: its source model.
         ranges: ranges of its tensors.
+        encoding: form of the networks.
         truth: labelled images; None uses the agreement alone.
-        encoding: `SIGNED` measures the file for TensorRT.
     """
 
     def __init__(
@@ -98,8 +97,8 @@ class CandidateEngines:
         plan: BuildPlan,
         prepared: PreparedModel,
         ranges: Ranges,
+        encoding: Encoding,
         truth: LabelledEvaluation | None = None,
-        encoding: Encoding = Encoding.UNSIGNED,
     ) -> None:
         self._plan = plan
         self._prepared = prepared
@@ -150,13 +149,6 @@ class CandidateEngines:
     def _quality_of(self, engine: Engine) -> float:
         return measure(engine.head, answers(engine, self._samples)).quality
 
-    @contextmanager
-    def _engine(self, keep_float: Iterable[str]) -> Iterator[Engine]:
-        plan, prepared = self._plan, self._prepared
-        graph = int8_graph(prepared.graph, self._ranges, self._encoding, tuple(keep_float))
-        with (
-            candidate(plan, prepared, graph, "int8")
-            if self._encoding is Encoding.UNSIGNED
-            else reference(plan, prepared, rounded(graph), "int8")
-        ) as engine:
-            yield engine
+    def _engine(self, keep_float: Iterable[str]) -> AbstractContextManager[Engine]:
+        graph = int8_graph(self._prepared.graph, self._ranges, self._encoding, tuple(keep_float))
+        return candidate(self._plan, self._prepared, graph, "int8", self._encoding)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fovea_engines.backends.installing import install, install_extra
-from fovea_engines.backends.registry import CPU_BACKENDS, TENSORRT_BACKENDS
+from fovea_engines.backends.registry import CPU_BACKENDS, GPU_BACKENDS
 from fovea_server.commands.machine import Machine
 
 # What running a TensorRT engine takes beside TensorRT; and what is of no use without a GPU, as
@@ -90,7 +90,7 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
             "in a container start it with --gpus all.",
         )
     installed = {backend.name for backend in machine.backends if backend.version}
-    if machine.gpus and not installed.intersection(TENSORRT_BACKENDS):
+    if machine.gpus and not installed.intersection(GPU_BACKENDS):
         yield Finding(
             False,
             f"{machine.gpus[0].name} stays idle, as no TensorRT is installed: "

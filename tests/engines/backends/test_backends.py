@@ -15,11 +15,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from fovea_engines.backends import cores, openvino
+from fovea_engines.backends import cores
 from fovea_engines.backends.registry import (
     CPU_BACKENDS,
     DEFAULT_CPU_BACKEND,
     available_backends,
+    get_backend,
     open_session,
 )
 from fovea_engines.session import TensorSpec
@@ -46,7 +47,7 @@ def engine(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
         source = shared / "models" / f"{model}.onnx"
         if backend == "onnxruntime":
             return source
-        return openvino.engine_from_onnx(source, tmp_path_factory.mktemp(model))
+        return get_backend(backend).compile(source, tmp_path_factory.mktemp(model))
 
     return make
 

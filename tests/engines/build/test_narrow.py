@@ -12,12 +12,11 @@ from onnx import helper, numpy_helper
 from tests.engines.real import bus, error, prepared, ranges
 from tests.engines.tiny import constant, save
 
-from fovea_engines.backends.registry import backend_module, open_session
+from fovea_engines.backends.registry import get_backend, open_session
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.encoding import Encoding, encode_weight
-from fovea_engines.build.precision.narrow import narrow_weights
 from fovea_engines.build.precision.qdq import quantise
-from fovea_engines.build.precision.recode import recode
+from fovea_engines.build.precision.recode import narrow_weights, recode
 from fovea_engines.device import int8_saturates
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.repository.card import EngineCard
@@ -140,7 +139,7 @@ def test_a_backend_computes_what_an_exporter_meant(tmp_path, backend, bias):
     [want] = ReferenceSession(model.SerializeToString()).run(["out"], bright())
     assert 1 < np.abs(want).max() < 2.5  # no result is clipped
     served = recode(model, Encoding.UNSIGNED).SerializeToString()
-    file = backend_module(backend).engine_from_onnx(served, tmp_path)
+    file = get_backend(backend).compile(served, tmp_path)
     with open_session(backend, file, max_batch=1) as session:
         have = session.infer({"images": bright()})["out"]
     assert np.abs(have - want).max() < 1.01 * 0.02
@@ -161,7 +160,7 @@ def test_openvino_computes_the_graph_as_it_is_written(shared, name, tmp_path):
     graph = quantise(prepared(shared, name).graph, ranges(shared, name), Encoding.UNSIGNED)
     row, output = bus(shared, name), graph.graph.output[0].name
     [want] = ReferenceSession(graph.SerializeToString()).run([output], row)
-    file = backend_module("openvino").engine_from_onnx(graph.SerializeToString(), tmp_path)
+    file = get_backend("openvino").compile(graph.SerializeToString(), tmp_path)
     with open_session("openvino", file, max_batch=1) as session:
         have = session.infer({graph.graph.input[0].name: row})[output]
     assert error(have, want) < {"yolov5n": 0.01, "mobilenetv2": 0.1}[name]

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.tensorrt.atomic import write_whole
-
-CACHE_FILE = "model.cache"
+from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 
 
 def known_kernels(engine: Path) -> bytes:

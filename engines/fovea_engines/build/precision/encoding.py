@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.device import WeightBits, int8_saturates
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.device import WeightBits
 
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20
-
-
-class Encoding(StrEnum):
-    """Which integers stand for activations. Both are made from the same ranges.
-
-    `SIGNED` is what TensorRT takes: int8 with zero point 0, so a range reaches equally far to
-    either side. `UNSIGNED` is uint8 with a zero point anywhere: CPUs compute it fast, OpenVINO
-    computes the signed one wrongly, and after SiLU or ReLU it is twice as fine.
-    """
-
-    SIGNED = "signed"
-    UNSIGNED = "unsigned"
-
-    @property
-    def weight_bits(self) -> WeightBits:
-        """Of the weights beside such activations: 7 where this CPU's sums overflow with 8."""
-        return 7 if self is Encoding.UNSIGNED and int8_saturates() else 8
 
 
 @dataclass(frozen=True, slots=True)

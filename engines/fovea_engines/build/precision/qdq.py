@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.calibration.ranges import Ranges
-from fovea_engines.build.precision.encoding import Encoding, Steps, encode_weight
+from fovea_engines.build.precision.encoding import Steps, encode_weight
 from fovea_engines.device import WeightBits
 from fovea_engines.graph.wiring import Wiring, is_depthwise, rebuild
 

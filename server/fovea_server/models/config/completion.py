@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from fovea_engines.backends.registry import TENSORRT_BACKENDS
+from fovea_engines.backends.registry import get_backend
 from fovea_engines.engine import Engine
 from fovea_engines.repository.public import public_metadata
 from fovea_engines.repository.triton_messages import model_config_messages
@@ -36,7 +36,7 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> An
     message = model_config_messages().ModelConfig()
     message.CopyFrom(config.message)
     message.backend = message.backend or engine.card.backend
-    platform = _platform(engine.card.backend)
+    platform = get_backend(engine.card.backend).platform
     if not message.platform:
         message.platform = platform
     elif platform and message.platform != platform:
@@ -59,12 +59,6 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> An
     add_defaults(message)
     check_config(message, message.name)
     return message
-
-
-def _platform(backend: str) -> str:
-    if backend in TENSORRT_BACKENDS:
-        return "tensorrt_plan"
-    return "onnxruntime_onnx" if backend == "onnxruntime" else ""
 
 
 def _fill_in_tensors(message: Any, engine: Engine) -> None:
@@ -103,7 +97,7 @@ def _describe(tensor: Any, spec: TensorSpec, rows: bool) -> None:
 def _add_instances(message: Any, backend: str) -> None:
     groups = message.instance_group
     kinds = model_config_messages().ModelInstanceGroup
-    on_gpu = backend in TENSORRT_BACKENDS
+    on_gpu = get_backend(backend).on_gpu
     if not groups:
         groups.add(name=message.name)
     for index, group in enumerate(groups):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fovea_engines.backends.registry import DISTRIBUTIONS
+from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_preprocess.errors import InvalidModel
 from fovea_server.models.config.ensembles import check_data_flow
@@ -72,10 +72,10 @@ def _check_backend(message: Any) -> None:
             f"ensemble scheduling cannot be set for model '{message.name}' whose platform is not "
             "ensemble"
         )
-    elif message.backend and message.backend not in DISTRIBUTIONS:
+    elif message.backend and message.backend not in BACKENDS:
         raise InvalidModel(
             f"backend '{message.backend}' of {message.name} is not served: the backends are "
-            f"{', '.join(DISTRIBUTIONS)}; convert the model to ONNX"
+            f"{', '.join(BACKENDS)}; convert the model to ONNX"
         )
 
 

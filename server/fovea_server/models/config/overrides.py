@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fovea_engines.backends.registry import TENSORRT_BACKENDS
+from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.repository.card import CARD_FILE
 from fovea_preprocess.errors import InvalidModel
 
@@ -56,7 +56,8 @@ def check_engine_files(message: Any) -> None:
     Raises:
         InvalidModel: it names such a file, or TensorRT.
     """
-    if message.backend in TENSORRT_BACKENDS or message.platform == "tensorrt_plan":
+    unsafe = [backend for backend in BACKENDS.values() if backend.runs_code]
+    if any(message.backend == one.name or message.platform == one.platform for one in unsafe):
         raise InvalidModel(f"what is for {message.backend or message.platform} {_UNSAFE}")
     for name in (message.default_model_filename, *message.cc_model_filenames.values()):
         if name and Path(name).suffix not in _SAFE_ENGINES:

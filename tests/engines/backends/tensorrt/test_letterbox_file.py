@@ -16,7 +16,7 @@ from tests.engines.rtx_repository import rtx_version, tamper
 
 from fovea_engines.backends.cuda.letterbox import compile_letterbox
 from fovea_engines.backends.installing import install_extra
-from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
+from fovea_engines.backends.tensorrt.backend import KEPT_FILE
 from fovea_engines.backends.tensorrt.letterbox_file import (
     LETTERBOX_FILE,
     open_letterbox,
