@@ -33,8 +33,7 @@ from fovea_engines.graph.rounding import rounded
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard, Precision
-from fovea_engines.repository.figures import Agreement
-from fovea_engines.repository.wording import SHIPPED
+from fovea_engines.repository.figures import SHIPPED, Agreement
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 AGREEMENT_IMAGES = 64

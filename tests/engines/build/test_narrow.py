@@ -21,7 +21,6 @@ from fovea_engines.device import int8_saturates
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.options import BuilderOptions
-from fovea_engines.repository.wording import calibration_text
 from fovea_preprocess.spec import PreprocessSpec
 
 SHAPE = [1, 8, 16, 16]
@@ -189,7 +188,7 @@ def test_which_processors_saturate(tmp_path, monkeypatch, machine, flags, satura
 
 @pytest.mark.parametrize("saturates", [False, True])
 def test_the_encoding_and_the_key_follow_the_processor(tmp_path, monkeypatch, saturates):
-    monkeypatch.setattr("fovea_engines.build.precision.encoding.int8_saturates", lambda: saturates)
+    monkeypatch.setattr("fovea_engines.backends.backend.int8_saturates", lambda: saturates)
     bits = 7 if saturates else 8
     assert (Encoding.SIGNED.weight_bits, Encoding.UNSIGNED.weight_bits) == (8, bits)
     plan = BuildPlan(tmp_path / "m.onnx", "m", tmp_path / "r", precision="int8")
@@ -202,8 +201,8 @@ def test_the_encoding_and_the_key_follow_the_processor(tmp_path, monkeypatch, sa
 def test_the_card_says_how_many_bits(card):
     eight = replace(card, precision="int8")
     seven = EngineCard.from_json(replace(eight, weight_bits=7).to_json())
-    assert "bits" not in calibration_text(eight)
-    assert calibration_text(seven).endswith("; weights in 7 bits, for CPUs without VNNI")
+    assert "bits" not in eight.calibration_text
+    assert seven.calibration_text.endswith("; weights in 7 bits, for CPUs without VNNI")
     assert (seven.saturates_here, eight.saturates_here) == (False, int8_saturates())
     assert not card.saturates_here
     assert not replace(eight, backend="tensorrt", builder=BuilderOptions()).saturates_here

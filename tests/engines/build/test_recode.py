@@ -45,7 +45,7 @@ def zero_points(model: onnx.ModelProto) -> Counter:
 @pytest.fixture
 def eight_bits(monkeypatch):
     """As on a CPU that adds products in 32 bits."""
-    monkeypatch.setattr("fovea_engines.build.precision.encoding.int8_saturates", lambda: False)
+    monkeypatch.setattr("fovea_engines.backends.backend.int8_saturates", lambda: False)
 
 
 @pytest.fixture(scope="module")
