@@ -7,8 +7,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.assemble import candidate, reference
 from fovea_engines.build.graphs import Graphs
@@ -26,6 +24,7 @@ from fovea_engines.evaluate.agreement.measure import (
     NO_NUMBER,
     measure,
     measure_detections,
+    measure_outputs,
 )
 from fovea_engines.evaluate.agreement.samples import answers, read_samples
 from fovea_engines.evaluate.samples import sample_images
@@ -58,14 +57,8 @@ def measure_engine(
 ) -> EngineCard:
     """Return the engine's card with all its figures.
 
-    Args:
-        plan: the plan of the build.
-        prepared: its source model.
-        graphs: its graphs in their precision.
-        fused: `graphs.served` with image front and NMS tail: what the engine was compiled from.
-        engine: as it will be served.
-        truth: labelled images; None measures the agreement alone.
-        progress: reports each phase.
+    `fused` is `graphs.served` with image front and NMS tail, which the engine was compiled from.
+    Without labelled images (`truth`) the agreement alone is measured.
 
     Raises:
         Disagreement: an engine of full precision does not compute what its source does, the fused
@@ -123,7 +116,7 @@ def _agreement(
             return agreement
         # The engine runs on this machine, so its own detections are measured.
         source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
-        found = check_detections(source, engine, plan.check_images)
+        found = compare_engines(source, engine, plan.check_images)
         return found if found.detections else agreement
 
 
@@ -131,12 +124,6 @@ def check_agreement(
     engine: Engine, source: Path, images: Path | None = None, most: int = AGREEMENT_IMAGES
 ) -> Agreement:
     """Compare an engine with its source model, run by plain ONNX Runtime.
-
-    Args:
-        engine: as it will be served.
-        source: the ONNX file it was built from.
-        images: folder of images; None takes those that ship with Fovea.
-        most: images to take from the folder.
 
     Raises:
         Disagreement: an engine of full precision does not compute what its source does.
@@ -161,53 +148,36 @@ def check_agreement(
     )
 
 
-def check_detections(source: Engine, engine: Engine, images: Path | None = None) -> Agreement:
-    """Compare what an engine finds with what its source model does, whatever their outputs.
+def compare_engines(one: Engine, other: Engine, images: Path | None = None) -> Agreement:
+    """Compare the answers of two engines to images: detections, or outputs where there is no head.
 
-    Args:
-        source: in float32.
-        engine: as it will be served.
-        images: folder of images; None takes those that ship with Fovea.
+    The first is taken for right. Their raw outputs may differ in kind if they have a head.
     """
+    samples = sample_images(images, AGREEMENT_IMAGES)
+    if one.head is None:
+        return measure_outputs(
+            (name, one.outputs_of(pixels), other.outputs_of(pixels)) for name, pixels in samples
+        )
     options = PredictOptions(conf=CONF - MARGIN)
     found = measure_detections(
-        (name, source.detect(pixels, options), engine.detect(pixels, options))
-        for name, pixels in sample_images(images, AGREEMENT_IMAGES)
+        (name, one.detect(pixels, options), other.detect(pixels, options))
+        for name, pixels in samples
     )
     return replace(found, images_from=_folder(images))
 
 
 def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None:
-    """Check that image front and NMS tail do not change the results.
-
-    Args:
-        core: engine without them.
-        fused: engine with them.
-        images: folder of images; None takes those that ship with Fovea.
+    """Check that image front and NMS tail do not change the results of the `core` without them.
 
     Raises:
         Disagreement: boxes differ, or outputs of models without boxes.
     """
-    if core.head is None:
-        lost = _outputs_lost(core, fused, images)
-    else:
-        lost = 1 - check_detections(core, fused, images).quality
-    # The negation also catches NaN.
-    if not lost <= _MOST_LOST:
+    lost = 1 - compare_engines(core, fused, images).quality
+    if lost > _MOST_LOST:
         raise Disagreement(
             f"with image front and NMS tail in the graph {lost:.1%} of what is found differs: "
             "--no-image-front and --no-nms-tail leave them to the host"
         )
-
-
-def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
-    """Return the sum of absolute output differences over that of absolute outputs."""
-    lost = total = 0.0
-    for _, pixels in sample_images(images, AGREEMENT_IMAGES):
-        want, have = (one.outputs_of(pixels) for one in (core, fused))
-        lost += sum(float(np.abs(have[name] - want[name]).sum()) for name in want)
-        total += sum(float(np.abs(array).sum()) for array in want.values())
-    return lost / total if total else lost
 
 
 def objection(card: EngineCard, max_drop: float) -> str | None:

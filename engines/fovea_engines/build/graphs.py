@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 class Graphs:
     """One model in one precision, in each form that a plan asks for.
 
-    Attributes:
-        precision: of both graphs.
-        served: for the plan's backend.
-        exported: for the file that the plan asks for; None without one.
-        quantisation: record of the quantisation; None for a model that was not quantised here.
+    `served` is for the plan's backend, `exported` for its file. `quantisation` is None for a model
+    that was not quantised here.
     """
 
     precision: Precision
@@ -50,11 +47,7 @@ def make_graphs(
 ) -> Graphs:
     """Write the precision of a plan into a model.
 
-    Args:
-        plan: the plan of the build.
-        prepared: its source model.
-        truth: labelled images that INT8 must satisfy beside the agreement with the source.
-        progress: reports each phase.
+    INT8 must satisfy the labelled images (`truth`), if any, beside the agreement with the source.
 
     Raises:
         InvalidOption: the calibration does not fit.
@@ -124,15 +117,9 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
 
 
 def fuse(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
-    """Add the image front and the NMS tail that a plan asks for.
+    """Add the image front and the NMS tail that a plan asks for to a graph in its precision.
 
-    Args:
-        plan: the plan of the build.
-        prepared: its source model.
-        graph: the source's graph in its final precision; not changed.
-
-    Returns:
-        `prepared` with the fused graph and with its new tensors, head and preprocessing.
+    The result has the fused graph with its tensors, head and preprocessing.
 
     Raises:
         UnsupportedModel: a part that was asked for cannot be added to this model.

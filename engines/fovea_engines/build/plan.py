@@ -150,11 +150,7 @@ class BuildPlan:
             raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
 
     def require_calibration(self) -> Path:
-        """The origin of INT8 ranges.
-
-        Raises:
-            InvalidOption: the plan does not say.
-        """
+        """Return the origin of INT8 ranges; an InvalidOption without one."""
         if self.calibration is None:
             raise InvalidOption(
                 "INT8 needs --calibration DIR: a hundred images or more, as the camera takes "
@@ -179,7 +175,7 @@ class BuildPlan:
 
     @property
     def weight_bits(self) -> WeightBits:
-        """Of the weights of INT8 layers that are served."""
+        """Return the bits of the weights of INT8 layers that are served."""
         return self.encodings[0].weight_bits
 
     @property
@@ -205,13 +201,7 @@ class BuildPlan:
     ) -> str:
         """Return the sha256 of everything the engine depends on; equal keys give equal engines.
 
-        Args:
-            onnx_sha256: digest of the source.
-            preprocess: preprocessing to the model's input size.
-            labels: the model's class names, whatever their source.
-            family: the head's family, whatever its source.
-            measured_on: digests of the calibration images and of the labelled ones.
-            weight_bits: of INT8 weights; 8 where there are none.
+        `measured_on` has the digests of the calibration images and of the labelled ones.
         """
         # Engines with 8 bits keep the keys of before there were any with 7.
         narrow = {} if weight_bits == 8 else {"weight_bits": weight_bits}

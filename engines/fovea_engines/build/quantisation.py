@@ -24,14 +24,13 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantisation:
-    """Ranges and layers for the conversion of a model to INT8.
+    """Ranges of the inputs of layers, and the layers, for the conversion of a model to INT8.
 
     Attributes:
-        ranges: ranges of the layers' inputs.
         reused: the ranges come from an earlier build.
         layers: names of the layers that can be INT8.
-        kept_float: names of the layers among them that stay float.
-        ranking: blocks ranked by the sensitivity search, largest gain first; empty without one.
+        kept_float: those among them that stay float.
+        ranking: blocks by their gain, largest first; empty without a search.
     """
 
     ranges: Ranges

@@ -39,21 +39,18 @@ def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
     """Rebuild the engine of a version from its stored ONNX, if it does not fit this machine.
 
     The version keeps its number, its figures and its report. The new engine must compute what ONNX
-    Runtime computes from that ONNX; otherwise the old one stays.
+    Runtime computes from that ONNX; otherwise the old one stays. Of several processes that start at
+    once, only one builds.
 
     Args:
         folder: folder of the version (repository/name/version).
         progress: reports each phase.
 
-    Returns:
-        The card of the resulting engine. Nothing is built if the engine fits; of several processes
-        that start at once, only one builds.
-
     Raises:
-        BackendUnavailable: the repository cannot be written, or TensorRT cannot be used.
+        BackendUnavailable: the repository cannot be written, or the runtime cannot be used.
         InvalidModel: the ONNX is missing, or is not the stored one.
         BuildError: no engine was built, or it computes something else.
-        InvalidOption: this TensorRT does not build for this GPU.
+        InvalidOption: the runtime does not build for this GPU.
     """
     progress, repository = progress or Progress(), ModelRepository(folder.parents[1])
     name, version = folder.parent.name, int(folder.name)

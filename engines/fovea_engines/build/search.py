@@ -42,13 +42,10 @@ def int8_graph(
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Quality of one INT8 network, and its distance to the required quality.
+    """Quality of one INT8 network: its agreement with the source, and its loss of mAP50-95.
 
-    Attributes:
-        quality: agreement with the source, 0 to 1.
-        drop: loss of mAP50-95; None without labelled images.
-        margin: surplus of the deciding figure over the required one: `drop` if there are labels,
-            else `quality`. Negative values are not enough.
+    `margin` is the surplus of the deciding figure over the required one: of `drop` if there are
+    labels, else of `quality`. Negative values are not enough.
     """
 
     quality: float
@@ -65,11 +62,8 @@ class Score:
 class SensitivitySearch:
     """Result of the search for blocks to keep in float.
 
-    Attributes:
-        base: score before the search.
-        ranking: every block by itself, largest gain first.
-        kept: blocks that make the network good enough, or as good as possible.
-        reached: score with these in float.
+    `base` is the score before, `reached` the one with the `kept` blocks in float. `ranking` has
+    every block by itself, largest gain first.
     """
 
     base: Score
@@ -79,17 +73,10 @@ class SensitivitySearch:
 
 
 class CandidateEngines:
-    """Builds and measures temporary INT8 networks of one model.
+    """Builds and measures temporary INT8 networks of one model, in one encoding.
 
     They run as `candidate` says: on the serving backend if possible, because a correct graph is
-    not enough.
-
-    Args:
-        plan: the plan of the build.
-        prepared: its source model.
-        ranges: ranges of its tensors.
-        encoding: form of the networks.
-        truth: labelled images; None uses the agreement alone.
+    not enough. Without labelled images (`truth`) the agreement decides.
     """
 
     def __init__(
@@ -123,14 +110,7 @@ class CandidateEngines:
     def search(
         self, layers: Sequence[str], kept: Sequence[str], base: Score, progress: Progress
     ) -> SensitivitySearch:
-        """Try each block of layers in float, and find those that are worth it.
-
-        Args:
-            layers: names of all INT8 layers.
-            kept: names of the layers that are float already.
-            base: score with `kept` in float.
-            progress: reports every block.
-        """
+        """Try each block of layers in float, beside those `kept` in float, and keep the best."""
         seen = [base]
 
         def quality(more: Iterable[str]) -> float:

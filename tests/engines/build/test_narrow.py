@@ -12,10 +12,10 @@ from onnx import helper, numpy_helper
 from tests.engines.real import bus, error, prepared, ranges
 from tests.engines.tiny import constant, save
 
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.backends.registry import get_backend, open_session
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.encoding import Encoding, encode_weight
-from fovea_engines.build.precision.qdq import quantise
+from fovea_engines.build.precision.qdq import encode_weight, quantise
 from fovea_engines.build.precision.recode import narrow_weights, recode
 from fovea_engines.device import int8_saturates
 from fovea_engines.evaluate.reference import ReferenceSession

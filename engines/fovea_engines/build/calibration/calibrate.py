@@ -116,16 +116,8 @@ def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) ->
 def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: Progress) -> Ranges:
     """Run the float network on every image and choose a range for each layer's input.
 
-    The range of the network's input is always measured.
-
-    Memory does not grow with the number of images: it holds one image at a time, and one histogram
-    per tensor.
-
-    Args:
-        model: normalised, float32.
-        images: calibration images, used in their order.
-        origin: source of the ranges; its method chooses them.
-        progress: reports every image, and too small a number of images.
+    The range of the network's input is always measured. Memory does not grow with the number of
+    images: it holds one image at a time, and one histogram per tensor.
 
     Raises:
         BuildError: a tensor has a value that is not finite.

@@ -38,13 +38,10 @@ _ALWAYS_FLOAT = {"Resize": {2}}
 
 
 def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model that computes in float16, from float32 inputs to float32 outputs.
+    """Return a copy of a normalised model that computes in float16; its ends stay float32.
 
     What comes after the last layer stays float32: coordinates over 512 would move in steps of
     half a pixel. So do layers with a bias so large, and operators that have no float16 form.
-
-    Args:
-        model: normalised; float32, or INT8 with float32 around it.
 
     Raises:
         UnsupportedModel: a weight does not fit float16.
@@ -62,11 +59,6 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
 
     ONNX Runtime computes float16 layers in float32 on a CPU and rounds only what leaves the
     graph, so that a GPU's overflow would not be seen in the outputs.
-
-    Args:
-        model: with float16 tensors.
-        spec: how images are preprocessed.
-        images: a folder; None takes those that ship with Fovea.
 
     Raises:
         Disagreement: one is not finite; the message names the first.
@@ -133,7 +125,7 @@ class _Halving:
                 yield _cast(f"{name}/half", name, half=False)
 
     def _as(self, name: str, half: bool) -> tuple[str, list[onnx.NodeProto]]:
-        """What a tensor is called in a type, and the cast that makes it where there is none yet."""
+        """Return the name of a tensor in a type, and the cast that makes it if there is none."""
         if name in self._outputs:
             return (f"{name}/half" if half else name), []
         if (name in self._half) == half:
@@ -149,7 +141,7 @@ class _Halving:
 
 
 def _coarse(wiring: Wiring) -> Iterator[str]:
-    """Names of layers whose bias float16 would round by a quarter or more, and of their activation.
+    """Yield layers whose bias float16 would round by a quarter or more, and their activation.
 
     Its inputs must cancel it, and then the rounding is what is left: u2netp has one of 1361.
     The activation, because TensorRT takes a layer between two casts for one of float16.
@@ -172,7 +164,7 @@ def _cast(name: str, other: str, half: bool) -> onnx.NodeProto:
 
 
 def _float_tensors(model: onnx.ModelProto) -> set[str]:
-    """Names of the float32 tensors and constants."""
+    """Return the names of the float32 tensors and constants."""
     import onnx
 
     graph = onnx.shape_inference.infer_shapes(model).graph

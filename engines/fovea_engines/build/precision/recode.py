@@ -20,7 +20,7 @@ _KINDS = {Encoding.SIGNED: (np.int8, 0), Encoding.UNSIGNED: (np.uint8, 128)}
 
 
 def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
-    """How many layers take quantised inputs, and how many layers there are."""
+    """Return the numbers of layers that take quantised inputs, and of all layers."""
     wiring = Wiring(model)
     layers = wiring.layers()
     done = [n for n in layers if _made_by(wiring, n.input[0], "DequantizeLinear")]
@@ -28,15 +28,11 @@ def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
 
 
 def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
-    """A copy of a quantised model with its activations in an encoding.
+    """Return a copy of a model with Q/DQ pairs, its activations in an encoding.
 
     int8 around 0 and uint8 around 128 stand for the same values, step for step, so nothing is
     rounded. What is neither stays as it is: it has no counterpart. Weights are halved where this
     CPU needs 7 bits.
-
-    Args:
-        model: with Q/DQ pairs.
-        encoding: `SIGNED` for TensorRT, `UNSIGNED` for CPUs.
     """
     import onnx
     from onnx.numpy_helper import from_array, to_array

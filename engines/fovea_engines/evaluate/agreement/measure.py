@@ -37,7 +37,7 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
         head: the head of both models.
         pairs: samples with the engine's answers; see `answers`.
     """
-    return _agreement([_compare(head, sample, have) for sample, have in pairs])
+    return _agreement([_compare(head, one.name, one.want, have) for one, have in pairs])
 
 
 def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> Agreement:
@@ -48,6 +48,11 @@ def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> A
             MARGIN`.
     """
     return _agreement([_Figures(name, *_found(want, have)) for name, want, have in pairs])
+
+
+def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
+    """Compare the raw outputs of two models, by the name of an image."""
+    return _agreement([_compare(None, name, want, have) for name, want, have in pairs])
 
 
 def _agreement(figures: list[_Figures]) -> Agreement:
@@ -109,14 +114,13 @@ _Found = tuple[Matching | None, int, NDArray[np.float32], float]
 """The first figures of an image, that come from its detections."""
 
 
-def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
-    want = sample.want
+def _compare(head: Head | None, name: str, want: Outputs, have: Outputs) -> _Figures:
     found: _Found = (None, 0, np.zeros(0, np.float32), 0.0)
     if head is not None:
         found = _found(*(_detect(head, outputs) for outputs in (want, have)))
     off = {name: _difference(array, have[name]) for name, array in want.items()}
     return _Figures(
-        sample.name,
+        name,
         *found,
         output_error=max(_largest_error(array, off[name]) for name, array in want.items()),
         energies={
