@@ -78,10 +78,7 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
     # published again.
     if known is not None and plan.tensorrt is None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
-        card = EngineCard.read(repository.folder(plan.name, known) / CARD_FILE)
-        if reason := objection(card, plan.max_drop):
-            raise Disagreement(f"version {known} of {plan.name} would not be built again: {reason}")
-        return card
+        return _judged(repository, plan, known)
 
     with repository.publish(plan.name) as folder:
         truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
@@ -93,25 +90,33 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
             card = measure_engine(plan, prepared, graphs, fused, engine, truth, progress)
             card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
             ranking = graphs.quantisation.ranking if graphs.quantisation else ()
-            if reason := objection(card, plan.max_drop):
+            reason = objection(card, plan.max_drop)
+            if reason is not None:
                 card = replace(card, refused=reason)
-                failed = repository.empty_folder(plan.name, FAILED_FOLDER)
-                write_report(failed, card, plan, prepared, engine, ranking)
-                card.write(failed / CARD_FILE)
+                folder = repository.empty_folder(plan.name, FAILED_FOLDER)
+            write_report(folder, card, plan, prepared, engine, ranking)
+            card.write(folder / CARD_FILE)
+            if reason is not None:
                 raise Disagreement(
-                    f"{reason}: {_advice(plan, card)}. Nothing was published; {failed} has the "
+                    f"{reason}: {_advice(plan, card)}. Nothing was published; {folder} has the "
                     "report"
                 )
-            write_report(folder, card, plan, prepared, engine, ranking)
-            if plan.tensorrt is not None and graphs.exported is not None:
-                save(graphs.exported, plan.tensorrt)
+        if plan.tensorrt is not None and graphs.exported is not None:
+            save(graphs.exported, plan.tensorrt)
         if graphs.quantisation is not None:
             graphs.quantisation.ranges.write(folder / RANGES_FILE)
-        card.write(folder / CARD_FILE)
     _write_beside(repository, card)
     repository.remove_folder(plan.name, FAILED_FOLDER)
     version = repository.find(plan.name, key)
     return EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
+
+
+def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:
+    """Return the card of a version that was built before, if it may still be published."""
+    card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
+    if reason := objection(card, plan.max_drop):
+        raise Disagreement(f"version {version} of {plan.name} would not be built again: {reason}")
+    return card
 
 
 def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:

@@ -1,4 +1,4 @@
-"""How the commands of this package talk to people."""
+"""Formats cards, model files, ensembles and repositories as tables."""
 
 from __future__ import annotations
 
