@@ -84,7 +84,7 @@ def assemble(
         metadata=prepared.metadata,
         judge=judge,
         builder=plan.builder,
-        gpu=None if plan.builder is None or plan.builder.capabilities else gpu,
+        gpu=None if _targets(plan) else gpu,
         weight_bits=plan.weight_bits if precision == "int8" else 8,
     )
     return Engine(card, session)
@@ -97,12 +97,17 @@ def _open(
     try:
         return open_session(plan.backend, file, max_batch=plan.max_batch), None
     except BackendUnavailable as error:
-        if plan.builder is None:
+        if not plan.runtime.on_gpu:
             raise
-        if gpu is not None and gpu.capability in (plan.builder.capabilities or gpu.capability):
+        if gpu is not None and gpu.capability in (_targets(plan) or (gpu.capability,)):
             raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
         progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
         return _stand_in(plan, graph), REFERENCE_BACKEND
+
+
+def _targets(plan: BuildPlan) -> tuple[str, ...]:
+    """Return the compute capabilities that a plan names; empty for this machine's."""
+    return () if plan.builder is None else plan.builder.capabilities
 
 
 def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:

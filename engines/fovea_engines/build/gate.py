@@ -232,8 +232,8 @@ def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float)
     before, after = card.accuracy["fp32"].map50_95, card.accuracy[name].map50_95
     if before < _FOREIGN:
         return (
-            f"the source model itself has mAP50-95 {before:.3f} on --data, so no drop can be measured: "
-            "are these the labels of these images?"
+            f"the source model itself has mAP50-95 {before:.3f} on --data, so no drop can be "
+            "measured: are these the labels of these images?"
         )
     if before - after <= max_drop:
         return None

@@ -40,14 +40,14 @@ class BuildPlan:
         source: the ONNX file.
         name: name of the model in the repository.
         repository: root folder; created if missing.
-        backend: "openvino", "onnxruntime", "tensorrt" or "tensorrt-rtx".
+        backend: a name of `BACKENDS`.
         size: (height, width) of the input, pixels; None takes the model's own.
         max_batch: most rows per call, 1 to 1024.
         labels: class names by id; None takes the model's own.
         family: head family; None recognises it.
         images: folder of images for the agreement check; None takes those of the calibration, or
             those that ship with Fovea.
-        precision: "fp32", "fp16" or "int8"; a model that its exporter has quantised is INT8.
+        precision: a model that its exporter has quantised is INT8.
         calibration: folder of images that INT8 ranges are measured on, or the calibration.json of
             another version.
         calibrator: method that chooses ranges.
@@ -58,13 +58,12 @@ class BuildPlan:
         max_drop: largest accepted loss of mAP50-95, 0 to 1.
         preprocess: fields of `PreprocessSpec` that differ from RGB, 0 to 1, letterboxed around the
             centre; None takes the family's.
-        tensorrt: also write and check the graph for TensorRT in this file.
-        image_front: take decoded uint8 images and normalise them in the graph; None does so for
-            TensorRT.
-        nms_tail: suppress duplicates in the graph; None does so for TensorRT, which then returns 6
-            numbers per box instead of all candidates.
-        builder: options of a TensorRT build; None becomes one profile of up to `max_batch`, and
-            stays None for backends that take no such options.
+        tensorrt: also write the graph for TensorRT into this file, and check it.
+        image_front: take decoded uint8 images and normalise them in the graph; None does so if the
+            backend `fuses`.
+        nms_tail: suppress duplicates in the graph, which then returns 6 numbers per box instead of
+            all candidates; None does so if the backend `fuses`.
+        builder: options of backends that take them; None becomes one profile of up to `max_batch`.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
