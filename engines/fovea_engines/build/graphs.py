@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,8 +61,7 @@ def make_graphs(
         encode = _as_exported(plan, graph, progress)
     elif precision == "int8":
         quantisation = plan_quantisation(plan, prepared, truth, progress)
-        ranges, kept = quantisation.ranges, quantisation.kept_float
-        encode = lambda encoding: int8_graph(graph, ranges, encoding, kept)  # noqa: E731
+        encode = partial(int8_graph, graph, quantisation.ranges, keep_float=quantisation.kept_float)
     else:
         if precision == "fp16":
             check_float32(prepared, "fp16")
