@@ -20,14 +20,18 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import psutil
 
-from fovea_engines.backends.registry import CPU_BACKENDS, available_backends, open_session
+from fovea_engines.backends.registry import (
+    CPU_BACKENDS,
+    available_backends,
+    get_backend,
+    open_session,
+)
 from fovea_engines.device import processor_name
 from fovea_engines.session import Session
 
@@ -149,8 +153,7 @@ def main() -> None:
         for backend in CPU_BACKENDS:
             folder = Path(scratch, backend)
             folder.mkdir()
-            module = import_module(f"fovea_engines.backends.{backend}")
-            engines[backend] = module.engine_from_onnx(args.model, folder)
+            engines[backend] = get_backend(backend).compile(args.model, folder)
         report = {
             "date": datetime.now(UTC).date().isoformat(),
             "processor": processor_name(),

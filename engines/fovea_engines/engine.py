@@ -8,8 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.registry import TENSORRT_BACKENDS, open_session
-from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.backends.registry import mismatch, open_session
 from fovea_engines.detect.class_names import resolve_classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.recognise import open_head, recognise
@@ -82,7 +81,14 @@ class Engine(Closing):
                     f"{folder / name} is not the file that was built (its sha256 differs from the "
                     "card's): build the engine again"
                 )
-        return cls(card, _open(card, folder / next(iter(card.files)), threads))
+        session = open_session(
+            card.backend,
+            folder / next(iter(card.files)),
+            max_batch=card.max_batch,
+            threads=threads,
+            plugins=card.builder.plugins if card.builder else (),
+        )
+        return cls(card, session)
 
     @property
     def rows(self) -> int:
@@ -143,13 +149,3 @@ class Engine(Closing):
     def close(self) -> None:
         """Release the session's memory. Calling it again does nothing."""
         self.session.close()
-
-
-def _open(card: EngineCard, path: Path, threads: int | None) -> Session:
-    if card.backend not in TENSORRT_BACKENDS:
-        return open_session(card.backend, path, max_batch=card.max_batch, threads=threads)
-    # Imported where it is used: it imports the builder, which other backends do not need.
-    from fovea_engines.backends.tensorrt.engine_file import open_engine
-
-    plugins = () if card.builder is None else card.builder.plugins
-    return open_engine(card.backend, path, max_batch=card.max_batch, plugins=plugins)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
-from fovea_engines.backends.registry import DISTRIBUTIONS, TENSORRT_BACKENDS, open_session
-from fovea_engines.backends.tensorrt.plan_file import read_plan_file
+from fovea_engines.backends.registry import BACKENDS, backends_for, get_backend, open_session
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import recognise
@@ -21,11 +19,10 @@ from fovea_engines.session import Session, TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 
-ENGINE_FILES = ("model.onnx", "model.xml", "model.plan", "model.engine")
+ENGINE_FILES = tuple(
+    dict.fromkeys(f"model{suffix}" for one in BACKENDS.values() for suffix in one.suffixes)
+)
 """The first that is there is opened. Plans may have the header that Ultralytics writes."""
-
-# The first backend is the default.
-_CPU_BACKENDS = {".onnx": ("onnxruntime", "openvino"), ".xml": ("openvino",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +76,14 @@ def _has_batch(session: Session) -> bool:
 def _origin(file: Path, said: str) -> tuple[str, dict[str, str]]:
     """Return the backend that runs a file, possibly `said`, and the exporter's metadata."""
     # Deserialising a plan runs code in it, so no plan is accepted under another suffix.
-    fitting = _CPU_BACKENDS.get(file.suffix, TENSORRT_BACKENDS)
+    fitting = {backend.name: backend for backend in backends_for(file.name)}
     if said and said not in fitting:
         raise InvalidModel(
             f"{file} is not for backend '{said}' but for {' or '.join(fitting)}: correct "
             "config.pbtxt, or give the file the suffix of what it is"
         )
-    if file.suffix in _CPU_BACKENDS:
-        return said or fitting[0], read_metadata(file) if file.suffix == ".onnx" else {}
-    plan = read_plan_file(file)
-    return said or plan.backend, plan.metadata
+    made_for, metadata = next(iter(fitting.values())).read_header(file)
+    return said or made_for, read_metadata(file) if file.suffix == ".onnx" else metadata
 
 
 def _card(
@@ -105,7 +100,7 @@ def _card(
         created=None,
         content_key="",
         backend=backend,
-        backend_version=version(DISTRIBUTIONS[backend]),
+        backend_version=get_backend(backend).info.version or "",
         device=processor_name(),
         precision="fp32",
         onnx_sha256=digest if file.endswith(".onnx") else "",

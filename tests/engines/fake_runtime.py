@@ -126,7 +126,7 @@ def gpu_is_here(gpu: Gpu | None) -> Iterator[pytest.MonkeyPatch]:
         for module in (
             "build.assemble",
             "build.rebuild",
-            "backends.tensorrt.mismatch",
+            "backends.tensorrt.backend",
             "backends.tensorrt.capabilities",
         ):
             patch.setattr(f"fovea_engines.{module}.gpu_here", lambda: gpu)

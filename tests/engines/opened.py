@@ -1,10 +1,8 @@
 """A graph, opened on a backend, with what makes its input of images and boxes of its output."""
 
-from importlib import import_module
-
 import numpy as np
 
-from fovea_engines.backends.registry import open_session
+from fovea_engines.backends.registry import get_backend, open_session
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.options import PredictOptions
@@ -16,9 +14,8 @@ class Opened:
     """A context manager; boxes are in pixels of the input."""
 
     def __init__(self, graph, recognition, spec, backend, folder, rows=1):
-        runtime = import_module(f"fovea_engines.backends.{backend}")
         folder.mkdir()
-        file = runtime.engine_from_onnx(graph.SerializeToString(), folder)
+        file = get_backend(backend).compile(graph.SerializeToString(), folder)
         self.session = open_session(backend, file, max_batch=rows)
         self.head = open_head(recognition, self.session.inputs, self.session.outputs)
         self.preprocessor = Preprocessor(spec)

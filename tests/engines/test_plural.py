@@ -6,7 +6,6 @@ import pytest
 
 from fovea_engines.plural import counted
 from fovea_engines.repository.figures import Calibration
-from fovea_engines.repository.wording import agreement_text, calibration_text
 
 
 @pytest.mark.parametrize(
@@ -20,9 +19,9 @@ def test_one_is_no_plural(number, noun, says):
 
 def test_what_a_card_says_of_one(card):
     one = replace(card.agreement, images=1, images_from=None, detections=1)
-    assert agreement_text(one, "fp32").startswith("1 box before suppression, on 1 image, within ")
-    assert agreement_text(one, "int8").startswith("1 detection on 1 image: ")
-    assert "on 1 image" in agreement_text(replace(one, detections=0), "fp32")
+    assert one.text("fp32").startswith("1 box before suppression, on 1 image, within ")
+    assert one.text("int8").startswith("1 detection on 1 image: ")
+    assert "on 1 image" in replace(one, detections=0).text("fp32")
     calibration = Calibration("minmax", 1, "", "", 1, (), reused=False)
-    said = calibration_text(replace(card, calibration=calibration))
+    said = replace(card, calibration=calibration).calibration_text
     assert said == "minmax of 1 image; 1 layer in INT8"

@@ -3,7 +3,7 @@
 import pytest
 
 from fovea_engines.backends.cuda.driver import open_device
-from fovea_engines.backends.registry import TENSORRT_BACKENDS, available_backends
+from fovea_engines.backends.registry import GPU_BACKENDS, available_backends
 from fovea_engines.backends.tensorrt.runtime import load_runtime
 from fovea_preprocess.errors import BackendUnavailable
 
@@ -18,7 +18,7 @@ def device():
         yield found
 
 
-@pytest.fixture(params=TENSORRT_BACKENDS)
+@pytest.fixture(params=GPU_BACKENDS)
 def backend(request, device) -> str:
     """Each TensorRT that is installed and builds for this GPU."""
     name = request.param

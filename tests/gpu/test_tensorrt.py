@@ -10,7 +10,7 @@ import pytest
 from tests.drawn import draw
 from tests.engines.tiny import tiny_detector
 
-from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.backends.registry import mismatch
 from fovea_engines.build.build import build
 from fovea_engines.build.gate import check_detections
 from fovea_engines.build.plan import BuildPlan

@@ -41,13 +41,8 @@ class CpuSession(Closing):
     calls one core: highest throughput under load, because no core waits for another at the end of a
     layer. No single layout is best at both.
 
-    Attributes:
-        inputs: in the model's order.
-        outputs: in the model's order.
-        optional_inputs: inputs with a default in the model; may be fed.
-        max_batch: most rows of one call; 0 when the model has no batch dimension.
-        concurrency: number of cores, which is the number of parallel calls that keep them busy.
-        steady: see `Session`.
+    `optional_inputs` have a default in the model, and may be fed. `concurrency` is the number of
+    cores.
     """
 
     def __init__(
@@ -105,12 +100,7 @@ def fixed_rows(inputs: tuple[TensorSpec, ...], max_batch: int) -> int:
 
 
 def load_layouts(load: Callable[[int], L], cores: int) -> tuple[L, L]:
-    """Load the wide and the narrow layout in parallel.
-
-    Args:
-        load: loads the model with the given number of threads per call.
-        cores: threads of the wide layout; with 1 the two are the same.
-    """
+    """Load the wide layout, with `cores` threads a call, and the narrow one in parallel."""
     libc = ctypes.CDLL(None)
     # After the first free of a large block, glibc would raise the size from which blocks are
     # returned to the system, and keep the memory used for loading: 30 MB of yolov8n's 220 in

@@ -16,11 +16,7 @@ def check_feeds(
 ) -> None:
     """Compare the arrays of one call with the model's inputs; takes about a microsecond.
 
-    Args:
-        inputs: the model's inputs; each must be fed.
-        max_batch: most rows of a call; 0 when the model has no batch dimension.
-        feeds: an array per input.
-        optional: inputs with a default in the model; fed or left out.
+    `max_batch` is 0 when the model has no batch dimension. Optional inputs may be left out.
 
     Raises:
         InferenceFailed: a name, dtype, shape or number of rows is wrong; the message says which and

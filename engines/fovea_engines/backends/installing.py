@@ -21,7 +21,7 @@ NAME = "fovea-serve"
 
 
 def install(*arguments: str) -> str:
-    """The command that installs packages into this interpreter's environment."""
+    """Return the command that installs packages into the environment of this interpreter."""
     python = sys.executable
     # Environments that uv makes have no pip.
     command = [python, "-m", "pip", "install"]
@@ -31,7 +31,7 @@ def install(*arguments: str) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs an extra of Fovea, from where Fovea was installed.
+    """Return the command that installs an extra of Fovea, from where Fovea was installed.
 
     Where that is not known or not there any more, as in a container, it names what the extra
     requires. Where the extra has nothing for this system, it says so instead.

@@ -2,69 +2,83 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fovea_engines.backends.backend import Backend, CompilePlan
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu import CpuSession, load_layouts
-from fovea_engines.backends.onnx_elements import BFloat16Calls, StringCalls
+from fovea_engines.repository.options import Plugin
 from fovea_engines.repository.writing import write_file, writing
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
-ENGINE_FILE = "model.onnx"
+_ENGINE_FILE = "model.onnx"
 
 # ONNX Runtime's names of element types that numpy calls otherwise.
 NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "object"}
+
+# `TensorProto.BFLOAT16` of onnx.proto.
+_BFLOAT16 = 16
 
 # Operators that run a subgraph depending on values.
 _BRANCHING = ("If", "Loop", "Scan", "SequenceMap")
 
 
-def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> CpuSession:
-    """Load an ONNX file.
+class OnnxRuntimeBackend(Backend):
+    """Runs ONNX files as they are. See `Backend`."""
 
-    Args:
-        path: the .onnx file.
-        max_batch: most rows of a call; 0 when the model has no batch dimension.
-        threads: cores to use; None takes all this process may use.
+    def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
+        """Write the engine file, which is the unchanged model, and return its path."""
+        engine = folder / _ENGINE_FILE
+        if isinstance(model, bytes):
+            write_file(engine, model)
+        else:
+            with writing(engine, model.stat().st_size):
+                shutil.copyfile(model, engine)
+        return engine
 
-    Raises:
-        InvalidModel: the file cannot be read as a model.
-        UnsupportedModel: an input or output is not a tensor.
-    """
-    cores = threads or usable_cores()
-    wide, narrow = load_layouts(lambda width: _Layout(path, width), cores)
-    return CpuSession(
-        wide.inputs,
-        wide.outputs,
-        optional_inputs=wide.optional_inputs,
-        wide=wide,
-        narrow=narrow,
-        max_batch=max_batch,
-        concurrency=cores,
-        steady=not _branches(path),
-    )
+    def open(
+        self,
+        path: Path,
+        *,
+        max_batch: int,
+        threads: int | None = None,
+        plugins: tuple[Plugin, ...] = (),
+    ) -> CpuSession:
+        """Load an ONNX file; see `open_session`.
+
+        Raises:
+            InvalidModel: the file cannot be read as a model.
+            UnsupportedModel: an input or output is not a tensor.
+        """
+        cores = threads or usable_cores()
+        wide, narrow = load_layouts(lambda width: _Layout(path, width), cores)
+        return CpuSession(
+            wide.inputs,
+            wide.outputs,
+            optional_inputs=wide.optional_inputs,
+            wide=wide,
+            narrow=narrow,
+            max_batch=max_batch,
+            concurrency=cores,
+            steady=not _branches(path),
+        )
 
 
-def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
-    """Write the engine file, which is the unchanged model, and return its path.
-
-    Args:
-        model: ONNX bytes, or the file that holds them.
-        folder: an existing folder.
-    """
-    engine = folder / ENGINE_FILE
-    if isinstance(model, bytes):
-        write_file(engine, model)
-    else:
-        with writing(engine, model.stat().st_size):
-            shutil.copyfile(model, engine)
-    return engine
+ONNXRUNTIME = OnnxRuntimeBackend(
+    name="onnxruntime",
+    distribution="onnxruntime",
+    suffixes=(".onnx",),
+    platform="onnxruntime_onnx",
+)
 
 
 def _branches(path: Path) -> bool:
@@ -128,9 +142,9 @@ class _Layout:
         if elements >= {"object", "bfloat16"}:
             raise UnsupportedModel("it has strings and bfloat16; only one of them is served")
         if "object" in elements:
-            return StringCalls(self._session, self._names)
+            return _StringCalls(self._session, self._names)
         if "bfloat16" in elements:
-            return BFloat16Calls(self._session, self.outputs)
+            return _BFloat16Calls(self._session, self.outputs)
         return partial(self._session.run, self._names)
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -158,3 +172,85 @@ def _spec(node: Any) -> TensorSpec:
             f"{node.name!r} has elements of type {element}, which numpy does not know"
         ) from None
     return spec
+
+
+class _StringCalls:
+    """Converts strings: `bytes` outside, text inside, because the binding needs `str`.
+
+    Normally it takes and returns UTF-8. If a call has other bytes, all its strings are passed and
+    returned as Latin-1, one character per byte, so that moving, joining and comparing them still
+    works.
+    """
+
+    def __init__(self, session: Any, names: Sequence[str]) -> None:
+        self._session = session
+        self._names = names
+
+    def __call__(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Run one batch."""
+        try:
+            return self._call(feeds, "utf-8")
+        except UnicodeDecodeError:
+            return self._call(feeds, "latin-1")
+
+    def _call(self, feeds: Mapping[str, Array], encoding: str) -> list[Array]:
+        given = {
+            name: _mapped(lambda element: element.decode(encoding), array)
+            if array.dtype == object
+            else array
+            for name, array in feeds.items()
+        }
+        found = self._session.run(self._names, given)
+        try:
+            return [
+                _mapped(lambda element: element.encode(encoding), array)
+                if array.dtype == object
+                else array
+                for array in found
+            ]
+        except UnicodeEncodeError as error:
+            raise InferenceFailed(
+                f"the model mixes text of its own with strings that are not UTF-8: {error}; "
+                "send UTF-8"
+            ) from error
+
+
+class _BFloat16Calls:
+    """Passes bfloat16, which numpy lacks, with ml_dtypes; nothing is converted."""
+
+    def __init__(self, session: Any, outputs: Sequence[TensorSpec]) -> None:
+        self._session = session
+        self._outputs = outputs
+
+    def __call__(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Run one batch."""
+        values = {name: _value(array) for name, array in feeds.items()}
+        names = [spec.name for spec in self._outputs]
+        found = self._session.run_with_ort_values(names, values)
+        return [_array(spec, value) for spec, value in zip(self._outputs, found, strict=True)]
+
+
+def _mapped(convert: Any, array: Array) -> Array:
+    converted = np.empty(array.size, dtype=object)
+    converted[:] = [convert(element) for element in array.ravel().tolist()]
+    return converted.reshape(array.shape)
+
+
+def _value(array: Array) -> Any:
+    from onnxruntime import OrtValue
+
+    if array.dtype.name != "bfloat16":
+        return OrtValue.ortvalue_from_numpy(array)
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16)
+
+
+def _array(spec: TensorSpec, value: Any) -> Array:
+    if spec.dtype != "bfloat16":
+        array: Array = value.numpy()
+        return array
+    size = value.tensor_size_in_bytes()
+    if not size:
+        return np.empty(value.shape(), spec.numpy_dtype)
+    memory = (ctypes.c_char * size).from_address(value.data_ptr())
+    # Copied, because the memory is freed with the value.
+    return np.frombuffer(memory, spec.numpy_dtype).reshape(value.shape()).copy()

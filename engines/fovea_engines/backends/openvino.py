@@ -11,13 +11,15 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any
 
+from fovea_engines.backends.backend import Backend, CompilePlan
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu import CpuSession, load_layouts
+from fovea_engines.repository.options import Plugin
 from fovea_engines.repository.writing import writing
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
 
-ENGINE_FILE = "model.xml"
+_ENGINE_FILE = "model.xml"
 
 # Operators that run a subgraph depending on values.
 _BRANCHING = frozenset({"If", "Loop", "TensorIterator"})
@@ -28,69 +30,68 @@ _XML_BYTES = 600
 _FIRST_USE = Lock()
 
 
-def open_session(path: Path, *, max_batch: int, threads: int | None = None) -> CpuSession:
-    """Load OpenVINO IR (model.xml beside model.bin), or an ONNX file.
+class OpenVinoBackend(Backend):
+    """Compiles and runs OpenVINO IR (model.xml beside model.bin). See `Backend`."""
 
-    Args:
-        path: the .xml or .onnx file.
-        max_batch: most rows of a call; 0 when the model has no batch dimension.
-        threads: cores to use; None takes all this process may use.
+    def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
+        """Convert an ONNX model to OpenVINO IR; return the path of model.xml.
 
-    Raises:
-        InvalidModel: the file cannot be read as a model.
-        UnsupportedModel: an input or output has strings.
-    """
-    ov = _runtime()
-    cores = threads or usable_cores()
-    core = ov.Core()
-    try:
-        model = core.read_model(path)
-        _refuse_strings(model)
-        if max_batch == 1:
-            _fix_rows(model)
-        wide, narrow = load_layouts(lambda width: _Layout(core, model, width, cores), cores)
-    except RuntimeError as error:
-        raise InvalidModel(f"OpenVINO cannot load {path}: {error}") from error
-    return CpuSession(
-        tuple(_spec(port) for port in model.inputs),
-        tuple(_spec(port) for port in model.outputs),
-        wide=wide,
-        narrow=narrow,
-        max_batch=max_batch,
-        concurrency=cores,
-        steady=not any(node.get_type_name() in _BRANCHING for node in model.get_ops()),
-    )
+        Weights stay float32: an engine's precision is decided in the graph, never by the backend.
+        """
+        ov = _runtime()
+        engine = folder / _ENGINE_FILE
+        try:
+            converted = ov.Core().read_model(model)
+        except RuntimeError as error:
+            raise InvalidModel(f"OpenVINO cannot convert the model: {error}") from error
+        try:
+            ov.save_model(converted, engine, compress_to_fp16=False)
+        except RuntimeError as error:
+            # OpenVINO gives no reason; the system does, when a file of the same size is written.
+            size = len(model) if isinstance(model, bytes) else model.stat().st_size
+            size += _XML_BYTES * len(converted.get_ops())
+            with writing(engine, size), engine.open("ab") as file:
+                file.write(bytes(size))
+            raise OSError(errno.EIO, f"OpenVINO: {error}", str(engine)) from error
+        return engine
+
+    def open(
+        self,
+        path: Path,
+        *,
+        max_batch: int,
+        threads: int | None = None,
+        plugins: tuple[Plugin, ...] = (),
+    ) -> CpuSession:
+        """Load OpenVINO IR, or an ONNX file; see `open_session`.
+
+        Raises:
+            InvalidModel: the file cannot be read as a model.
+            UnsupportedModel: an input or output has strings.
+        """
+        ov = _runtime()
+        cores = threads or usable_cores()
+        core = ov.Core()
+        try:
+            model = core.read_model(path)
+            _refuse_strings(model)
+            if max_batch == 1:
+                _fix_rows(model)
+            wide, narrow = load_layouts(lambda width: _Layout(core, model, width, cores), cores)
+        except RuntimeError as error:
+            raise InvalidModel(f"OpenVINO cannot load {path}: {error}") from error
+        return CpuSession(
+            tuple(_spec(port) for port in model.inputs),
+            tuple(_spec(port) for port in model.outputs),
+            wide=wide,
+            narrow=narrow,
+            max_batch=max_batch,
+            concurrency=cores,
+            steady=not any(node.get_type_name() in _BRANCHING for node in model.get_ops()),
+        )
 
 
-def engine_from_onnx(model: bytes | Path, folder: Path) -> Path:
-    """Convert an ONNX model to OpenVINO IR, model.xml and model.bin; return the path of model.xml.
-
-    Weights stay float32: an engine's precision is decided in the graph, never by the backend.
-
-    Args:
-        model: ONNX bytes, or the file that holds them.
-        folder: an existing folder.
-
-    Raises:
-        InvalidModel: OpenVINO cannot read the model.
-        OSError: OpenVINO cannot write the engine.
-    """
-    ov = _runtime()
-    engine = folder / ENGINE_FILE
-    try:
-        converted = ov.Core().read_model(model)
-    except RuntimeError as error:
-        raise InvalidModel(f"OpenVINO cannot convert the model: {error}") from error
-    try:
-        ov.save_model(converted, engine, compress_to_fp16=False)
-    except RuntimeError as error:
-        # OpenVINO gives no reason; the system does, when a file of the same size is written.
-        size = len(model) if isinstance(model, bytes) else model.stat().st_size
-        size += _XML_BYTES * len(converted.get_ops())
-        with writing(engine, size), engine.open("ab") as file:
-            file.write(bytes(size))
-        raise OSError(errno.EIO, f"OpenVINO: {error}", str(engine)) from error
-    return engine
+OPENVINO = OpenVinoBackend(name="openvino", distribution="openvino", suffixes=(".xml", ".onnx"))
 
 
 def _runtime() -> Any:

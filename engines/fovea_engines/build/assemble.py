@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from fovea_engines.backends.registry import REFERENCE_BACKEND, backend_module, open_session
-from fovea_engines.backends.tensorrt.engine_file import write_engine
+from fovea_engines.backends.backend import CompilePlan, Encoding
+from fovea_engines.backends.registry import REFERENCE_BACKEND, get_backend, open_session
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.device import Gpu, gpu_here, processor_name
@@ -37,21 +37,28 @@ def assemble(
 ) -> Engine:
     """Compile a graph for the plan's backend into an empty folder, and open it.
 
-    A TensorRT engine that cannot run on this machine is replaced by ONNX Runtime, which computes
-    its graph and rounds as float16 does; the card says so.
+    An engine for a GPU that is not here is replaced by ONNX Runtime, which computes its graph and
+    rounds as float16 does; the card says so.
 
     Raises:
         InvalidModel: the backend cannot compile the graph.
         BuildError: the backend failed to compile it.
     """
     progress = progress or Progress()
-    file = _compile(plan, prepared, graph.SerializeToString(), precision, folder, progress)
+    compile_plan = CompilePlan(
+        source=prepared.sha256,
+        precision=precision,
+        preprocess=prepared.preprocess,
+        builder=plan.builder,
+        progress=progress,
+    )
+    file = plan.runtime.compile(graph.SerializeToString(), folder, compile_plan)
     # The engine file comes first, because it is the one that is opened (model.bin belongs to
     # model.xml). The list is made before opening, which may add kernels that later starts
     # overwrite.
     others = sorted(path for path in folder.iterdir() if path != file)
     files = {path.name: file_sha256(path) for path in (file, *others)}
-    gpu = gpu_here() if plan.for_tensorrt else None
+    gpu = gpu_here() if plan.runtime.on_gpu else None
     session, judge = _open(plan, graph, file, gpu, progress)
     card = EngineCard(
         format=CARD_FORMAT,
@@ -76,34 +83,11 @@ def assemble(
         build_seconds={},
         metadata=prepared.metadata,
         judge=judge,
-        builder=plan.building,
-        gpu=None if plan.building is None or plan.building.capabilities else gpu,
+        builder=plan.builder,
+        gpu=None if _targets(plan) else gpu,
         weight_bits=plan.weight_bits if precision == "int8" else 8,
     )
     return Engine(card, session)
-
-
-def _compile(
-    plan: BuildPlan,
-    prepared: PreparedModel,
-    model: bytes,
-    precision: Precision,
-    folder: Path,
-    progress: Progress,
-) -> Path:
-    if plan.building is None:
-        file: Path = backend_module(plan.backend).engine_from_onnx(model, folder)
-        return file
-    return write_engine(
-        plan.backend,
-        model,
-        plan.building,
-        folder,
-        progress,
-        source=prepared.sha256,
-        precision=precision,
-        preprocess=prepared.preprocess,
-    )
 
 
 def _open(
@@ -113,26 +97,43 @@ def _open(
     try:
         return open_session(plan.backend, file, max_batch=plan.max_batch), None
     except BackendUnavailable as error:
-        if plan.building is None:
+        if not plan.runtime.on_gpu:
             raise
-        if gpu is not None and gpu.capability in (plan.building.capabilities or gpu.capability):
+        if gpu is not None and gpu.capability in (_targets(plan) or (gpu.capability,)):
             raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
         progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
         return _stand_in(plan, graph), REFERENCE_BACKEND
 
 
+def _targets(plan: BuildPlan) -> tuple[str, ...]:
+    """Return the compute capabilities that a plan names; empty for this machine's."""
+    return () if plan.builder is None else plan.builder.capabilities
+
+
 def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:
-    runtime = backend_module(REFERENCE_BACKEND)
     with TemporaryDirectory(prefix="fovea-stand-in-") as folder:
-        file = runtime.engine_from_onnx(rounded(graph).SerializeToString(), Path(folder))
+        content = rounded(graph).SerializeToString()
+        file = get_backend(REFERENCE_BACKEND).compile(content, Path(folder))
         return open_session(REFERENCE_BACKEND, file, max_batch=plan.max_batch)
 
 
 @contextmanager
 def candidate(
-    plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    graph: onnx.ModelProto,
+    precision: Precision,
+    encoding: Encoding,
 ) -> Iterator[Engine]:
-    """Open an engine in a temporary folder, to measure it."""
+    """Open a graph in a temporary folder, to measure it.
+
+    It runs on the plan's backend, or, where compiling for that takes minutes or is for another
+    runtime, on ONNX Runtime, which then rounds as float16 does.
+    """
+    if plan.emulates(encoding):
+        with reference(plan, prepared, rounded(graph), precision) as engine:
+            yield engine
+        return
     with (
         TemporaryDirectory(prefix="fovea-trial-") as folder,
         assemble(plan, prepared, graph, precision, Path(folder)) as engine,
@@ -145,4 +146,4 @@ def reference(
 ) -> AbstractContextManager[Engine]:
     """Open a candidate on ONNX Runtime, which computes every graph as written."""
     judged = replace(plan, backend=REFERENCE_BACKEND, max_batch=1, builder=None)
-    return candidate(judged, prepared, graph, precision)
+    return candidate(judged, prepared, graph, precision, judged.runtime.encoding)

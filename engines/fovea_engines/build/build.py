@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 
-from fovea_engines.backends.tensorrt.engine_file import check_target
-from fovea_engines.build.assemble import assemble, candidate, reference
+from fovea_engines.backends.backend import CompilePlan
+from fovea_engines.build.assemble import assemble
 from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE
-from fovea_engines.build.fuse import check_fused, fuse
-from fovea_engines.build.gate import (
-    check_accuracy,
-    check_agreement,
-    check_detections,
-    for_tensorrt,
-    objection,
-)
-from fovea_engines.build.graphs import Graphs, make_graphs, save
+from fovea_engines.build.gate import measure_engine, objection
+from fovea_engines.build.graphs import fuse, make_graphs, save
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
-from fovea_engines.build.precision.half import to_half
-from fovea_engines.build.precision.overflow import check_overflow
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.report import FAILED_FOLDER, write_report
-from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
-from fovea_engines.graph.rounding import rounded
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
-from fovea_engines.repository.figures import Agreement
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.model_config import CONFIG_FILE, config_text
 from fovea_engines.repository.repository import ModelRepository
-from fovea_engines.repository.wording import SHIPPED
 from fovea_preprocess.errors import (
     BuildError,
     Disagreement,
     InvalidModel,
     InvalidOption,
     NotFound,
-    UnsupportedModel,
 )
 
 
@@ -75,8 +61,7 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
 
 def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
     # Checked before a calibration that takes minutes.
-    if plan.building is not None:
-        check_target(plan.backend, plan.building, plan.precision)
+    plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
     labelled = None if plan.data is None else read_dataset(plan.data, plan.images)
     prepared = prepare(plan, progress)
     dataset = None if labelled is None else _for_model(labelled, prepared)
@@ -93,10 +78,7 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
     # published again.
     if known is not None and plan.tensorrt is None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
-        card = EngineCard.read(repository.folder(plan.name, known) / CARD_FILE)
-        if reason := objection(card, plan.max_drop):
-            raise Disagreement(f"version {known} of {plan.name} would not be built again: {reason}")
-        return card
+        return _judged(repository, plan, known)
 
     with repository.publish(plan.name) as folder:
         truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
@@ -105,28 +87,36 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         with progress.phase("compile"):
             engine = assemble(plan, fused, fused.graph, graphs.precision, folder, progress)
         with engine:
-            card = _gate_figures(plan, prepared, graphs, engine, fused, truth, progress)
+            card = measure_engine(plan, prepared, graphs, fused, engine, truth, progress)
             card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
             ranking = graphs.quantisation.ranking if graphs.quantisation else ()
-            if reason := objection(card, plan.max_drop):
+            reason = objection(card, plan.max_drop)
+            if reason is not None:
                 card = replace(card, refused=reason)
-                failed = repository.empty_folder(plan.name, FAILED_FOLDER)
-                write_report(failed, card, plan, prepared, engine, ranking)
-                card.write(failed / CARD_FILE)
+                folder = repository.empty_folder(plan.name, FAILED_FOLDER)
+            write_report(folder, card, plan, prepared, engine, ranking)
+            card.write(folder / CARD_FILE)
+            if reason is not None:
                 raise Disagreement(
-                    f"{reason}: {_advice(plan, card)}. Nothing was published; {failed} has the "
+                    f"{reason}: {_advice(plan, card)}. Nothing was published; {folder} has the "
                     "report"
                 )
-            write_report(folder, card, plan, prepared, engine, ranking)
-            if plan.tensorrt is not None and graphs.tensorrt is not None:
-                save(graphs.tensorrt, plan.tensorrt)
+        if plan.tensorrt is not None and graphs.exported is not None:
+            save(graphs.exported, plan.tensorrt)
         if graphs.quantisation is not None:
             graphs.quantisation.ranges.write(folder / RANGES_FILE)
-        card.write(folder / CARD_FILE)
     _write_beside(repository, card)
     repository.remove_folder(plan.name, FAILED_FOLDER)
     version = repository.find(plan.name, key)
     return EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
+
+
+def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:
+    """Return the card of a version that was built before, if it may still be published."""
+    card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
+    if reason := objection(card, plan.max_drop):
+        raise Disagreement(f"version {version} of {plan.name} would not be built again: {reason}")
+    return card
 
 
 def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
@@ -150,74 +140,6 @@ def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> 
     if plan.images is not None and dataset is None:
         images = Images.of(plan.images, prepared.preprocess).digest
     return [calibration, images, None if dataset is None else dataset.sha256()]
-
-
-def _gate_figures(
-    plan: BuildPlan,
-    prepared: PreparedModel,
-    graphs: Graphs,
-    engine: Engine,
-    fused: PreparedModel,
-    truth: LabelledEvaluation | None,
-    progress: Progress,
-) -> EngineCard:
-    """Measure the engine's figures for the gate, and return its card with them."""
-    if plan.check_images is None and graphs.precision != "fp32":
-        progress.note(f"judged on the {SHIPPED}: use --images for your own")
-    if prepared.head.family is None and plan.preprocess is None:
-        progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
-    with progress.phase("agreement"):
-        if graphs.precision == "fp16" or (graphs.precision == "int8" and plan.for_tensorrt):
-            check_overflow(graphs.served, prepared.preprocess, plan.check_images)
-        agreement = _agreement(plan, prepared, graphs, engine, fused)
-    card = replace(engine.card, agreement=agreement)
-    if graphs.quantisation is not None:
-        card = replace(card, calibration=graphs.quantisation.card_entry)
-    if graphs.tensorrt is not None:
-        with progress.phase("tensorrt"):
-            check_overflow(graphs.tensorrt, prepared.preprocess, plan.check_images)
-            with reference(plan, prepared, rounded(graphs.tensorrt), graphs.precision) as other:
-                card = replace(
-                    card, tensorrt=check_agreement(other, plan.source, plan.check_images)
-                )
-    if truth is None:
-        return card
-    beside = {}
-    if graphs.precision == "int8" and not prepared.quantised:
-        with suppress(UnsupportedModel):  # without it, the report has one column less
-            beside["fp16"] = rounded(to_half(prepared.graph))
-    if graphs.tensorrt is not None:
-        beside[for_tensorrt(graphs.precision)] = rounded(graphs.tensorrt)
-    return replace(card, accuracy=check_accuracy(truth, beside, engine))
-
-
-def _agreement(
-    plan: BuildPlan,
-    prepared: PreparedModel,
-    graphs: Graphs,
-    engine: Engine,
-    fused: PreparedModel,
-) -> Agreement:
-    """Measure the agreement with the source, after checking that the fused parts change nothing."""
-    if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
-        return check_agreement(engine, plan.source, plan.check_images)
-    with ExitStack() as opened:
-        if plan.for_tensorrt:
-            core, whole = (
-                opened.enter_context(reference(plan, ends, rounded(graph), graphs.precision))
-                for ends, graph in ((prepared, graphs.served), (fused, fused.graph))
-            )
-        else:
-            core = opened.enter_context(candidate(plan, prepared, graphs.served, graphs.precision))
-            whole = engine
-        check_fused(core, whole, plan.check_images)
-        agreement = check_agreement(core, plan.source, plan.check_images)
-        if whole is engine or engine.card.judge is not None or engine.head is None:
-            return agreement
-        # The engine runs on this machine, so its own detections are measured.
-        source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
-        found = check_detections(source, engine, plan.check_images)
-        return found if found.detections else agreement
 
 
 def _advice(plan: BuildPlan, card: EngineCard) -> str:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.build.assemble import candidate, reference
+from fovea_engines.build.graphs import Graphs
 from fovea_engines.build.labelled import LabelledEvaluation
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.precision.half import check_overflow, to_half
+from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
@@ -18,17 +24,16 @@ from fovea_engines.evaluate.agreement.measure import (
     NO_NUMBER,
     measure,
     measure_detections,
+    measure_outputs,
 )
 from fovea_engines.evaluate.agreement.samples import answers, read_samples
 from fovea_engines.evaluate.samples import sample_images
+from fovea_engines.graph.rounding import rounded
 from fovea_engines.plural import counted
+from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard, Precision
-from fovea_engines.repository.figures import Accuracy, Agreement
-from fovea_engines.repository.wording import SHIPPED
-from fovea_preprocess.spec import PreprocessSpec
-
-if TYPE_CHECKING:
-    import onnx
+from fovea_engines.repository.figures import SHIPPED, Agreement
+from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 AGREEMENT_IMAGES = 64
 MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "int8": 0.8}
@@ -37,6 +42,82 @@ images is refused. FP32 must be identical."""
 
 # A lower mAP50-95 means that the labels belong to other images or classes.
 _FOREIGN = 0.01
+# Rounding in the image front may move INT8 by a step; a wrong NMS tail costs much more.
+_MOST_LOST = 0.02
+
+
+def measure_engine(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    graphs: Graphs,
+    fused: PreparedModel,
+    engine: Engine,
+    truth: LabelledEvaluation | None,
+    progress: Progress,
+) -> EngineCard:
+    """Return the engine's card with all its figures.
+
+    `fused` is `graphs.served` with image front and NMS tail, which the engine was compiled from.
+    Without labelled images (`truth`) the agreement alone is measured.
+
+    Raises:
+        Disagreement: an engine of full precision does not compute what its source does, the fused
+            parts change the results, or float16 overflows.
+    """
+    if plan.check_images is None and graphs.precision != "fp32":
+        progress.note(f"judged on the {SHIPPED}: use --images for your own")
+    if prepared.head.family is None and plan.preprocess is None:
+        progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
+    with progress.phase("agreement"):
+        if graphs.precision != "fp32":
+            check_overflow(graphs.served, prepared.preprocess, plan.check_images)
+        agreement = _agreement(plan, prepared, graphs, fused, engine)
+    card = replace(engine.card, agreement=agreement)
+    if graphs.quantisation is not None:
+        card = replace(card, calibration=graphs.quantisation.card_entry)
+    others = {}
+    if truth is not None and graphs.precision == "int8" and not prepared.quantised:
+        with suppress(UnsupportedModel):  # without it, the report has one column less
+            others["fp16"] = rounded(to_half(prepared.graph))
+    if (exported := graphs.exported) is not None:
+        others[_exported_name(card)] = rounded(exported)
+        with progress.phase("tensorrt"):
+            check_overflow(exported, prepared.preprocess, plan.check_images)
+            with candidate(plan, prepared, exported, graphs.precision, Encoding.SIGNED) as other:
+                found = check_agreement(other, plan.source, plan.check_images)
+        card = replace(card, tensorrt=found)
+    if truth is None:
+        return card
+    accuracy = {} if graphs.precision == "fp32" else {"fp32": truth.source}
+    accuracy |= {name: truth.of_graph(name, graph) for name, graph in others.items()}
+    accuracy[graphs.precision] = truth.of_engine(graphs.precision, engine)
+    return replace(card, accuracy=accuracy)
+
+
+def _agreement(
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    graphs: Graphs,
+    fused: PreparedModel,
+    engine: Engine,
+) -> Agreement:
+    """Measure the agreement with the source, after checking that the fused parts change nothing."""
+    if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
+        return check_agreement(engine, plan.source, plan.check_images)
+    precision, encoding = graphs.precision, plan.encodings[0]
+    with ExitStack() as opened:
+        core = opened.enter_context(candidate(plan, prepared, graphs.served, precision, encoding))
+        whole = engine
+        if plan.emulates(encoding):
+            whole = opened.enter_context(candidate(plan, fused, fused.graph, precision, encoding))
+        check_fused(core, whole, plan.check_images)
+        agreement = check_agreement(core, plan.source, plan.check_images)
+        if whole is engine or engine.card.judge is not None or engine.head is None:
+            return agreement
+        # The engine runs on this machine, so its own detections are measured.
+        source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
+        found = compare_engines(source, engine, plan.check_images)
+        return found if found.detections else agreement
 
 
 def check_agreement(
@@ -44,20 +125,15 @@ def check_agreement(
 ) -> Agreement:
     """Compare an engine with its source model, run by plain ONNX Runtime.
 
-    Args:
-        engine: as it will be served.
-        source: the ONNX file it was built from.
-        images: folder of images; None takes those that ship with Fovea.
-        most: images to take from the folder.
-
     Raises:
         Disagreement: an engine of full precision does not compute what its source does.
         InvalidOption: the folder has no image.
         UnsupportedModel: ONNX Runtime cannot run the source.
     """
     card = engine.card
+    spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)
     outputs = [output.name for output in card.outputs]
-    samples = read_samples(source, _spec(card), outputs, images, most)
+    samples = read_samples(source, spec, outputs, images, most)
     pairs = answers(engine, samples)
     if card.precision != "fp32":
         return replace(measure(engine.head, pairs), images_from=_folder(images))
@@ -72,41 +148,36 @@ def check_agreement(
     )
 
 
-def check_detections(source: Engine, engine: Engine, images: Path | None = None) -> Agreement:
-    """Compare what an engine finds with what its source model does, whatever their outputs.
+def compare_engines(one: Engine, other: Engine, images: Path | None = None) -> Agreement:
+    """Compare the answers of two engines to images: detections, or outputs where there is no head.
 
-    Args:
-        source: in float32.
-        engine: as it will be served.
-        images: folder of images; None takes those that ship with Fovea.
+    The first is taken for right. Their raw outputs may differ in kind if they have a head.
     """
+    samples = sample_images(images, AGREEMENT_IMAGES)
+    if one.head is None:
+        return measure_outputs(
+            (name, one.outputs_of(pixels), other.outputs_of(pixels)) for name, pixels in samples
+        )
     options = PredictOptions(conf=CONF - MARGIN)
     found = measure_detections(
-        (name, source.detect(pixels, options), engine.detect(pixels, options))
-        for name, pixels in sample_images(images, AGREEMENT_IMAGES)
+        (name, one.detect(pixels, options), other.detect(pixels, options))
+        for name, pixels in samples
     )
     return replace(found, images_from=_folder(images))
 
 
-def check_accuracy(
-    truth: LabelledEvaluation, graphs: Mapping[str, onnx.ModelProto], engine: Engine
-) -> dict[str, Accuracy]:
-    """Measure the accuracy of an engine, its source and other precisions on labelled images.
+def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None:
+    """Check that image front and NMS tail do not change the results of the `core` without them.
 
-    Args:
-        truth: the labelled images.
-        graphs: other graphs to measure, by name.
-        engine: as it will be served.
+    Raises:
+        Disagreement: boxes differ, or outputs of models without boxes.
     """
-    precision = engine.card.precision
-    found = {} if precision == "fp32" else {"fp32": truth.source}
-    found |= {name: truth.of_graph(name, graph) for name, graph in graphs.items()}
-    return found | {precision: truth.of_engine(precision, engine)}
-
-
-def for_tensorrt(precision: Precision) -> str:
-    """Return the card's name for the accuracy of the file for TensorRT."""
-    return f"{precision} for TensorRT"
+    lost = 1 - compare_engines(core, fused, images).quality
+    if lost > _MOST_LOST:
+        raise Disagreement(
+            f"with image front and NMS tail in the graph {lost:.1%} of what is found differs: "
+            "--no-image-front and --no-nms-tail leave them to the host"
+        )
 
 
 def objection(card: EngineCard, max_drop: float) -> str | None:
@@ -117,7 +188,7 @@ def objection(card: EngineCard, max_drop: float) -> str | None:
     """
     reason = _objection(card, card.precision, card.agreement, max_drop)
     if reason is None and card.tensorrt is not None:
-        reason = _objection(card, for_tensorrt(card.precision), card.tensorrt, max_drop)
+        reason = _objection(card, _exported_name(card), card.tensorrt, max_drop)
     return reason
 
 
@@ -161,8 +232,8 @@ def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float)
     before, after = card.accuracy["fp32"].map50_95, card.accuracy[name].map50_95
     if before < _FOREIGN:
         return (
-            f"the source model itself has mAP50-95 {before:.3f} on --data, so no drop can be told: "
-            "are these the labels of these images?"
+            f"the source model itself has mAP50-95 {before:.3f} on --data, so no drop can be "
+            "measured: are these the labels of these images?"
         )
     if before - after <= max_drop:
         return None
@@ -172,9 +243,10 @@ def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float)
     )
 
 
+def _exported_name(card: EngineCard) -> str:
+    """Return the card's name for the accuracy of the file for TensorRT."""
+    return f"{card.precision} for TensorRT"
+
+
 def _folder(images: Path | None) -> str:
     return SHIPPED if images is None else images.resolve().name
-
-
-def _spec(card: EngineCard) -> PreprocessSpec:
-    return card.preprocess or default_preprocess(None, card.inputs, card.metadata)

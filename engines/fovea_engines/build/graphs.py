@@ -1,21 +1,25 @@
-"""Makes the graphs of a build in its precision."""
+"""Makes the graphs of a build: in its precision, with image front and NMS tail."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.recode import quantised_share, recode
 from fovea_engines.build.precision.validator import validate
 from fovea_engines.build.prepare import PreparedModel, check_float32
 from fovea_engines.build.quantisation import Quantisation, plan_quantisation
 from fovea_engines.build.search import int8_graph
+from fovea_engines.graph.image_front import add_image_front
+from fovea_engines.graph.nms_tail import add_nms_tail
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.writing import write_file
@@ -27,19 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graphs:
-    """One model in one precision, for each kind of runtime.
+    """One model in one precision, in each form that a plan asks for.
 
-    Attributes:
-        precision: of both graphs.
-        served: for the plan's backend.
-        tensorrt: for TensorRT, with signed INT8 and FP16 elsewhere; None unless a file was asked
-            for.
-        quantisation: record of the quantisation; None for a model that was not quantised here.
+    `served` is for the plan's backend, `exported` for its file. `quantisation` is None for a model
+    that was not quantised here.
     """
 
     precision: Precision
     served: onnx.ModelProto
-    tensorrt: onnx.ModelProto | None
+    exported: onnx.ModelProto | None
     quantisation: Quantisation | None = None
 
 
@@ -48,32 +48,36 @@ def make_graphs(
 ) -> Graphs:
     """Write the precision of a plan into a model.
 
-    Args:
-        plan: the plan of the build.
-        prepared: its source model.
-        truth: labelled images that INT8 must satisfy beside the agreement with the source.
-        progress: reports each phase.
+    INT8 must satisfy the labelled images (`truth`), if any, beside the agreement with the source.
 
     Raises:
         InvalidOption: the calibration does not fit.
         UnsupportedModel: the model cannot be converted to that precision.
     """
-    graph = prepared.graph
+    graph, quantisation = prepared.graph, None
+    precision: Precision = "int8" if prepared.quantised else plan.precision
+    encode: Callable[[Encoding], onnx.ModelProto]
     if prepared.quantised:
-        return _as_exported(plan, graph, progress)
-    if plan.precision == "fp32":
-        return Graphs("fp32", graph, None if plan.tensorrt is None else graph)
-    if plan.precision == "fp16":
-        check_float32(prepared, "fp16")
-        half = to_half(graph)
-        return Graphs("fp16", half, None if plan.tensorrt is None else half)
-    quantisation = plan_quantisation(plan, prepared, truth, progress)
-    ranges, kept = quantisation.ranges, quantisation.kept_float
-    return _int8(plan, lambda encoding: int8_graph(graph, ranges, encoding, kept), quantisation)
+        encode = _as_exported(plan, graph, progress)
+    elif precision == "int8":
+        quantisation = plan_quantisation(plan, prepared, truth, progress)
+        encode = partial(int8_graph, graph, quantisation.ranges, keep_float=quantisation.kept_float)
+    else:
+        if precision == "fp16":
+            check_float32(prepared, "fp16")
+            graph = to_half(graph)
+        return Graphs(precision, graph, None if plan.tensorrt is None else graph)
+    made = {encoding: encode(encoding) for encoding in plan.encodings}
+    if Encoding.SIGNED in made:
+        validate(made[Encoding.SIGNED])
+    exported = None if plan.tensorrt is None else made[Encoding.SIGNED]
+    return Graphs("int8", made[plan.encodings[0]], exported, quantisation)
 
 
-def _as_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -> Graphs:
-    """Keep the scales of a model that was quantised in training."""
+def _as_exported(
+    plan: BuildPlan, graph: onnx.ModelProto, progress: Progress
+) -> Callable[[Encoding], onnx.ModelProto]:
+    """Return the conversion that keeps the scales of a model that was quantised in training."""
     if plan.precision == "fp16":
         raise UnsupportedModel(
             "the model was quantised by its exporter: build it with --precision int8, which keeps "
@@ -99,21 +103,7 @@ def _as_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) ->
         recoded = recode(graph, encoding)
         return to_half(recoded) if encoding is Encoding.SIGNED else recoded
 
-    return _int8(plan, encode)
-
-
-def _int8(
-    plan: BuildPlan,
-    encode: Callable[[Encoding], onnx.ModelProto],
-    quantisation: Quantisation | None = None,
-) -> Graphs:
-    """Make the encodings that a plan needs."""
-    made = {encoding: encode(encoding) for encoding in plan.encodings}
-    if Encoding.SIGNED in made:
-        validate(made[Encoding.SIGNED])
-    served = made[plan.encodings[0]]
-    tensorrt = None if plan.tensorrt is None else made[Encoding.SIGNED]
-    return Graphs("int8", served, tensorrt, quantisation)
+    return encode
 
 
 def save(graph: onnx.ModelProto, path: Path) -> None:
@@ -124,3 +114,32 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def fuse(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
+    """Add the image front and the NMS tail that a plan asks for to a graph in its precision.
+
+    The result has the fused graph with its tensors, head and preprocessing.
+
+    Raises:
+        UnsupportedModel: a part that was asked for cannot be added to this model.
+    """
+    import onnx
+
+    fused = onnx.ModelProto()
+    fused.CopyFrom(graph)
+    head, spec = prepared.head, prepared.preprocess
+    # Parts that are only a default are skipped where the model does not support them.
+    fuses = plan.runtime.fuses
+    if plan.nms_tail or (plan.nms_tail is None and fuses and head.family is not None):
+        head = add_nms_tail(fused, head)
+    if plan.image_front or (plan.image_front is None and fuses):
+        spec = add_image_front(fused, spec)
+    return replace(
+        prepared,
+        graph=fused,
+        inputs=graph_inputs(fused),
+        outputs=graph_outputs(fused),
+        head=head,
+        preprocess=spec,
+    )

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 class LabelledEvaluation:
-    """Measures engines and graphs of one model on its labelled images.
-
-    Args:
-        plan: the plan of the build.
-        prepared: its source model.
-        dataset: labelled images with the model's class ids.
-        progress: reports the phase "accuracy", and each figure.
-    """
+    """Measures engines and graphs of one model on images labelled with its class ids."""
 
     def __init__(
         self, plan: BuildPlan, prepared: PreparedModel, dataset: Dataset, progress: Progress

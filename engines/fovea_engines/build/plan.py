@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fovea_engines.backends.backend import Backend, Encoding
 from fovea_engines.backends.registry import (
+    BACKENDS,
     DEFAULT_CPU_BACKEND,
-    DISTRIBUTIONS,
-    TENSORRT_BACKENDS,
-    BackendInfo,
-    available_backends,
 )
 from fovea_engines.build.calibration.ranges import Method
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.device import WeightBits
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
@@ -43,14 +40,14 @@ class BuildPlan:
         source: the ONNX file.
         name: name of the model in the repository.
         repository: root folder; created if missing.
-        backend: "openvino", "onnxruntime", "tensorrt" or "tensorrt-rtx".
+        backend: a name of `BACKENDS`.
         size: (height, width) of the input, pixels; None takes the model's own.
         max_batch: most rows per call, 1 to 1024.
         labels: class names by id; None takes the model's own.
         family: head family; None recognises it.
         images: folder of images for the agreement check; None takes those of the calibration, or
             those that ship with Fovea.
-        precision: "fp32", "fp16" or "int8"; a model that its exporter has quantised is INT8.
+        precision: a model that its exporter has quantised is INT8.
         calibration: folder of images that INT8 ranges are measured on, or the calibration.json of
             another version.
         calibrator: method that chooses ranges.
@@ -61,12 +58,12 @@ class BuildPlan:
         max_drop: largest accepted loss of mAP50-95, 0 to 1.
         preprocess: fields of `PreprocessSpec` that differ from RGB, 0 to 1, letterboxed around the
             centre; None takes the family's.
-        tensorrt: also write and check the graph for TensorRT in this file.
-        image_front: take decoded uint8 images and normalise them in the graph; None does so for
-            TensorRT.
-        nms_tail: suppress duplicates in the graph; None does so for TensorRT, which then returns 6
-            numbers per box instead of all candidates.
-        builder: options of a TensorRT build; None takes one profile of up to `max_batch`.
+        tensorrt: also write the graph for TensorRT into this file, and check it.
+        image_front: take decoded uint8 images and normalise them in the graph; None does so if the
+            backend `fuses`.
+        nms_tail: suppress duplicates in the graph, which then returns 6 numbers per box instead of
+            all candidates; None does so if the backend `fuses`.
+        builder: options of backends that take them; None becomes one profile of up to `max_batch`.
 
     Raises:
         InvalidOption: on construction, when a value is out of its range.
@@ -96,11 +93,11 @@ class BuildPlan:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if self.backend not in DISTRIBUTIONS:
+        if self.backend not in BACKENDS:
             raise InvalidOption(
-                f"backend is {self.backend!r}; it must be one of {', '.join(DISTRIBUTIONS)}"
+                f"backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}"
             )
-        if (problem := self._backend.problem) is not None:
+        if (problem := self.runtime.info.problem) is not None:
             raise BackendUnavailable(f"backend {self.backend} cannot be used: {problem}")
         if not 1 <= self.max_batch <= MAX_BATCH:
             raise InvalidOption(f"max_batch is {self.max_batch}; it must be from 1 to {MAX_BATCH}")
@@ -111,6 +108,9 @@ class BuildPlan:
         self._check_images()
         if self.builder is not None:
             self._check_builder(self.builder)
+        elif self.runtime.takes_builder:
+            profile = Profile(1, self.max_batch, self.max_batch)
+            object.__setattr__(self, "builder", BuilderOptions((profile,)))
         if self.tensorrt is not None:
             self._check_tensorrt(self.tensorrt.resolve())
         if not 0 <= self.max_drop <= 1:
@@ -128,10 +128,11 @@ class BuildPlan:
                 image_files(folder, 1)
 
     def _check_builder(self, builder: BuilderOptions) -> None:
-        if not self.for_tensorrt:
+        if not self.runtime.takes_builder:
+            takers = [name for name, backend in BACKENDS.items() if backend.takes_builder]
             raise InvalidOption(
                 "--profile, --workspace, --builder-level, --compute-capability and --plugin are "
-                f"for --backend {' and '.join(TENSORRT_BACKENDS)}"
+                f"for --backend {' and '.join(takers)}"
             )
         if builder.max_batch != self.max_batch:
             raise InvalidOption(
@@ -148,11 +149,7 @@ class BuildPlan:
             raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
 
     def require_calibration(self) -> Path:
-        """The origin of INT8 ranges.
-
-        Raises:
-            InvalidOption: the plan does not say.
-        """
+        """Return the origin of INT8 ranges; an InvalidOption without one."""
         if self.calibration is None:
             raise InvalidOption(
                 "INT8 needs --calibration DIR: a hundred images or more, as the camera takes "
@@ -161,27 +158,23 @@ class BuildPlan:
         return self.calibration
 
     @property
-    def for_tensorrt(self) -> bool:
-        """Return True for TensorRT and TensorRT for RTX."""
-        return self.backend in TENSORRT_BACKENDS
-
-    @property
-    def building(self) -> BuilderOptions | None:
-        """Return the options of a TensorRT build; None for other backends."""
-        if not self.for_tensorrt:
-            return None
-        return self.builder or BuilderOptions((Profile(1, self.max_batch, self.max_batch),))
+    def runtime(self) -> Backend:
+        """Return the backend that serves the engine."""
+        return BACKENDS[self.backend]
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
-        """Return the INT8 encodings to make; the served one comes first."""
-        if self.for_tensorrt:
-            return (Encoding.SIGNED,)
-        return (Encoding.UNSIGNED, Encoding.SIGNED)[: 1 + (self.tensorrt is not None)]
+        """Return the forms of the graph to make: that of the served engine, then of the file."""
+        forms = (self.runtime.encoding, *([] if self.tensorrt is None else [Encoding.SIGNED]))
+        return tuple(dict.fromkeys(forms))
+
+    def emulates(self, encoding: Encoding) -> bool:
+        """Return True if the reference backend computes candidates in that form."""
+        return self.runtime.emulated or encoding is not self.runtime.encoding
 
     @property
     def weight_bits(self) -> WeightBits:
-        """Of the weights of INT8 layers that are served."""
+        """Return the bits of the weights of INT8 layers that are served."""
         return self.encodings[0].weight_bits
 
     @property
@@ -194,7 +187,7 @@ class BuildPlan:
     @property
     def backend_version(self) -> str:
         """Return the version of the runtime that compiles."""
-        return self._backend.version or ""
+        return self.runtime.info.version or ""
 
     def content_key(
         self,
@@ -207,13 +200,7 @@ class BuildPlan:
     ) -> str:
         """Return the sha256 of everything the engine depends on; equal keys give equal engines.
 
-        Args:
-            onnx_sha256: digest of the source.
-            preprocess: preprocessing to the model's input size.
-            labels: the model's class names, whatever their source.
-            family: the head's family, whatever its source.
-            measured_on: digests of the calibration images and of the labelled ones.
-            weight_bits: of INT8 weights; 8 where there are none.
+        `measured_on` has the digests of the calibration images and of the labelled ones.
         """
         # Engines with 8 bits keep the keys of before there were any with 7.
         narrow = {} if weight_bits == 8 else {"weight_bits": weight_bits}
@@ -229,15 +216,11 @@ class BuildPlan:
                 "precision": [self.precision, self.calibrator, self.keep_float],
                 "tensorrt": self.tensorrt is not None,
                 "within": [
-                    self.for_tensorrt if asked is None else asked
+                    self.runtime.fuses if asked is None else asked
                     for asked in (self.image_front, self.nms_tail)
                 ],
-                "builder": self.building and [str(self.building), target(self.building)],
+                "builder": self.builder and [str(self.builder), target(self.builder)],
                 "measured_on": measured_on,
                 **narrow,
             }
         )
-
-    @property
-    def _backend(self) -> BackendInfo:
-        return next(info for info in available_backends() if info.name == self.backend)

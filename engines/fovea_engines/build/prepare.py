@@ -27,13 +27,9 @@ class PreparedModel:
     """A normalised source model, ready for its precision.
 
     Attributes:
-        graph: normalised; float32, or INT8 where the exporter has quantised it.
+        graph: float32, or INT8 where the exporter has quantised it.
         sha256: digest of the source.
-        inputs: the graph's inputs.
-        outputs: the graph's outputs.
-        head: the recognised family and the reason.
         labels: class names by id; None where unknown.
-        preprocess: preprocessing of an image to an input row.
         metadata: the exporter's own.
         quantised: the exporter has written Q/DQ nodes into it.
     """

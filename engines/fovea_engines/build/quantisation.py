@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fovea_engines.build.calibration.find import find_ranges
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.build.calibration.calibrate import find_ranges
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.blocks import select
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.qdq import quantisable
 from fovea_engines.build.prepare import PreparedModel, check_float32
 from fovea_engines.build.search import CandidateEngines, SensitivitySearch
@@ -24,14 +24,13 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantisation:
-    """Ranges and layers for the conversion of a model to INT8.
+    """Ranges of the inputs of layers, and the layers, for the conversion of a model to INT8.
 
     Attributes:
-        ranges: ranges of the layers' inputs.
         reused: the ranges come from an earlier build.
         layers: names of the layers that can be INT8.
-        kept_float: names of the layers among them that stay float.
-        ranking: blocks ranked by the sensitivity search, largest gain first; empty without one.
+        kept_float: those among them that stay float.
+        ranking: blocks by their gain, largest first; empty without a search.
     """
 
     ranges: Ranges
@@ -75,7 +74,7 @@ def plan_quantisation(
     ranking: tuple[Sensitivity, ...] = ()
     # Both files keep the same layers in float, so each keeps what the other needs.
     for encoding in plan.encodings:
-        candidates = CandidateEngines(plan, prepared, ranges, truth, encoding)
+        candidates = CandidateEngines(plan, prepared, ranges, encoding, truth)
         found = _search(candidates, layers, kept, encoding, progress)
         if found is not None:
             kept += tuple(layer for one in found.kept for layer in one.layers)

@@ -1,4 +1,4 @@
-"""Rebuilds an engine that was built for another TensorRT or another GPU."""
+"""Rebuilds an engine that was built for another release of its runtime or another GPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fovea_engines.backends.tensorrt.caches import CACHE_FILE
-from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
-from fovea_engines.backends.tensorrt.mismatch import mismatch
-from fovea_engines.build.assemble import assemble, reference
+from fovea_engines.backends.registry import get_backend, mismatch
+from fovea_engines.build.assemble import assemble, candidate
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.build.report import REPORT_FILE
@@ -19,7 +17,6 @@ from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Recognition
 from fovea_engines.device import gpu_here
 from fovea_engines.evaluate.agreement.likeness import likeness
-from fovea_engines.graph.rounding import rounded
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard, Precision
@@ -42,21 +39,18 @@ def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
     """Rebuild the engine of a version from its stored ONNX, if it does not fit this machine.
 
     The version keeps its number, its figures and its report. The new engine must compute what ONNX
-    Runtime computes from that ONNX; otherwise the old one stays.
+    Runtime computes from that ONNX; otherwise the old one stays. Of several processes that start at
+    once, only one builds.
 
     Args:
         folder: folder of the version (repository/name/version).
         progress: reports each phase.
 
-    Returns:
-        The card of the resulting engine. Nothing is built if the engine fits; of several processes
-        that start at once, only one builds.
-
     Raises:
-        BackendUnavailable: the repository cannot be written, or TensorRT cannot be used.
+        BackendUnavailable: the repository cannot be written, or the runtime cannot be used.
         InvalidModel: the ONNX is missing, or is not the stored one.
         BuildError: no engine was built, or it computes something else.
-        InvalidOption: this TensorRT does not build for this GPU.
+        InvalidOption: the runtime does not build for this GPU.
     """
     progress, repository = progress or Progress(), ModelRepository(folder.parents[1])
     name, version = folder.parent.name, int(folder.name)
@@ -76,9 +70,10 @@ def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
 
 
 def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> EngineCard:
-    graph = _kept(card, old)
+    kept = old / get_backend(card.backend).kept_file
+    graph = _read_kept(card, kept)
     plan = BuildPlan(
-        source=old / KEPT_FILE,
+        source=kept,
         name=card.name,
         repository=old.parents[1],
         backend=card.backend,
@@ -100,7 +95,7 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
     with progress.phase("compile"):
         engine = assemble(plan, prepared, graph, card.precision, new, progress)
     with engine, progress.phase("agreement"):
-        with reference(plan, prepared, rounded(graph), card.precision) as core:
+        with candidate(plan, prepared, graph, card.precision, plan.encodings[0]) as core:
             _check(likeness(core, engine), card.precision)
         built = engine.card
     card = replace(
@@ -116,19 +111,19 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
         gpu=built.gpu,
         build_seconds=dict(progress.seconds),
     )
+    others = {*card.files, CARD_FILE, plan.runtime.cache_file}
     for file in old.iterdir():
-        if file.is_file() and file.name not in {*card.files, CARD_FILE, CACHE_FILE}:
+        if file.is_file() and file.name not in others:
             shutil.copyfile(file, new / file.name)
-    _note(card, new)
+    _note(card, new / REPORT_FILE, kept.name)
     card.write(new / CARD_FILE)
     return card
 
 
-def _kept(card: EngineCard, folder: Path) -> onnx.ModelProto:
+def _read_kept(card: EngineCard, kept: Path) -> onnx.ModelProto:
     import onnx
 
-    kept = folder / KEPT_FILE
-    if file_sha256(kept) != card.files.get(KEPT_FILE):
+    if file_sha256(kept) != card.files.get(kept.name):
         raise InvalidModel(
             f"{kept} is not the file that was kept (its sha256 differs from the card's), so the "
             "engine cannot be rebuilt: build it again with `fovea build`"
@@ -154,11 +149,11 @@ def _check(alike: float, precision: Precision) -> None:
         )
 
 
-def _note(card: EngineCard, folder: Path) -> None:
+def _note(card: EngineCard, report: Path, kept: str) -> None:
     """Note the rebuild in the report, which describes the first build."""
-    if (report := folder / REPORT_FILE).is_file():
+    if report.is_file():
         with report.open("a", encoding="utf-8") as file:
             file.write(
                 f"\n## Rebuilt\n\n{card.created:%Y-%m-%d %H:%M} UTC with {card.backend} "
-                f"{card.backend_version}, from {KEPT_FILE}. The figures are the first build's.\n"
+                f"{card.backend_version}, from {kept}. The figures are the first build's.\n"
             )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fovea_engines.build.assemble import candidate, reference
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.build.assemble import candidate
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.blocks import blocks
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.build.prepare import PreparedModel
@@ -20,7 +20,6 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.measure import measure
 from fovea_engines.evaluate.agreement.samples import answers, read_samples
 from fovea_engines.evaluate.agreement.sensitivity import Sensitivity, keep_until, rank
-from fovea_engines.graph.rounding import rounded
 from fovea_engines.progress import Progress
 
 if TYPE_CHECKING:
@@ -36,20 +35,17 @@ _IMAGES = 24
 def int8_graph(
     graph: onnx.ModelProto, ranges: Ranges, encoding: Encoding, keep_float: Collection[str]
 ) -> onnx.ModelProto:
-    """Convert a model to INT8; the rest is FP32 for a CPU, FP16 for TensorRT (`SIGNED`)."""
+    """Convert a model to INT8; the rest is FP32, or FP16 with `SIGNED`."""
     quantised = quantise(graph, ranges, encoding, keep_float)
     return to_half(quantised) if encoding is Encoding.SIGNED else quantised
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Quality of one INT8 network, and its distance to the required quality.
+    """Quality of one INT8 network: its agreement with the source, and its loss of mAP50-95.
 
-    Attributes:
-        quality: agreement with the source, 0 to 1.
-        drop: loss of mAP50-95; None without labelled images.
-        margin: surplus of the deciding figure over the required one: `drop` if there are labels,
-            else `quality`. Negative values are not enough.
+    `margin` is the surplus of the deciding figure over the required one: of `drop` if there are
+    labels, else of `quality`. Negative values are not enough.
     """
 
     quality: float
@@ -66,11 +62,8 @@ class Score:
 class SensitivitySearch:
     """Result of the search for blocks to keep in float.
 
-    Attributes:
-        base: score before the search.
-        ranking: every block by itself, largest gain first.
-        kept: blocks that make the network good enough, or as good as possible.
-        reached: score with these in float.
+    `base` is the score before, `reached` the one with the `kept` blocks in float. `ranking` has
+    every block by itself, largest gain first.
     """
 
     base: Score
@@ -80,17 +73,10 @@ class SensitivitySearch:
 
 
 class CandidateEngines:
-    """Builds and measures temporary INT8 networks of one model.
+    """Builds and measures temporary INT8 networks of one model, in one encoding.
 
-    They run on the serving backend, because a correct graph is not enough. Those for TensorRT are
-    computed with its float16 and integer rounding.
-
-    Args:
-        plan: the plan of the build.
-        prepared: its source model.
-        ranges: ranges of its tensors.
-        truth: labelled images; None uses the agreement alone.
-        encoding: `SIGNED` measures the file for TensorRT.
+    They run as `candidate` says: on the serving backend if possible, because a correct graph is
+    not enough. Without labelled images (`truth`) the agreement decides.
     """
 
     def __init__(
@@ -98,8 +84,8 @@ class CandidateEngines:
         plan: BuildPlan,
         prepared: PreparedModel,
         ranges: Ranges,
+        encoding: Encoding,
         truth: LabelledEvaluation | None = None,
-        encoding: Encoding = Encoding.UNSIGNED,
     ) -> None:
         self._plan = plan
         self._prepared = prepared
@@ -124,14 +110,7 @@ class CandidateEngines:
     def search(
         self, layers: Sequence[str], kept: Sequence[str], base: Score, progress: Progress
     ) -> SensitivitySearch:
-        """Try each block of layers in float, and find those that are worth it.
-
-        Args:
-            layers: names of all INT8 layers.
-            kept: names of the layers that are float already.
-            base: score with `kept` in float.
-            progress: reports every block.
-        """
+        """Try each block of layers in float, beside those `kept` in float, and keep the best."""
         seen = [base]
 
         def quality(more: Iterable[str]) -> float:
@@ -150,13 +129,6 @@ class CandidateEngines:
     def _quality_of(self, engine: Engine) -> float:
         return measure(engine.head, answers(engine, self._samples)).quality
 
-    @contextmanager
-    def _engine(self, keep_float: Iterable[str]) -> Iterator[Engine]:
-        plan, prepared = self._plan, self._prepared
-        graph = int8_graph(prepared.graph, self._ranges, self._encoding, tuple(keep_float))
-        with (
-            candidate(plan, prepared, graph, "int8")
-            if self._encoding is Encoding.UNSIGNED
-            else reference(plan, prepared, rounded(graph), "int8")
-        ) as engine:
-            yield engine
+    def _engine(self, keep_float: Iterable[str]) -> AbstractContextManager[Engine]:
+        graph = int8_graph(self._prepared.graph, self._ranges, self._encoding, tuple(keep_float))
+        return candidate(self._plan, self._prepared, graph, "int8", self._encoding)

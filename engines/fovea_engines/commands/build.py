@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fovea_engines.backends.registry import TENSORRT_BACKENDS
+from fovea_engines.backends.registry import BACKENDS
+from fovea_engines.backends.tensorrt.capabilities import parse_capabilities
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan
 from fovea_engines.commands.console import card_table
 from fovea_engines.commands.option_rules import Needs, check_options, is_typed
@@ -25,41 +26,41 @@ from fovea_engines.commands.options import (
     CalibrationOption,
     Calibrator,
     CalibratorOption,
+    CapabilityOption,
     HeadOption,
+    LevelOption,
     ModelArgument,
+    PluginOption,
     PreprocessOption,
+    ProfileOption,
     RepositoryOption,
     SizeOption,
-    parse_size,
-)
-from fovea_engines.commands.tensorrt_options import (
-    CapabilityOption,
-    LevelOption,
-    PluginOption,
-    ProfileOption,
     WorkspaceOption,
-    builder_options,
+    parse_size,
 )
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.labels import read_labels
+from fovea_engines.repository.options import BuilderOptions, Plugin, Profile
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
 
-GRAPH_PANEL = "Graph"
+_GRAPH_PANEL = "Graph"
+_MIB = 1 << 20
 
 _INT8: Needs = {"precision": ("int8",)}
-_TENSORRT: Needs = {"backend": TENSORRT_BACKENDS}
+_BUILDER: Needs = {"backend": tuple(name for name, one in BACKENDS.items() if one.takes_builder)}
+_AHEAD: Needs = {"backend": tuple(name for name, one in BACKENDS.items() if one.ahead_of_time)}
 NEEDS: Mapping[str, Needs] = {
     "calibration": _INT8,
     "calibrator": _INT8,
     "keep_float": _INT8,
     "max_drop": {"data": ()},
-    "profile": _TENSORRT,
-    "workspace": _TENSORRT,
-    "builder_level": _TENSORRT,
-    "compute_capability": {"backend": ("tensorrt-rtx",)},
-    "plugin": _TENSORRT,
+    "profile": _BUILDER,
+    "workspace": _BUILDER,
+    "builder_level": _BUILDER,
+    "compute_capability": _AHEAD,
+    "plugin": _BUILDER,
 }
 
 
@@ -160,7 +161,7 @@ def build(
             metavar="FILE.onnx",
             help="Also write the graph as TensorRT takes it (INT8 signed, the rest FP16), and "
             "judge it.",
-            rich_help_panel=GRAPH_PANEL,
+            rich_help_panel=_GRAPH_PANEL,
         ),
     ] = None,
     image_front: Annotated[
@@ -169,7 +170,7 @@ def build(
             "--image-front/--no-image-front",
             help="Take uint8 images, and normalise them in the graph.",
             show_default="for TensorRT",
-            rich_help_panel=GRAPH_PANEL,
+            rich_help_panel=_GRAPH_PANEL,
         ),
     ] = None,
     nms_tail: Annotated[
@@ -178,7 +179,7 @@ def build(
             "--nms-tail/--no-nms-tail",
             help="Suppress duplicates in the graph. --iou of requests then has no effect.",
             show_default="for TensorRT",
-            rich_help_panel=GRAPH_PANEL,
+            rich_help_panel=_GRAPH_PANEL,
         ),
     ] = None,
     profile: ProfileOption = None,
@@ -208,7 +209,7 @@ def build(
     from fovea_engines.build.build import build as build_engine
 
     check_options(context, NEEDS, clashes=[("profile", "max_batch")])
-    builder = builder_options(
+    builder = _builder_options(
         profile, max_batch, workspace, builder_level, compute_capability, plugin
     )
     plan = BuildPlan(
@@ -253,3 +254,23 @@ def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:
     if AUTO in given or "none" in given:
         raise InvalidOption("--keep-float auto and none stand alone, or give patterns")
     return tuple(given)
+
+
+def _builder_options(
+    profile: Sequence[str] | None,
+    max_batch: int | None,
+    workspace: int | None,
+    level: int,
+    capability: str | None,
+    plugin: Sequence[Path] | None,
+) -> BuilderOptions | None:
+    """Return the options that were typed; None without any."""
+    if not profile and not plugin and (workspace, level, capability) == (None, 3, None):
+        return None
+    return BuilderOptions(
+        profiles=tuple(map(Profile.parse, profile or [f"1,{max_batch or 1},{max_batch or 1}"])),
+        workspace=None if workspace is None else workspace * _MIB,
+        level=level,
+        capabilities=() if capability is None else parse_capabilities(capability),
+        plugins=tuple(map(Plugin.of, plugin or ())),
+    )

@@ -1,4 +1,4 @@
-"""How the commands of this package talk to people."""
+"""Formats cards, model files, ensembles and repositories as tables."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_scheduling import EnsembleStep
 from fovea_engines.repository.ensemble import Ensemble
-from fovea_engines.repository.figures import Accuracy
-from fovea_engines.repository.wording import (
-    NO_FIGURE,
-    accuracy_table,
-    agreement_text,
-    backend_text,
-    calibration_text,
-    checked_text,
-    preprocess_text,
-)
+from fovea_engines.repository.figures import NO_FIGURE, Accuracy, accuracy_table
 from fovea_engines.session import TensorSpec
 
 if TYPE_CHECKING:
@@ -38,13 +29,13 @@ def card_table(card: EngineCard, version: int) -> Table:
     title = f"{card.name} version {version}" if version else card.name
     rows: list[tuple[str, str | Table]] = [
         *_head_rows(card),
-        ("preprocess", preprocess_text(card.preprocess) if card.preprocess else NO_FIGURE),
-        ("backend", backend_text(card)),
+        ("preprocess", card.preprocess_text),
+        ("backend", card.backend_text),
         ("precision", card.precision),
         ("max batch", str(card.max_batch)),
         *_figure_rows(card),
         *([("REFUSED", card.refused)] if card.refused else []),
-        ("checked on", checked_text(card)),
+        ("checked on", card.checked_text),
     ]
     if card.created is not None:
         seconds = sum(card.build_seconds.values())
@@ -142,14 +133,14 @@ def _shape(spec: TensorSpec) -> str:
 
 
 def _figure_rows(card: EngineCard) -> Iterator[tuple[str, str | Table]]:
-    if (calibration := calibration_text(card)) is not None:
+    if (calibration := card.calibration_text) is not None:
         yield "calibration", calibration
     if card.agreement is None:
         yield "agreement", "not checked: not built by Fovea"
     else:
-        yield "agreement", agreement_text(card.agreement, card.precision)
+        yield "agreement", card.agreement.text(card.precision)
     if card.tensorrt is not None:
-        yield "for TensorRT", agreement_text(card.tensorrt, card.precision)
+        yield "for TensorRT", card.tensorrt.text(card.precision)
     if card.accuracy:
         yield "accuracy", _accuracy(card.accuracy)
 

@@ -18,6 +18,7 @@ from fovea_preprocess.errors import InvalidOption
 MODEL_PANEL = "Model and repository"
 PRECISION_PANEL = "Precision"
 CHECK_PANEL = "Check"
+_TENSORRT_PANEL = "TensorRT"
 
 
 class Backend(StrEnum):
@@ -120,6 +121,58 @@ PreprocessOption = Annotated[
         "the card's preprocess.",
         show_default="that of its family",
         rich_help_panel=MODEL_PANEL,
+    ),
+]
+ProfileOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MIN,OPT,MAX",
+        help="Batches that the engine takes, and the one it is fastest with. May be repeated.",
+        show_default="1,N,N of --max-batch",
+        rich_help_panel=_TENSORRT_PANEL,
+    ),
+]
+WorkspaceOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MIB",
+        min=1,
+        help="Most GPU memory that a layer may use besides its tensors.",
+        show_default="all",
+        rich_help_panel=_TENSORRT_PANEL,
+    ),
+]
+LevelOption = Annotated[
+    int,
+    typer.Option(
+        "--builder-level",
+        metavar="0-5",
+        min=0,
+        max=5,
+        help="How long kernels are looked for: more builds slower and runs faster.",
+        rich_help_panel=_TENSORRT_PANEL,
+    ),
+]
+CapabilityOption = Annotated[
+    str | None,
+    typer.Option(
+        "--compute-capability",
+        metavar="80,89,...",
+        help="GPUs to build for, without having them (--backend tensorrt-rtx): 80 A100, 86 A10 "
+        "and RTX 30, 89 L4 and RTX 40, 120 RTX 50.",
+        show_default="the GPU that is here",
+        rich_help_panel=_TENSORRT_PANEL,
+    ),
+]
+PluginOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="LIB.so",
+        exists=True,
+        dir_okay=False,
+        help="Library of TensorRT plugins that the model needs. May be repeated.",
+        rich_help_panel=_TENSORRT_PANEL,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]

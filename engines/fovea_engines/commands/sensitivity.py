@@ -98,7 +98,7 @@ def sensitivity(
 
 
 def _search(plan: BuildPlan) -> SensitivitySearch:
-    from fovea_engines.build.calibration.find import find_ranges
+    from fovea_engines.build.calibration.calibrate import find_ranges
     from fovea_engines.build.prepare import prepare
     from fovea_engines.build.quantisation import quantisable_layers
     from fovea_engines.build.search import CandidateEngines
@@ -108,7 +108,7 @@ def _search(plan: BuildPlan) -> SensitivitySearch:
     layers = quantisable_layers(prepared)
     ranges, _ = find_ranges(plan, prepared, progress)
     with progress.phase("sensitivity"):
-        candidates = CandidateEngines(plan, prepared, ranges)
+        candidates = CandidateEngines(plan, prepared, ranges, plan.encodings[0])
         return candidates.search(layers, (), candidates.score(()), progress)
 
 

@@ -18,6 +18,8 @@ MediaType = Literal["image/jpeg", "image/png"]
 Colour = tuple[int, int, int]
 
 JPEG_QUALITY = 92
+# Of a caption, pixels; its letters by OpenCV's scale.
+_STRIP, _GAP, _LETTERS = 40, 16, 0.7
 
 
 def draw(
@@ -55,6 +57,17 @@ def draw(
         if tag is not None:
             _draw_tag(canvas, tag, colour(class_id))
     return canvas
+
+
+def captioned(image: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
+    """Put a caption above an image, and widen the image on the right where the text needs it."""
+    height, width = image.shape[:2]
+    (text_width, text_height), _ = cv2.getTextSize(text, FONT, _LETTERS, 1)
+    pane = np.zeros((_STRIP + height, max(width, text_width + _GAP) + _GAP, 3), np.uint8)
+    pane[_STRIP:, :width] = image
+    origin = _GAP // 2, (_STRIP + text_height) // 2
+    cv2.putText(pane, text, origin, FONT, _LETTERS, (255, 255, 255), 1, cv2.LINE_AA)
+    return pane
 
 
 def encode(pixels: NDArray[np.uint8], media_type: MediaType) -> bytes:

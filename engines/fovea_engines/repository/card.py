@@ -11,8 +11,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fovea_engines.device import Gpu, WeightBits, int8_saturates
-from fovea_engines.repository.figures import Accuracy, Agreement, Calibration
-from fovea_engines.repository.options import BuilderOptions
+from fovea_engines.plural import counted
+from fovea_engines.repository.figures import NO_FIGURE, Accuracy, Agreement, Calibration
+from fovea_engines.repository.figures import Precision as Precision
+from fovea_engines.repository.options import BuilderOptions, target
 from fovea_engines.repository.writing import write_file
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound
@@ -21,7 +23,6 @@ from fovea_preprocess.spec import PreprocessSpec
 CARD_FORMAT: Final = 1
 CARD_FILE = "card.json"
 
-Precision = Literal["fp32", "fp16", "int8"]
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
 
@@ -100,6 +101,58 @@ class EngineCard:
         wide = self.precision == "int8" and self.weight_bits == 8
         return wide and self.builder is None and int8_saturates()
 
+    @property
+    def backend_text(self) -> str:
+        """Describe what runs the engine, and what a TensorRT engine was built for."""
+        text = f"{self.backend} {self.backend_version}"
+        if self.builder is None:
+            return text
+        profiles = " and ".join(str(profile) for profile in self.builder.profiles)
+        gpu = self.gpu or target(self.builder)
+        return f"{text}, for {gpu}, batches (least, best, most) {profiles}"
+
+    @property
+    def checked_text(self) -> str:
+        """Describe where the engine's figures were measured."""
+        if self.agreement is None:
+            return NO_FIGURE
+        if self.judge is None:
+            return self.device
+        return f"{self.device}, by {self.judge} in the engine's place: it has not run yet"
+
+    @property
+    def calibration_text(self) -> str | None:
+        """Describe the origin of the ranges of an INT8 engine; None for other engines."""
+        found = self.calibration
+        bits = "" if self.weight_bits == 8 else "; weights in 7 bits, for CPUs without VNNI"
+        if found is None:
+            return f"scales of the model's exporter{bits}" if self.precision == "int8" else None
+        reused = ", measured for an earlier build" if found.reused else ""
+        return (
+            f"{found.method} of {counted(found.images, 'image')}{reused}; {found.layers_text}{bits}"
+        )
+
+    @property
+    def preprocess_text(self) -> str:
+        """Describe how an image becomes an input row."""
+        if (spec := self.preprocess) is None:
+            return NO_FIGURE
+        size = f"{spec.height}x{spec.width}"
+        if spec.fit == "stretch":
+            shape = f"stretched to {size} (height x width)"
+        elif spec.fit == "center-crop":
+            short = round(spec.crop_ratio * min(spec.height, spec.width))
+            shape = f"short side resized to {short}, the middle {size} (height x width) cut out"
+        else:
+            place = "centred" if spec.anchor == "center" else "at the top left"
+            shape = f"letterboxed to {size} (height x width), {place}, padded with grey {spec.pad}"
+            if spec.max_scale is not None:
+                shape += f", enlarged {spec.max_scale:g} times at most"
+        values = f"{spec.channels}, 0 to {255 * spec.scale:.4g}"
+        if any(spec.mean) or any(one != 1 for one in spec.std):
+            values += f", less {_channels(spec.mean)}, over {_channels(spec.std)}"
+        return f"{shape}; {values}, {spec.layout} {spec.dtype}"
+
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""
         value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
@@ -151,3 +204,7 @@ class EngineCard:
 
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(EngineCard)
+
+
+def _channels(values: tuple[float, float, float]) -> str:
+    return " ".join(f"{value:g}" for value in values)

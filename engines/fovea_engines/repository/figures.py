@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from fovea_engines.plural import counted
+
+Precision = Literal["fp32", "fp16", "int8"]
+
+SHIPPED: Final = "photographs that ship with Fovea"
+"""Stands for the folder of images where a build was given none."""
+
+NO_FIGURE: Final = "-"
+_NAMES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,61 @@ class Agreement:
     images_from: str | None = None
     worst: tuple[WorstImage, ...] = ()
 
+    def text(self, precision: Precision) -> str:
+        """Describe the agreement of an engine of a precision in one line."""
+        images = self.images_text
+        if precision == "fp32" and self.detections:
+            return (
+                f"{counted(self.detections, 'box')} before suppression, on {images}, within "
+                f"{self.box_px:.2g} px (weighted by score), their scores within {self.score:.2g}"
+            )
+        if self._has_detections:
+            return (
+                f"{counted(self.detections, 'detection')} on {images}: {self.missed} missed, "
+                f"{self.extra} extra, mean IoU {_figure(self.mean_iou)}, scores "
+                f"{_change(self.score_drift)}; quality {self.quality:.3f} of 1"
+            )
+        same_top = "" if self.same_top is None else f", first class the same on {self.same_top:.1%}"
+        quality = "" if precision == "fp32" else f"; quality {self.quality:.3f} of 1"
+        return f"outputs within {self.output_error:.2g} on {images}{same_top}{quality}"
+
+    def rows(self, precision: Precision) -> dict[str, str]:
+        """Return each figure as text, by its description."""
+        rows = {"images": str(self.images)}
+        if precision == "fp32" and self.detections:
+            return rows | {
+                "boxes compared, before suppression": str(self.detections),
+                "farthest corner of a box, weighted by score": f"{self.box_px:.2g} px",
+                "largest difference of a score": f"{self.score:.2g}",
+            }
+        if self._has_detections:
+            return rows | {
+                "detections of the source model": str(self.detections),
+                "missed by the engine": str(self.missed),
+                "extra, found by the engine only": str(self.extra),
+                "mean IoU of those that both find": _figure(self.mean_iou),
+                "mean change of their scores": _change(self.score_drift),
+                "quality, 0 to 1 (overlap and findings in one)": f"{self.quality:.3f}",
+            }
+        if self.same_top is not None:
+            rows["first class the same"] = f"{self.same_top:.1%}"
+        return rows | {
+            "largest difference of an output, over its largest value": f"{self.output_error:.2g}",
+            "quality, 0 to 1 (1 less the relative error)": f"{self.quality:.3f}",
+        }
+
+    @property
+    def images_text(self) -> str:
+        """Describe the compared images."""
+        if self.images_from == SHIPPED:
+            return f"{self.images} {SHIPPED}"
+        of = "" if self.images_from is None else f" of {self.images_from}"
+        return f"{counted(self.images, 'image')}{of}"
+
+    @property
+    def _has_detections(self) -> bool:
+        return bool(self.detections or self.extra)
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -88,6 +155,16 @@ class Calibration:
     reused: bool
     gains: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def layers_text(self) -> str:
+        """Describe the layers in INT8, and those kept in float."""
+        kept = self.kept_float
+        if not kept:
+            return f"{counted(self.layers, 'layer')} in INT8"
+        more = f" and {len(kept) - _NAMES_SHOWN} more" if len(kept) > _NAMES_SHOWN else ""
+        names = ", ".join(kept[:_NAMES_SHOWN]) + more
+        return f"{counted(self.layers, 'layer')} in INT8, {len(kept)} kept in float: {names}"
+
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
@@ -107,3 +184,26 @@ class Accuracy:
     map50: float
     per_class: dict[str, float]
     by_size: dict[str, float | None]
+
+
+def accuracy_table(accuracy: Mapping[str, Accuracy]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a table with a column for each precision, others last."""
+    names = sorted(accuracy, key=lambda name: name not in get_args(Precision))
+    figures = [accuracy[name] for name in names]
+    rows = [
+        ["mAP50-95", *(_figure(one.map50_95) for one in figures)],
+        ["mAP50", *(_figure(one.map50) for one in figures)],
+        *(
+            [f"mAP50-95 {size}", *(_figure(one.by_size[size]) for one in figures)]
+            for size in figures[0].by_size
+        ),
+    ]
+    return ["", *names], rows
+
+
+def _figure(value: float | None) -> str:
+    return NO_FIGURE if value is None else f"{value:.3f}"
+
+
+def _change(value: float | None) -> str:
+    return NO_FIGURE if value is None else f"{value:+.3f}"

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fovea_engines.backends.installing import install, install_extra
-from fovea_engines.backends.registry import CPU_BACKENDS, TENSORRT_BACKENDS
+from fovea_engines.backends.registry import CPU_BACKENDS, GPU_BACKENDS
 from fovea_server.commands.machine import Machine, look
 
 # TensorRT engines need these to run. Without a GPU, cuda-bindings and TensorRT for RTX still
@@ -100,7 +100,7 @@ def _gpu(machine: Machine) -> Iterator[str]:
         )
     installed = {backend.name for backend in machine.backends if backend.version}
     tensorrt = install_extra("tensorrt")
-    if machine.gpus and not installed.intersection(TENSORRT_BACKENDS):
+    if machine.gpus and not installed.intersection(GPU_BACKENDS):
         yield f"{machine.gpus[0].name} stays idle, as no TensorRT is installed: {tensorrt}."
     elif machine.gpus and (missing := _TO_RUN - machine.gpu_packages.keys()):
         packages = " and ".join(sorted(missing))

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
+from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.cores import usable_cores
-from fovea_engines.backends.registry import BackendInfo, available_backends
+from fovea_engines.backends.registry import available_backends
 from fovea_engines.device import cpu_flags, processor_name, visible_gpus
 
 # Name for people -> the flag in /proc/cpuinfo.

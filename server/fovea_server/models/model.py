@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
-from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.backends.registry import mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard

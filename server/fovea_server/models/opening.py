@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.backends.registry import TENSORRT_BACKENDS
+from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import MAX_BATCH
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here, processor_name
@@ -106,8 +106,11 @@ def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
     said = config.max_batch_size
     if said or config.has_tensors or settings.disable_auto_complete_config:
         return said
-    plan = config.backend in TENSORRT_BACKENDS or file.endswith((".plan", ".engine"))
-    return 1 if plan else settings.default_max_batch_size
+    name = config.backend
+    chosen = (one for one in BACKENDS.values() if name == one.name or file.endswith(one.suffixes))
+    # They take the batches that they were built for.
+    built = any(one.takes_builder for one in chosen)
+    return 1 if built else settings.default_max_batch_size
 
 
 def _check_batch(engine: Engine, said: int) -> None:

@@ -7,10 +7,7 @@ from tests.engines.api_surface.surface import BINDINGS, Surface, read_surface
 from tests.engines.api_surface.uses import Use, uses_in
 
 ENGINES = Path(__file__).resolve().parents[3] / "engines" / "fovea_engines"
-FILES = [
-    *sorted((ENGINES / "backends" / "tensorrt").glob("*.py")),
-    ENGINES / "build" / "calibration" / "tensorrt10.py",
-]
+FILES = sorted((ENGINES / "backends" / "tensorrt").glob("*.py"))
 
 
 @pytest.fixture(scope="module")

@@ -15,17 +15,19 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from fovea_engines.backends import cores, openvino
+from fovea_engines.backends import cores
 from fovea_engines.backends.registry import (
+    BACKENDS,
     CPU_BACKENDS,
     DEFAULT_CPU_BACKEND,
     available_backends,
+    get_backend,
     open_session,
 )
+from fovea_engines.commands.options import Backend
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 
-BACKENDS = sorted(CPU_BACKENDS)
 Engine = Callable[[str, str], Path]
 
 
@@ -46,7 +48,7 @@ def engine(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
         source = shared / "models" / f"{model}.onnx"
         if backend == "onnxruntime":
             return source
-        return openvino.engine_from_onnx(source, tmp_path_factory.mktemp(model))
+        return get_backend(backend).compile(source, tmp_path_factory.mktemp(model))
 
     return make
 
@@ -65,7 +67,7 @@ def assert_agree(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("model", ["yolov5n", "yolov8n"])
 def test_every_layout_and_batch_agrees_with_plain_onnxruntime(
     backend: str, model: str, engine: Engine, shared: Path, rows: np.ndarray[Any, Any]
@@ -82,7 +84,7 @@ def test_every_layout_and_batch_agrees_with_plain_onnxruntime(
                 assert_agree(got["output0"], want[:max_batch])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_a_model_with_one_fixed_row_takes_one_row_whatever_was_asked(
     backend: str, engine: Engine, shared: Path, rows: np.ndarray[Any, Any]
 ) -> None:
@@ -97,7 +99,7 @@ def test_a_model_with_one_fixed_row_takes_one_row_whatever_was_asked(
             session.infer({"images": rows})
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_callers_side_by_side_each_get_their_own_answer_and_keep_it(
     backend: str, engine: Engine, shared: Path, rows: np.ndarray[Any, Any]
 ) -> None:
@@ -116,7 +118,7 @@ def test_callers_side_by_side_each_get_their_own_answer_and_keep_it(
         assert answer.flags.writeable
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_wrong_feeds_are_named(backend: str, engine: Engine, rows: np.ndarray[Any, Any]) -> None:
     with open_session(backend, engine(backend, "yolov5n"), max_batch=2) as session:
         for feeds, message in (
@@ -132,7 +134,7 @@ def test_wrong_feeds_are_named(backend: str, engine: Engine, rows: np.ndarray[An
                 session.infer(feeds)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_a_closed_session_says_so_and_lets_calls_in_progress_finish(
     backend: str, engine: Engine, shared: Path, rows: np.ndarray[Any, Any]
 ) -> None:
@@ -154,7 +156,7 @@ def test_a_closed_session_says_so_and_lets_calls_in_progress_finish(
         session.infer({"images": rows})
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_an_unreadable_engine_is_an_invalid_model(backend: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidModel, match="there is no engine"):
         open_session(backend, tmp_path / "absent", max_batch=1)
@@ -174,7 +176,7 @@ def test_every_backend_reports_its_version() -> None:
     infos = {info.name: info for info in available_backends()}
     assert infos[DEFAULT_CPU_BACKEND].version
     assert infos["onnxruntime"].version == ort.__version__
-    assert all(infos[name].problem is None for name in BACKENDS)
+    assert all(infos[name].problem is None for name in CPU_BACKENDS)
 
 
 def test_the_registry_imports_no_runtime() -> None:
@@ -257,3 +259,7 @@ def test_a_cpu_quota_is_a_number_of_cores(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("50000\n")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
     assert cores.usable_cores() == 1
+
+
+def test_the_command_offers_every_backend():
+    assert [choice.value for choice in Backend] == ["auto", *BACKENDS]

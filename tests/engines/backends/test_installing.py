@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from fovea_engines.backends import installing
 from fovea_engines.backends.installing import install
-from fovea_engines.backends.registry import DISTRIBUTIONS, install_backend
+from fovea_engines.backends.registry import BACKENDS
 
 ROOT = Path(__file__).resolve().parents[3]
 PIP = (sys.executable, "-m", "pip")
@@ -162,7 +162,7 @@ def test_an_environment_without_pip(monkeypatch):
     assert install("a>1").endswith(f"uv pip install --python {shlex.quote(sys.executable)} 'a>1'")
 
 
-@pytest.mark.parametrize("backend", DISTRIBUTIONS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_no_backend_is_advised_by_a_name_that_anybody_may_register(backend):
-    for word in shlex.split(install_backend(backend)):
+    for word in shlex.split(BACKENDS[backend].installation):
         assert not word.startswith("fovea-serve[") or " @ " in word

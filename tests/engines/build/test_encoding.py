@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fovea_engines.build.precision.encoding import Encoding, Steps, encode_weight
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.build.precision.qdq import Steps, encode_weight
 
 LARGEST = 65504.0
 FINEST = 2.0**-20

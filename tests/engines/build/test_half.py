@@ -7,9 +7,8 @@ from onnx import TensorProto, helper
 from tests.engines.real import DETECTORS, OTHERS, bus, error, prepared, ranges, run
 from tests.engines.tiny import constant, save
 
-from fovea_engines.build.precision.encoding import Encoding
-from fovea_engines.build.precision.half import to_half
-from fovea_engines.build.precision.overflow import check_overflow
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.build.precision.half import check_overflow, to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.options import PredictOptions

@@ -9,7 +9,7 @@ from tests.engines.fake_images import through
 from tests.engines.opened import Opened
 from tests.engines.real import error, prepared, ranges, run
 
-from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.detect.heads.preprocess import PRESETS

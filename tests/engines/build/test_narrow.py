@@ -12,17 +12,15 @@ from onnx import helper, numpy_helper
 from tests.engines.real import bus, error, prepared, ranges
 from tests.engines.tiny import constant, save
 
-from fovea_engines.backends.registry import backend_module, open_session
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.backends.registry import get_backend, open_session
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.encoding import Encoding, encode_weight
-from fovea_engines.build.precision.narrow import narrow_weights
-from fovea_engines.build.precision.qdq import quantise
-from fovea_engines.build.precision.recode import recode
+from fovea_engines.build.precision.qdq import encode_weight, quantise
+from fovea_engines.build.precision.recode import narrow_weights, recode
 from fovea_engines.device import int8_saturates
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.options import BuilderOptions
-from fovea_engines.repository.wording import calibration_text
 from fovea_preprocess.spec import PreprocessSpec
 
 SHAPE = [1, 8, 16, 16]
@@ -140,7 +138,7 @@ def test_a_backend_computes_what_an_exporter_meant(tmp_path, backend, bias):
     [want] = ReferenceSession(model.SerializeToString()).run(["out"], bright())
     assert 1 < np.abs(want).max() < 2.5  # no result is clipped
     served = recode(model, Encoding.UNSIGNED).SerializeToString()
-    file = backend_module(backend).engine_from_onnx(served, tmp_path)
+    file = get_backend(backend).compile(served, tmp_path)
     with open_session(backend, file, max_batch=1) as session:
         have = session.infer({"images": bright()})["out"]
     assert np.abs(have - want).max() < 1.01 * 0.02
@@ -161,7 +159,7 @@ def test_openvino_computes_the_graph_as_it_is_written(shared, name, tmp_path):
     graph = quantise(prepared(shared, name).graph, ranges(shared, name), Encoding.UNSIGNED)
     row, output = bus(shared, name), graph.graph.output[0].name
     [want] = ReferenceSession(graph.SerializeToString()).run([output], row)
-    file = backend_module("openvino").engine_from_onnx(graph.SerializeToString(), tmp_path)
+    file = get_backend("openvino").compile(graph.SerializeToString(), tmp_path)
     with open_session("openvino", file, max_batch=1) as session:
         have = session.infer({graph.graph.input[0].name: row})[output]
     assert error(have, want) < {"yolov5n": 0.01, "mobilenetv2": 0.1}[name]
@@ -190,7 +188,7 @@ def test_which_processors_saturate(tmp_path, monkeypatch, machine, flags, satura
 
 @pytest.mark.parametrize("saturates", [False, True])
 def test_the_encoding_and_the_key_follow_the_processor(tmp_path, monkeypatch, saturates):
-    monkeypatch.setattr("fovea_engines.build.precision.encoding.int8_saturates", lambda: saturates)
+    monkeypatch.setattr("fovea_engines.backends.backend.int8_saturates", lambda: saturates)
     bits = 7 if saturates else 8
     assert (Encoding.SIGNED.weight_bits, Encoding.UNSIGNED.weight_bits) == (8, bits)
     plan = BuildPlan(tmp_path / "m.onnx", "m", tmp_path / "r", precision="int8")
@@ -203,8 +201,8 @@ def test_the_encoding_and_the_key_follow_the_processor(tmp_path, monkeypatch, sa
 def test_the_card_says_how_many_bits(card):
     eight = replace(card, precision="int8")
     seven = EngineCard.from_json(replace(eight, weight_bits=7).to_json())
-    assert "bits" not in calibration_text(eight)
-    assert calibration_text(seven).endswith("; weights in 7 bits, for CPUs without VNNI")
+    assert "bits" not in eight.calibration_text
+    assert seven.calibration_text.endswith("; weights in 7 bits, for CPUs without VNNI")
     assert (seven.saturates_here, eight.saturates_here) == (False, int8_saturates())
     assert not card.saturates_here
     assert not replace(eight, backend="tensorrt", builder=BuilderOptions()).saturates_here

@@ -8,9 +8,9 @@ import pytest
 from tests.engines.opened import Opened, assert_identical
 from tests.engines.real import bus, prepared, ranges, run
 
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.detect.heads.recognise import open_head, recognise

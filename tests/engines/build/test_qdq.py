@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 from tests.engines.real import DETECTORS, OTHERS, bus, error, prepared, ranges, run
 from tests.engines.tiny import constant, save
 
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.calibration.ranges import Origin, Ranges
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.qdq import quantisable, quantise
 from fovea_engines.build.precision.validator import validate
 from fovea_engines.graph.load import load

@@ -10,9 +10,9 @@ from tests.engines.qat import quantised_in_training
 from tests.engines.real import bus, error, prepared, ranges, run
 from tests.engines.tiny import constant, save
 
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantisable, quantise
 from fovea_engines.build.precision.recode import quantised_share, recode
@@ -45,7 +45,7 @@ def zero_points(model: onnx.ModelProto) -> Counter:
 @pytest.fixture
 def eight_bits(monkeypatch):
     """As on a CPU that adds products in 32 bits."""
-    monkeypatch.setattr("fovea_engines.build.precision.encoding.int8_saturates", lambda: False)
+    monkeypatch.setattr("fovea_engines.backends.backend.int8_saturates", lambda: False)
 
 
 @pytest.fixture(scope="module")

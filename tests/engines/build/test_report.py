@@ -11,11 +11,9 @@ from tests.engines.tiny import tiny_detector
 
 from fovea_engines.build.build import build
 from fovea_engines.build.calibration.ranges import RANGES_FILE, Ranges
-from fovea_engines.build.card_text import table
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.build.report import FAILED_FOLDER, write_report
-from fovea_engines.build.worst import worst_image
+from fovea_engines.build.report import FAILED_FOLDER, table, worst_image, write_report
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.progress import Progress

@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from fovea_engines.build.build import build
-from fovea_engines.build.calibration.find import find_ranges
+from fovea_engines.build.calibration.calibrate import find_ranges
 from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare

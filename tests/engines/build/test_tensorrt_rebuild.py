@@ -15,8 +15,8 @@ from tests.engines.fake_runtime import HERE, Gpu, fake_gpu_machine, gpu_is_here
 from tests.engines.rtx_repository import OLD, rtx_version, tamper
 from tests.engines.tiny import tiny_detector, tiny_network
 
-from fovea_engines.backends.tensorrt.caches import CACHE_FILE
-from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.backends.registry import mismatch
+from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.rebuild import rebuild

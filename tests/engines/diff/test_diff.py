@@ -10,7 +10,7 @@ from onnx import helper
 from tests.engines.counting import Counting
 from tests.engines.tiny import constant, save
 
-from fovea_engines.backends.openvino import engine_from_onnx
+from fovea_engines.backends.openvino import OPENVINO
 from fovea_engines.diff.describe import title, verdict
 from fovea_engines.diff.diff import diff
 from fovea_engines.diff.figures import Tally
@@ -114,7 +114,7 @@ def test_every_tensor_that_is_compared_is_counted(tmp_path):
 
 def test_an_openvino_engine_gives_a_tensor_before_it_compiles_the_next(tmp_path):
     """Each takes a while, and whoever waits is to see them counted."""
-    engine_from_onnx(two_convs(tmp_path / "a.onnx"), tmp_path)
+    OPENVINO.compile(two_convs(tmp_path / "a.onnx"), tmp_path)
     feeds = [{"images": np.zeros((1, 3, 16, 16), np.float32)}] * 2
     values = OpenVinoNetwork(tmp_path / "model.xml", feeds[0]).run(["c1", "absent"], feeds)
     assert [array.shape for array in next(values)] == [(1, 4, 16, 16)] * 2
@@ -124,7 +124,7 @@ def test_an_openvino_engine_gives_a_tensor_before_it_compiles_the_next(tmp_path)
 
 def test_a_layer_is_called_by_what_is_known_of_it(tmp_path):
     path = two_convs(tmp_path / "a.onnx", [node("Relu", "c1", "a1")])
-    engine_from_onnx(path, tmp_path)
+    OPENVINO.compile(path, tmp_path)
     with_operator = diff(path, tmp_path).layers[2]
     assert title(with_operator.a) == "a1 (Relu)"
     assert title(with_operator.b) == f"a1 ({with_operator.b.node})"
@@ -134,7 +134,7 @@ def test_a_layer_is_called_by_what_is_known_of_it(tmp_path):
 
 def test_an_openvino_engine_has_the_layers_of_its_file(tmp_path):
     path = quantised(tmp_path / "a.onnx")
-    engine_from_onnx(path, tmp_path)
+    OPENVINO.compile(path, tmp_path)
     found = diff(path, tmp_path)
     assert [(one.a.name, one.b.name) for one in found.layers] == [
         ("images", "images"), ("c1", "c1"), ("r1", "r1"), ("out", "out"),

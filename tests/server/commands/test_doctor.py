@@ -9,8 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from fovea_engines import device
+from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.installing import install_extra
-from fovea_engines.backends.registry import CPU_BACKENDS, DISTRIBUTIONS, BackendInfo
+from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS
 from fovea_server.commands.doctor import diagnose, doctor
 from fovea_server.commands.machine import (
     Cpu,
@@ -173,5 +174,5 @@ def test_the_command_prints_for_people_and_for_programs() -> None:
     assert "onnxruntime" in shown.output
     document = json.loads(CliRunner().invoke(app, ["--json"]).output)
     assert document["cpu"]["usable"] == look().cpu.usable
-    assert [backend["name"] for backend in document["backends"]] == list(DISTRIBUTIONS)
+    assert [backend["name"] for backend in document["backends"]] == list(BACKENDS)
     assert all(set(finding) == {"fatal", "text"} for finding in document["findings"])

@@ -9,7 +9,7 @@ import pytest
 from tests.engines.fake_runtime import fake_gpu_machine
 from tests.engines.rtx_repository import OLD, rtx_version, tamper
 
-from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.backends.registry import mismatch
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.card import EngineCard

@@ -7,8 +7,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from fovea_engines.backends.backend import CompilePlan
 from fovea_engines.backends.cuda.driver import Device, megabytes, open_device
 from fovea_engines.backends.cuda.letterbox import open_letterbox, write_letterbox
+from fovea_engines.backends.tensorrt.backend import ENGINE_FILE, KEPT_FILE
 from fovea_engines.backends.tensorrt.builder import build_plan
 from fovea_engines.backends.tensorrt.caches import (
     BuildKey,
@@ -25,17 +27,12 @@ from fovea_engines.backends.tensorrt.plan_file import PlanFile, read_plan_file
 from fovea_engines.backends.tensorrt.plugins import load_plugins
 from fovea_engines.backends.tensorrt.runtime import Runtime, load_runtime
 from fovea_engines.backends.tensorrt.session import TensorRTImageSession, TensorRTSession
-from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
 from fovea_engines.repository.writing import write_file
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption, OutOfMemory
-from fovea_preprocess.spec import PreprocessSpec
 
-ENGINE_FILE = "model.plan"
 _TURING = "75"
 _OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
-KEPT_FILE = "prepared.onnx"
-"""Source of the plan: another TensorRT or another GPU rebuilds the plan from it."""
 
 
 def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
@@ -53,50 +50,38 @@ def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
         )
 
 
-def write_engine(
-    backend: str,
-    model: bytes,
-    options: BuilderOptions,
-    folder: Path,
-    progress: Progress,
-    *,
-    source: str,
-    precision: str,
-    preprocess: PreprocessSpec,
-) -> Path:
+def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) -> Path:
     """Build a plan into a folder, with its letterbox kernel, and keep its source.
 
     Args:
         backend: "tensorrt" or "tensorrt-rtx".
         model: ONNX, in its final form.
-        options: options of the build.
         folder: an existing folder.
-        progress: reports TensorRT's phases, and the duration of the previous such build.
-        source: sha256 of the model's source, a key of that duration.
-        precision: likewise a key of that duration.
-        preprocess: preprocessing of the input's rows.
+        plan: its progress reports TensorRT's phases, and the duration of the previous such build.
 
     Returns:
-        Path of the plan.
+        Path of the engine.
 
     Raises:
-        BuildError: no plan was built; see `build_plan` for this and others.
+        BuildError: no engine was built; see `build_plan` for this and others.
     """
+    options, progress = plan.builder or BuilderOptions(), plan.progress
     runtime, device = load_runtime(backend), target(options)
     version = f"{backend} {runtime.version}"
-    key = BuildKey(source, precision, device, version, str(options))
+    key = BuildKey(plan.source, plan.precision, device, version, str(options))
     cache = cache_folder()
     ledger = Ledger(cache / "builds.json")
     if (seconds := ledger.seconds(key)) is not None:
         progress.note(f"the last time this took {duration(seconds)} for {device}")
     began = perf_counter()
     timings = timing_cache_file(cache, runtime, device)
-    plan = build_plan(model, options, runtime, progress, timings)
+    built = build_plan(model, options, runtime, progress, timings)
     ledger.record(key, perf_counter() - began)
-    write_file(folder / ENGINE_FILE, plan.data)
+    write_file(folder / ENGINE_FILE, built.data)
     write_file(folder / KEPT_FILE, model)
-    plan.layers.write(folder / LAYERS_FILE)
-    write_letterbox(folder, preprocess, progress)
+    built.layers.write(folder / LAYERS_FILE)
+    if plan.preprocess is not None:
+        write_letterbox(folder, plan.preprocess, progress)
     return folder / ENGINE_FILE
 
 

@@ -20,7 +20,7 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
-from fovea_engines.backends.registry import install_backend
+from fovea_engines.backends.registry import get_backend
 from fovea_engines.backends.tensorrt.log import Log, logger, without_noise
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BackendUnavailable
@@ -197,6 +197,7 @@ def _import(backend: str) -> Any:
             return import_module(module)
         except ImportError as error:
             problems.append(str(error))
+    remedy = get_backend(backend).installation
     raise BackendUnavailable(
-        f"backend {backend!r} cannot be used ({'; '.join(problems)}): {install_backend(backend)}"
+        f"backend {backend!r} cannot be used ({'; '.join(problems)}): {remedy}"
     )

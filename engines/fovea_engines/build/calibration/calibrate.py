@@ -1,41 +1,123 @@
-"""Measures the ranges of a network's tensors."""
+"""Finds the ranges of a build: measures them on images, or reads those of an earlier version."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fovea_engines.build.calibration.histogram import Histogram
 from fovea_engines.build.calibration.images import Images
-from fovea_engines.build.calibration.ranges import Method, Origin, Ranges
+from fovea_engines.build.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.evaluate.agreement.samples import read_rows
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.graph.wiring import Wiring
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
-from fovea_preprocess.errors import BuildError
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, NotFound
 
 if TYPE_CHECKING:
     import onnx
 
+# The serving input may exceed the calibrated range by this factor.
+_CLIPPED = 1.5
+# Number of images used to find the range of the serving input.
+_SHOWN = 24
 # With fewer images, one or two scenes decide every range.
 _FEW = 32
 # All but one value in a million: objects are rare, and so are the activations that detect them.
 PERCENTILE = 0.999999
 
 
+def find_ranges(
+    plan: BuildPlan, prepared: PreparedModel, progress: Progress
+) -> tuple[Ranges, bool]:
+    """Return the ranges of a plan, and True if they were measured before.
+
+    Measured ranges are reused only when model, preprocessing, images, their order and the method
+    are all the same.
+
+    Raises:
+        InvalidOption: there are no images; or the given ranges belong to another model.
+        Disagreement: the serving input is much wider than the calibrated range.
+    """
+    calibration = plan.require_calibration()
+    with progress.phase("calibrate"):
+        if calibration.is_file():
+            ranges, reused = _read_ranges(calibration, plan, prepared), True
+        else:
+            images = Images.of(calibration, prepared.preprocess)
+            origin = _origin(plan, prepared, images.digest)
+            known = _known_ranges(plan, prepared, origin, progress)
+            reused = known is not None
+            ranges = known or calibrate(prepared.graph, images, origin, progress)
+        _check_clipping(ranges, plan, prepared)
+    return ranges, reused
+
+
+def _origin(plan: BuildPlan, prepared: PreparedModel, images: str) -> Origin:
+    return Origin(prepared.sha256, prepared.preprocess.digest, images, plan.calibrator)
+
+
+def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges:
+    given = Ranges.read(file)
+    if difference := given.origin.difference(_origin(plan, prepared, given.origin.images)):
+        raise InvalidOption(
+            f"{file} was measured with {difference}: give --calibration the folder of images, "
+            "to measure anew"
+        )
+    if missing := _missing(given, prepared):
+        raise InvalidOption(
+            f"{file} has no range of {missing!r}: give --calibration the folder of images, to "
+            "measure anew"
+        )
+    return given
+
+
+def _known_ranges(
+    plan: BuildPlan, prepared: PreparedModel, origin: Origin, progress: Progress
+) -> Ranges | None:
+    """Return the ranges of an earlier version of the model with the same origin."""
+    repository = ModelRepository(plan.repository)
+    for version in reversed(repository.versions(plan.name)):
+        with suppress(NotFound, InvalidOption):
+            known = Ranges.read(repository.folder(plan.name, version) / RANGES_FILE)
+            if known.origin == origin and _missing(known, prepared) is None:
+                progress.note(f"calibration of version {version} is used again: nothing differs")
+                return known
+    return None
+
+
+def _missing(ranges: Ranges, prepared: PreparedModel) -> str | None:
+    """Return a tensor without a range: another onnxslim version may rename tensors."""
+    return next((t for t in measured_tensors(prepared.graph) if t not in ranges.tensors), None)
+
+
+def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) -> None:
+    """Refuse ranges that the serving input exceeds by far."""
+    rows = read_rows(prepared.preprocess, plan.images, _SHOWN)
+    reached = max(float(np.abs(row).max()) for _, row in rows)
+    seen = max(map(abs, ranges.tensors[prepared.inputs[0].name]))
+    if reached > _CLIPPED * seen:
+        raise Disagreement(
+            f"calibration saw values up to {seen:.3g} at the model's input, and images that are "
+            f"served hold {reached:.3g}: it was measured on dark images, or with another "
+            "preprocessing; give --calibration images as the camera will take them, and the "
+            "same in --images if they are that dark"
+        )
+
+
 def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: Progress) -> Ranges:
     """Run the float network on every image and choose a range for each layer's input.
 
-    The range of the network's input is always measured.
-
-    Memory does not grow with the number of images: it holds one image at a time, and one histogram
-    per tensor.
-
-    Args:
-        model: normalised, float32.
-        images: calibration images, used in their order.
-        origin: source of the ranges; its method chooses them.
-        progress: reports every image, and too small a number of images.
+    The range of the network's input is always measured. Memory does not grow with the number of
+    images: it holds one image at a time, and one histogram per tensor.
 
     Raises:
         BuildError: a tensor has a value that is not finite.

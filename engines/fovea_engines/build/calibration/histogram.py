@@ -16,11 +16,7 @@ _QUANTISED = 128  # magnitudes of a signed 8-bit value
 class Histogram:
     """Counts magnitudes in `BINS` bins, whose width doubles when a larger value appears.
 
-    Its size is constant.
-
-    Attributes:
-        low: smallest value so far, at most 0.
-        high: largest value so far, at least 0.
+    `low` is the smallest value so far, at most 0; `high` the largest, at least 0.
     """
 
     def __init__(self) -> None:
@@ -30,11 +26,7 @@ class Histogram:
         self._top = 0.0
 
     def add(self, values: NDArray[np.float32]) -> None:
-        """Count the values of one image.
-
-        Raises:
-            BuildError: a value is not finite.
-        """
+        """Count the values of one image; a BuildError if one is not finite."""
         low, high = float(values.min(initial=0.0)), float(values.max(initial=0.0))
         if not np.isfinite((low, high)).all():
             raise BuildError("a value is not finite")

@@ -23,13 +23,7 @@ _FLAT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Image files and their preprocessing.
-
-    Attributes:
-        files: image files, in the order of use.
-        spec: the preprocessing used in serving.
-        digest: sha256 over the files' bytes in their order.
-    """
+    """Image files in the order of use, their preprocessing, and the sha256 over their bytes."""
 
     files: Sequence[Path]
     spec: PreprocessSpec

@@ -25,12 +25,7 @@ _FORMAT = 1
 class Origin:
     """Identifies the source of ranges; they are valid only for it.
 
-    Attributes:
-        model: sha256 of the source ONNX file.
-        preprocess: digest of the `PreprocessSpec` applied to the images.
-        images: sha256 over the images' bytes, in their order.
-        method: name of the method that chose the ranges.
-        format: version of the calibration itself.
+    `model` and `images` are sha256 of bytes, `preprocess` is the digest of the `PreprocessSpec`.
     """
 
     model: str
@@ -54,13 +49,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Lowest and highest value by tensor; the interval always contains zero.
-
-    Attributes:
-        origin: source of the ranges.
-        count: number of images measured.
-        tensors: name -> (low, high).
-    """
+    """Lowest and highest value of each tensor; the interval always contains zero."""
 
     origin: Origin
     count: int

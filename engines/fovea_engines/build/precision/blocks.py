@@ -13,16 +13,10 @@ _FEWEST, _MOST = 8, 32
 
 
 def blocks(layers: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Group layers by the part of the network that their names tell of.
+    """Group layers, in the network's order, by the part of the network that their names mean.
 
     "/model.4/cv1/conv/Conv" belongs to "model.4": names are cut at the depth where there are at
-    least 8 groups. Names that tell nothing ("Conv_44") are grouped by their place.
-
-    Args:
-        layers: names in the network's order.
-
-    Returns:
-        Layers by block, in order.
+    least 8 groups. Names without parts ("Conv_44") are grouped by their place.
     """
     paths = [re.findall(r"[^/.]+", name.split("/aten::")[0]) for name in layers]
     for depth in range(1, max(map(len, paths), default=0)):
@@ -42,11 +36,7 @@ def _grouped(layers: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[str,
 
 
 def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
-    """Layers that a block's name, or a pattern over layer names, picks out.
-
-    Args:
-        patterns: names of blocks, or names of layers with the wildcards `*` and `?`.
-        layers: names in the network's order.
+    """Return the layers that names of blocks, or patterns with `*` and `?`, pick out.
 
     Raises:
         InvalidOption: a pattern picks nothing.

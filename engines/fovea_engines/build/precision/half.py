@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fovea_engines.evaluate.agreement.samples import read_rows
+from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.graph.wiring import Wiring, rebuild
-from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.errors import Disagreement, UnsupportedModel
+from fovea_preprocess.spec import PreprocessSpec
 
 if TYPE_CHECKING:
     import onnx
 
 _COARSE = 512.0
+# Images on which float16 is checked.
+_IMAGES = 4
 _LARGEST = float(np.finfo(np.float16).max)
 
 # Operators that compute in float16 and have no float input that must stay float32.
@@ -32,13 +38,10 @@ _ALWAYS_FLOAT = {"Resize": {2}}
 
 
 def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model that computes in float16, from float32 inputs to float32 outputs.
+    """Return a copy of a normalised model that computes in float16; its ends stay float32.
 
     What comes after the last layer stays float32: coordinates over 512 would move in steps of
     half a pixel. So do layers with a bias so large, and operators that have no float16 form.
-
-    Args:
-        model: normalised; float32, or INT8 with float32 around it.
 
     Raises:
         UnsupportedModel: a weight does not fit float16.
@@ -49,6 +52,39 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
     halved.CopyFrom(model)
     rebuild(halved, _Halving(halved).nodes())
     return halved
+
+
+def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | None) -> None:
+    """Check every float16 tensor of a graph on a few images.
+
+    ONNX Runtime computes float16 layers in float32 on a CPU and rounds only what leaves the
+    graph, so that a GPU's overflow would not be seen in the outputs.
+
+    Raises:
+        Disagreement: one is not finite; the message names the first.
+    """
+    import onnx
+
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    half = {
+        value.name
+        for value in graph.value_info
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+    }
+    names = [name for node in graph.node for name in node.output if name in half]
+    if not names:
+        return
+    shown = onnx.ModelProto()
+    shown.CopyFrom(model)
+    shown.graph.output.extend(value for value in graph.value_info if value.name in half)
+    reference = ReferenceSession(shown.SerializeToString())
+    for image, row in read_rows(spec, images, _IMAGES):
+        for name, values in zip(names, reference.run(names, row), strict=True):
+            if not np.isfinite(values).all():
+                raise Disagreement(
+                    f"on {image} the tensor {name!r} goes beyond 65504, where float16 ends: "
+                    "build with --precision fp32"
+                )
 
 
 class _Halving:
@@ -89,7 +125,7 @@ class _Halving:
                 yield _cast(f"{name}/half", name, half=False)
 
     def _as(self, name: str, half: bool) -> tuple[str, list[onnx.NodeProto]]:
-        """What a tensor is called in a type, and the cast that makes it where there is none yet."""
+        """Return the name of a tensor in a type, and the cast that makes it if there is none."""
         if name in self._outputs:
             return (f"{name}/half" if half else name), []
         if (name in self._half) == half:
@@ -105,7 +141,7 @@ class _Halving:
 
 
 def _coarse(wiring: Wiring) -> Iterator[str]:
-    """Names of layers whose bias float16 would round by a quarter or more, and of their activation.
+    """Yield layers whose bias float16 would round by a quarter or more, and their activation.
 
     Its inputs must cancel it, and then the rounding is what is left: u2netp has one of 1361.
     The activation, because TensorRT takes a layer between two casts for one of float16.
@@ -128,7 +164,7 @@ def _cast(name: str, other: str, half: bool) -> onnx.NodeProto:
 
 
 def _float_tensors(model: onnx.ModelProto) -> set[str]:
-    """Names of the float32 tensors and constants."""
+    """Return the names of the float32 tensors and constants."""
     import onnx
 
     graph = onnx.shape_inference.infer_shapes(model).graph

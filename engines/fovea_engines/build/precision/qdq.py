@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.calibration.ranges import Ranges
-from fovea_engines.build.precision.encoding import Encoding, Steps, encode_weight
 from fovea_engines.device import WeightBits
 from fovea_engines.graph.wiring import Wiring, is_depthwise, rebuild
 
@@ -15,8 +19,12 @@ if TYPE_CHECKING:
     import onnx
 
 
+# Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
+_SMALLEST = 2.0**-20
+
+
 def quantisable(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Names of the layers that gain from INT8, in the graph's order.
+    """Return the names of the layers that gain from INT8, in the graph's order.
 
     Not among them are a detector's last layers, whose rounding would be read off as boxes; and
     depthwise layers, which are not computed faster in INT8, as they wait for memory, and which
@@ -39,16 +47,10 @@ def quantise(
     encoding: Encoding,
     keep_float: Collection[str] = (),
 ) -> onnx.ModelProto:
-    """A copy of a model whose layers multiply integers.
+    """Return a copy of a normalised float32 model whose layers multiply integers.
 
     Each quantised layer takes its input through a Q/DQ pair and its weights, int8 per output
     channel, through a DQ. Biases, sums and activations stay float: the backend fuses what it can.
-
-    Args:
-        model: normalised, float32.
-        ranges: of the tensors that layers take.
-        encoding: for whom.
-        keep_float: names of layers that are left as they are.
     """
     import onnx
 
@@ -62,7 +64,7 @@ def quantise(
 def _nodes(
     model: onnx.ModelProto, ranges: Ranges, encoding: Encoding, chosen: Collection[str]
 ) -> Iterator[onnx.NodeProto]:
-    """The nodes of the quantised graph in topological order; new constants go into the model."""
+    """Yield the quantised graph in topological order; new constants go into the model."""
     wiring = Wiring(model)
     takers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in wiring.layers():
@@ -87,7 +89,7 @@ def _activation(
     encoding: Encoding,
     takers: list[onnx.NodeProto],
 ) -> Iterator[onnx.NodeProto]:
-    """The pair that a tensor passes on its way to the layers that take it."""
+    """Yield the pair that a tensor passes on its way to the layers that take it."""
     from onnx.helper import make_node
     from onnx.numpy_helper import from_array
 
@@ -105,7 +107,7 @@ def _activation(
 def _weight(
     model: onnx.ModelProto, layer: onnx.NodeProto, weight: onnx.TensorProto, bits: WeightBits
 ) -> onnx.NodeProto:
-    """Put a layer's weights into int8, and give the node that brings them back."""
+    """Put the weights of a layer into int8, and return the node that converts them back."""
     from onnx.helper import make_node
     from onnx.numpy_helper import from_array, to_array
 
@@ -122,3 +124,50 @@ def _weight(
         f"{stem}/DQ",
         axis=0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """real = (integer - zero_point) * scale.
+
+    Attributes:
+        scale: float32 scalar; exact in float16 as well, so that both precisions agree, unless it
+            is over 65504.
+        zero_point: int8 or uint8 scalar.
+    """
+
+    scale: NDArray[np.float32]
+    zero_point: NDArray[Any]
+
+    @classmethod
+    def of(cls, low: float, high: float, encoding: Encoding) -> Steps:
+        """Steps over a range that holds zero, which is then exact."""
+        if encoding is Encoding.SIGNED:
+            return cls(_half_exact(max(-low, high) / 127), np.array(0, np.int8))
+        scale = _half_exact((high - low) / 255)
+        return cls(scale, np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8))
+
+
+def encode_weight(
+    weight: NDArray[np.float32], bits: WeightBits = 8
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Encode a weight, float32 [out, in, ...], in symmetric steps per output channel.
+
+    7 bits are for CPUs that add two products in 16 bits: 2 * 255 * 63 fits them.
+
+    Returns:
+        int8 of the same shape, -127 to 127 (7 bits: -63 to 63), and the scales, float32 [out].
+    """
+    top = 2 ** (bits - 1) - 1
+    scale = _half_exact(np.abs(weight).reshape(len(weight), -1).max(axis=1) / top)
+    steps = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1)))
+    return np.clip(steps, -top, top).astype(np.int8), scale
+
+
+def _half_exact(scale: Any) -> NDArray[np.float32]:
+    """The float16 just above, as float32: rounding down would clip the end of the range."""
+    wanted = np.maximum(np.asarray(scale, np.float32), np.float32(_SMALLEST))
+    with np.errstate(over="ignore"):
+        half = wanted.astype(np.float16)
+        half = np.where(half < wanted, np.nextafter(half, np.float16(np.inf)), half)
+    return np.where(np.isfinite(half), half, wanted).astype(np.float32)

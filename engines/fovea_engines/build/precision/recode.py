@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fovea_engines.build.precision.encoding import Encoding
-from fovea_engines.build.precision.narrow import narrow_weights
-from fovea_engines.graph.wiring import Wiring, rebuild
+from fovea_engines.backends.backend import Encoding
+from fovea_engines.graph.wiring import Wiring, attribute, rebuild
 from fovea_preprocess.errors import UnsupportedModel
 
 if TYPE_CHECKING:
     import onnx
 
+# Two products of uint8 and such a weight fit 16 bits: 2 * 255 * 64 = 32,640.
+_WIDEST = 64
 _KINDS = {Encoding.SIGNED: (np.int8, 0), Encoding.UNSIGNED: (np.uint8, 128)}
 
 
 def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
-    """How many layers take quantised inputs, and how many layers there are."""
+    """Return the numbers of layers that take quantised inputs, and of all layers."""
     wiring = Wiring(model)
     layers = wiring.layers()
     done = [n for n in layers if _made_by(wiring, n.input[0], "DequantizeLinear")]
@@ -26,15 +28,11 @@ def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
 
 
 def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
-    """A copy of a quantised model with its activations in an encoding.
+    """Return a copy of a model with Q/DQ pairs, its activations in an encoding.
 
     int8 around 0 and uint8 around 128 stand for the same values, step for step, so nothing is
     rounded. What is neither stays as it is: it has no counterpart. Weights are halved where this
     CPU needs 7 bits.
-
-    Args:
-        model: with Q/DQ pairs.
-        encoding: `SIGNED` for TensorRT, `UNSIGNED` for CPUs.
     """
     import onnx
     from onnx.numpy_helper import from_array, to_array
@@ -77,3 +75,87 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
 def _made_by(wiring: Wiring, tensor: str, op_type: str) -> bool:
     node = wiring.producer.get(tensor)
     return node is not None and node.op_type == op_type
+
+
+def narrow_weights(model: onnx.ModelProto) -> None:
+    """Halve int8 weights beyond 64, channel by channel, and double their scales.
+
+    Weights that the graph itself quantises are rounded once, with the doubled scale. A weight with
+    a zero point other than 0, or with several scales a channel, stays as it is.
+    """
+    wiring = Wiring(model)
+    for node in wiring.nodes:
+        steps = _steps(wiring, node)
+        scale = _constant(wiring, node.input[1]) if steps is not None else None
+        if steps is None or scale is None or scale.ndim > 1:
+            continue
+        along = _along(node, scale, steps.ndim)
+        others = tuple(i for i, length in enumerate(along) if length == 1)
+        wide = np.abs(steps).max(axis=others, keepdims=True) > _WIDEST
+        if not wide.any():
+            continue
+        factor = (1 + wide).reshape(scale.shape).astype(scale.dtype)
+        halved = np.rint(steps / factor.reshape(along)).astype(np.int8)
+        _replace(model, node, halved, scale * factor)
+        for layer in wiring.consumers[node.output[0]]:
+            if len(layer.input) > 2 and layer.input[1] == node.output[0]:
+                _narrow_bias(model, wiring, layer.input[2], factor)
+    taken = {name for node in wiring.nodes for name in node.input} | wiring.outputs
+    rebuild(model, (node for node in wiring.nodes if not taken.isdisjoint(node.output)))
+
+
+def _narrow_bias(model: onnx.ModelProto, wiring: Wiring, name: str, factor: NDArray[Any]) -> None:
+    """Keep an int32 bias in steps of its layer's sums: else ONNX Runtime computes in float."""
+    node = wiring.producer.get(name)
+    if node is None or node.op_type != "DequantizeLinear":
+        return
+    steps, scale = (_constant(wiring, name) for name in node.input[:2])
+    if steps is None or scale is None or steps.dtype != np.int32 or scale.shape != factor.shape:
+        return
+    halved = np.rint(steps / factor.astype(np.float64)).astype(np.int32)
+    _replace(model, node, halved, scale * factor)
+
+
+def _steps(wiring: Wiring, node: onnx.NodeProto) -> NDArray[np.float32] | None:
+    """Constant weights as steps of their scale, not yet rounded where the graph does that."""
+    if node.op_type != "DequantizeLinear":
+        return None
+    zero = _constant(wiring, node.input[2]) if len(node.input) > 2 else np.zeros(1, np.int8)
+    if zero is None or zero.dtype != np.int8 or zero.any():
+        return None
+    steps = _constant(wiring, node.input[0])
+    if steps is not None:
+        return steps.astype(np.float32) if steps.dtype == np.int8 else None
+    source = wiring.producer.get(node.input[0])
+    if source is None or source.op_type != "QuantizeLinear" or source.input[1:] != node.input[1:]:
+        return None
+    real, scale = (_constant(wiring, name) for name in source.input[:2])
+    if real is None or scale is None or scale.ndim > 1:
+        return None
+    exact = real / scale.reshape(_along(node, scale, real.ndim))
+    clipped: NDArray[np.float32] = np.clip(exact, -128, 127).astype(np.float32)
+    return clipped
+
+
+def _along(node: onnx.NodeProto, scale: NDArray[Any], dimensions: int) -> list[int]:
+    """The shape in which scales, one or one a channel, lie along a weight."""
+    shape = [1] * dimensions
+    if scale.size > 1:
+        shape[int(attribute(node, "axis", 1))] = scale.size
+    return shape
+
+
+def _replace(
+    model: onnx.ModelProto, node: onnx.NodeProto, steps: NDArray[Any], scale: NDArray[Any]
+) -> None:
+    from onnx.numpy_helper import from_array
+
+    for i, (what, value) in enumerate((("steps", steps), ("scale", scale))):
+        node.input[i] = f"{node.output[0]}/narrow/{what}"
+        model.graph.initializer.append(from_array(value, node.input[i]))
+
+
+def _constant(wiring: Wiring, name: str) -> NDArray[Any] | None:
+    from onnx.numpy_helper import to_array
+
+    return to_array(wiring.constants[name]) if name in wiring.constants else None

@@ -1,4 +1,4 @@
-"""What TensorRT refuses, or computes otherwise than it is written, in a quantised graph."""
+"""Checks a quantised graph for parts that TensorRT refuses or computes otherwise than written."""
 
 from __future__ import annotations
 

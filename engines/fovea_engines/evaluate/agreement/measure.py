@@ -33,7 +33,7 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
     Detections of a known head are compared after suppression, from a score of .25. Raw outputs are
     compared where there is no head or there are no detections.
     """
-    return _agreement([_compare(head, sample, have) for sample, have in pairs])
+    return _agreement([_compare(head, one.name, one.want, have) for one, have in pairs])
 
 
 def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> Agreement:
@@ -43,6 +43,11 @@ def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> A
     `CONF - MARGIN`.
     """
     return _agreement([_matched(*pair) for pair in pairs])
+
+
+def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
+    """Compare the raw outputs of two models, by the name of an image."""
+    return _agreement([_compare(None, name, want, have) for name, want, have in pairs])
 
 
 def _agreement(figures: list[_Figures]) -> Agreement:
@@ -100,12 +105,11 @@ class _Figures:
         return replace(found, missed=self.matching.missed, extra=self.matching.extra)
 
 
-def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
-    want = sample.want
-    figures = _Figures(sample.name)
+def _compare(head: Head | None, name: str, want: Outputs, have: Outputs) -> _Figures:
+    figures = _Figures(name)
     if head is not None:
         options = PredictOptions(conf=CONF - MARGIN)
-        figures = _matched(sample.name, *(head.decode(each, 0, options) for each in (want, have)))
+        figures = _matched(name, *(head.decode(each, 0, options) for each in (want, have)))
     off = {name: _difference(array, have[name]) for name, array in want.items()}
     return replace(
         figures,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fovea_engines.backends.registry import TENSORRT_BACKENDS
+from fovea_engines.backends.registry import get_backend
 from fovea_engines.engine import Engine
 from fovea_engines.repository.config_pbtxt import (
     ConfigTensor,
@@ -46,7 +46,7 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Mo
         backend=config.backend or card.backend,
         default_model_filename=config.default_model_filename or next(iter(card.files)),
     )
-    platform = _platform(card.backend)
+    platform = get_backend(card.backend).platform
     if not config.platform:
         config = replace(config, platform=platform)
     elif platform and config.platform != platform:
@@ -61,12 +61,6 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Mo
     check_config(config, config.name)
     _check_fit(config, engine.session)
     return config
-
-
-def _platform(backend: str) -> str:
-    if backend in TENSORRT_BACKENDS:
-        return "tensorrt_plan"
-    return "onnxruntime_onnx" if backend == "onnxruntime" else ""
 
 
 def _parameters(engine: Engine) -> dict[str, ModelParameter]:
@@ -126,7 +120,7 @@ def _instances(config: ModelConfig, backend: str) -> tuple[ModelInstanceGroup, .
 
 def _placed(model: str, group: ModelInstanceGroup, backend: str) -> ModelInstanceGroup:
     group = replace(group, count=max(1, group.count))
-    if backend in TENSORRT_BACKENDS and group.kind in ("KIND_AUTO", "KIND_GPU"):
+    if get_backend(backend).on_gpu and group.kind in ("KIND_AUTO", "KIND_GPU"):
         return replace(group, kind="KIND_GPU", gpus=group.gpus or (0,))
     if group.kind == "KIND_MODEL":
         return group

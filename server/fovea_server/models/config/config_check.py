@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from fovea_engines.backends.registry import DISTRIBUTIONS
+from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig, ModelInput
 from fovea_engines.repository.config_scheduling import ModelDynamicBatching
 from fovea_engines.repository.model_config import fields_in_source
@@ -111,10 +111,10 @@ def _check_backend(config: ModelConfig) -> None:
             f"ensemble scheduling cannot be set for model '{config.name}' whose platform is not "
             "ensemble"
         )
-    elif config.backend and config.backend not in DISTRIBUTIONS:
+    elif config.backend and config.backend not in BACKENDS:
         raise InvalidModel(
             f"backend '{config.backend}' of {config.name} is not served: the backends are "
-            f"{', '.join(DISTRIBUTIONS)}; convert the model to ONNX"
+            f"{', '.join(BACKENDS)}; convert the model to ONNX"
         )
 
 

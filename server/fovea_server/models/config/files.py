@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from fovea_engines.backends.registry import TENSORRT_BACKENDS
+from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.repository.card import CARD_FILE
 from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_engines.repository.labels import read_labels
@@ -83,7 +83,8 @@ def check_engine_files(config: ModelConfig) -> None:
     Raises:
         InvalidModel: it names such a file, or TensorRT.
     """
-    if config.backend in TENSORRT_BACKENDS or config.platform == "tensorrt_plan":
+    unsafe = [backend for backend in BACKENDS.values() if backend.runs_code]
+    if any(config.backend == one.name or config.platform == one.platform for one in unsafe):
         raise InvalidModel(f"what is for {config.backend or config.platform} {_UNSAFE}")
     for name in (config.default_model_filename, *config.cc_model_filenames.values()):
         if name and Path(name).suffix not in _SAFE_ENGINES:

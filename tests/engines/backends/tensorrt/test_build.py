@@ -9,7 +9,7 @@ import pytest
 from fovea_engines.backends.cuda.letterbox import LETTERBOX_FILE
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import open_session
-from fovea_engines.backends.tensorrt.engine_file import ENGINE_FILE, KEPT_FILE
+from fovea_engines.backends.tensorrt.backend import ENGINE_FILE, KEPT_FILE
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
 from fovea_engines.backends.tensorrt.plan_file import read_plan_file
 from fovea_engines.device import Gpu

@@ -10,6 +10,7 @@ from rich.console import Console
 from tests.engines.real import prepared, ranges
 from tests.engines.rtx import trt  # noqa: F401  skips where TensorRT for RTX is not installed
 
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.backends.tensorrt.builder import build_plan
 from fovea_engines.backends.tensorrt.layers import (
     PlanLayer,
@@ -18,7 +19,6 @@ from fovea_engines.backends.tensorrt.layers import (
     inspected_layers,
 )
 from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
-from fovea_engines.build.precision.encoding import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.commands.inspect import layer_table, layers_summary

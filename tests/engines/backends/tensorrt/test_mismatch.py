@@ -9,7 +9,8 @@ import pytest
 from tests.engines.fake_runtime import gpu_is_here
 from tests.engines.rtx_repository import OLD, rtx_version, tamper
 
-from fovea_engines.backends.tensorrt.mismatch import mismatch
+from fovea_engines.backends.backend import Backend, BackendInfo
+from fovea_engines.backends.registry import mismatch
 from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
@@ -68,7 +69,7 @@ def test_the_gpus_that_an_engine_was_built_for(rtx, gpu, fits):
 def test_rtx_compiles_for_every_gpu_of_a_capability(tensorrt):
     rtx = replace(tensorrt, backend="tensorrt-rtx", backend_version="")
     with gpu_is_here(L40S), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fovea_engines.backends.tensorrt.mismatch._installed", lambda backend: "")
+        patch.setattr(Backend, "info", BackendInfo("tensorrt-rtx", "", None))
         assert mismatch(rtx) is None
         assert mismatch(replace(rtx, gpu=A100)) is not None
 

@@ -11,8 +11,7 @@ from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_runtime import FakeModule, fake_gpu_machine
 from tests.engines.rtx_repository import rtx_version, tamper
 
-from fovea_engines.backends.tensorrt.caches import CACHE_FILE
-from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
+from fovea_engines.backends.tensorrt.backend import CACHE_FILE, KEPT_FILE
 from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, OutOfMemory

@@ -13,7 +13,7 @@ from tests.engines.real import DETECTORS, OTHERS, prepared, ranges
 from tests.engines.rtx import Compiled, compile_graph
 from tests.engines.tiny import constant, save
 
-from fovea_engines.build.precision.encoding import Encoding
+from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantisable, quantise
 from fovea_engines.build.precision.recode import recode

@@ -1,0 +1,176 @@
+"""Defines the interface between Fovea and a runtime that executes engines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fovea_engines.backends.installing import install, install_extra
+from fovea_engines.device import WeightBits, int8_saturates
+from fovea_engines.progress import Progress
+from fovea_engines.repository.options import BuilderOptions, Plugin
+from fovea_preprocess.spec import PreprocessSpec
+
+if TYPE_CHECKING:
+    from fovea_engines.repository.card import EngineCard
+    from fovea_engines.session import Session
+
+
+class Encoding(StrEnum):
+    """Integers that stand for activations in INT8. Both are made from the same ranges.
+
+    `SIGNED` is int8 with zero point 0, so a range reaches equally far to either side, and around it
+    is FP16: GPUs compute that fast. `UNSIGNED` is uint8 with a zero point anywhere, and around it
+    is FP32: CPUs compute that fast, OpenVINO computes the signed one wrongly, and after SiLU or
+    ReLU it is twice as fine.
+    """
+
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+
+    @property
+    def weight_bits(self) -> WeightBits:
+        """Bits of the weights beside such activations: 7 where this CPU overflows with 8."""
+        return 7 if self is Encoding.UNSIGNED and int8_saturates() else 8
+
+
+@dataclass(frozen=True, slots=True)
+class CompilePlan:
+    """Everything beside the graph that an engine depends on; CPU backends need none of it.
+
+    Attributes:
+        source: sha256 of the graph's source.
+        precision: "fp32", "fp16" or "int8".
+        preprocess: preprocessing of the input's rows.
+        builder: options of a backend with `takes_builder`; None takes its defaults.
+        progress: reports the steps of a long compilation.
+    """
+
+    source: str = ""
+    precision: str = "fp32"
+    preprocess: PreprocessSpec | None = None
+    builder: BuilderOptions | None = None
+    progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInfo:
+    """One backend on this machine.
+
+    Attributes:
+        name: as in `Backend`.
+        version: version of its runtime; None when that is not installed.
+        problem: the reason why it cannot be used and what to do; None when it can.
+    """
+
+    name: str
+    version: str | None
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend(ABC):
+    """A runtime: what it can do, as data, and its operations. It is imported on first use.
+
+    Attributes:
+        name: in cards, in config.pbtxt and of --backend.
+        distribution: contains the runtime.
+        extra: Fovea's extra with that distribution; "" if Fovea requires it.
+        suffixes: of the files that it opens.
+        any_suffix: it also recognises its files under a suffix that no backend has.
+        platform: Triton's name of the platform; "" where Triton has none.
+        encoding: of the INT8 activations that it computes.
+        on_gpu: engines run on a GPU, otherwise on CPU cores.
+        fuses: image front and NMS tail belong into its graphs, if the plan does not say otherwise.
+        emulated: candidates are computed by the reference backend, because compiling takes minutes
+            or a GPU.
+        takes_builder: it compiles for the batches and with the plugins of `BuilderOptions`.
+        ahead_of_time: it compiles for GPUs that are not in this machine.
+        runs_code: opening a file runs code that is in it.
+        kept_file: file beside the engine with the graph to compile again for another machine; ""
+            where engines run on every machine.
+        cache_file: file that `open` writes beside the engine; "" for none.
+    """
+
+    name: str
+    distribution: str
+    extra: str = ""
+    suffixes: tuple[str, ...]
+    any_suffix: bool = False
+    platform: str = ""
+    encoding: Encoding = Encoding.UNSIGNED
+    on_gpu: bool = False
+    fuses: bool = False
+    emulated: bool = False
+    takes_builder: bool = False
+    ahead_of_time: bool = False
+    runs_code: bool = False
+    kept_file: str = ""
+    cache_file: str = ""
+
+    @abstractmethod
+    def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
+        """Compile a graph into a folder, and return the path of the engine.
+
+        Args:
+            model: ONNX bytes in their final precision, or the file that holds them.
+            folder: an existing folder.
+            plan: the plan of the compilation; None takes its defaults.
+
+        Raises:
+            InvalidModel: the runtime cannot read the model.
+            BuildError: it returns no engine.
+            OSError: the engine cannot be written.
+        """
+
+    @abstractmethod
+    def open(
+        self,
+        path: Path,
+        *,
+        max_batch: int,
+        threads: int | None = None,
+        plugins: tuple[Plugin, ...] = (),
+    ) -> Session:
+        """Load an engine; see `open_session`."""
+
+    def mismatch(self, card: EngineCard) -> str | None:
+        """Return the reason why an engine cannot run here; None where its card shows none.
+
+        A missing runtime or GPU is no mismatch: opening the engine reports it.
+        """
+        return None
+
+    def check(self, plan: CompilePlan) -> None:
+        """Check, before work that takes minutes, that this machine can compile a plan.
+
+        Raises:
+            BackendUnavailable: the runtime is not installed.
+            InvalidOption: it cannot compile for that GPU, or in that precision.
+        """
+        return
+
+    def read_header(self, path: Path) -> tuple[str, dict[str, str]]:
+        """Return the backend that a file was made for, and the metadata that its maker put in.
+
+        Raises:
+            InvalidModel: the file is no engine, or its header is damaged.
+        """
+        return self.name, {}
+
+    @property
+    def info(self) -> BackendInfo:
+        """Describe the backend on this machine, without importing its runtime."""
+        try:
+            return BackendInfo(self.name, metadata.version(self.distribution), None)
+        except metadata.PackageNotFoundError:
+            return BackendInfo(self.name, None, f"not installed: {self.installation}")
+
+    @property
+    def installation(self) -> str:
+        """Return the command that installs the runtime."""
+        return install_extra(self.extra) if self.extra else install(self.distribution)
