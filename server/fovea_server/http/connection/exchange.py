@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from enum import Enum, auto
-from urllib.parse import unquote
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -14,7 +13,7 @@ from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, Shutting
 from fovea_server.http.connection.body import Body
 from fovea_server.http.connection.connection import Connection
 from fovea_server.http.v2.compression import too_large
-from fovea_server.http.v2.front import Front
+from fovea_server.http.v2.front import CLIENT_LEFT, LARGE_ANSWER, Front
 from fovea_server.http.v2.messages import Answer, Buffer, Request, error_answer, refusal
 from fovea_server.http.v2.routing import Route
 from fovea_server.log_lines import REQUEST_ID
@@ -24,10 +23,6 @@ from fovea_server.traffic.request_id import HEADER, request_id
 log = logging.getLogger(__name__)
 
 _ID_HEADER = HEADER.encode()
-# Status that proxies log for a client that left before the answer.
-_LEFT = 499
-# Below this size, one write of a copy is cheaper than several, and not worth counting.
-_SMALL = 65_536
 
 
 class Arrival(Enum):
@@ -90,8 +85,7 @@ class Exchange:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         path = target.partition(b"?")[0].decode("latin-1")
-        self._todo: tuple[Route, Request] | Answer = front.admit(method, path, headers, self._hold)
-        self._asked = None if isinstance(self._todo, Answer) else self._todo
+        self._found = self._todo = front.admit(method, path, headers, self._hold)
         # The parser has refused anything but a number.
         declared = int(headers.get(b"content-length", b"0"))
         limit = front.service.settings.http_max_input_size
@@ -155,7 +149,7 @@ class Exchange:
         """Cancel the request: the client has left."""
         if self._turn is not Turn.ANSWERED:
             self._turn = Turn.LOST
-            self._report(_LEFT, 0, None)
+            self._report(CLIENT_LEFT, 0, None)
         self.stop_waiting()
         if self._task is not None:
             self._task.cancel()
@@ -225,7 +219,7 @@ class Exchange:
         pieces.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         if self._method != "HEAD":
             pieces += answer.body
-        if size < _SMALL:
+        if size < LARGE_ANSWER:
             self._connection.transport.write(b"".join(pieces))
         else:
             try:
@@ -244,20 +238,10 @@ class Exchange:
 
     def _report(self, status: int, size: int, error: FoveaError | None) -> None:
         """Log and count the request, once it is answered or its client has left."""
-        traffic, model, api = self._front.traffic, "", ""
-        if self._asked is not None:
-            route, request = self._asked
-            model, api = unquote(request.names["model"] or ""), route.api
-        if api == "inference":
-            traffic.inferred(model, status, self._began, error)
-        if traffic.access_log is None:
-            return
         peer = self._connection.client
         client, target = peer[0] if peer else "-", self._target.decode("latin-1")
-        traffic.access_log.add(
-            Access(client, self._method, target, model, status, size, self._began, self._id),
-            probe=api == "health",
-        )
+        access = Access(client, self._method, target, "", status, size, self._began, self._id)
+        self._front.report(self._found, access, error)
 
 
 class Refusal(Exchange):

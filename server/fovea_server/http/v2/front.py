@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from urllib.parse import unquote
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import ByteBudget
@@ -11,8 +12,15 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.http.v2.messages import Answer, Request, error_answer, refusal
 from fovea_server.http.v2.routing import Route, resolve
+from fovea_server.traffic.access_log import Access
 
 log = logging.getLogger(__name__)
+
+CLIENT_LEFT = 499
+"""The status that proxies log for a client that left before the answer."""
+
+LARGE_ANSWER = 65_536
+"""Bytes from which several writes are cheaper than a copy."""
 
 
 class Front:
@@ -20,13 +28,11 @@ class Front:
 
     Attributes:
         budget: counts bodies.
-        traffic: hears of answers.
     """
 
     def __init__(self, service: Service, budget: ByteBudget) -> None:
         self.service = service
         self.budget = budget
-        self.traffic = service.traffic
 
     def admit(
         self, method: str, path: str, headers: dict[bytes, bytes], hold: Callable[[int], None]
@@ -58,3 +64,22 @@ class Front:
             # The traceback goes to the log only.
             log.exception("%s %r", request.method, request.path)
             return refusal(500, "an internal error; the server's log has the details")
+
+    def report(
+        self, found: tuple[Route, Request] | Answer | None, access: Access, error: FoveaError | None
+    ) -> None:
+        """Log and count a request, once it is answered or its client has left.
+
+        Args:
+            found: by `admit`.
+            access: the request, without its model.
+            error: that was answered, if any.
+        """
+        traffic, model, api = self.service.traffic, "", ""
+        if isinstance(found, tuple):
+            route, request = found
+            model, api = unquote(request.names["model"] or ""), route.api
+        if api == "inference":
+            traffic.inferred(model, access.status, access.began, error)
+        if traffic.access_log is not None:
+            traffic.access_log.add(access._replace(model=model), probe=api == "health")
