@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -55,7 +55,7 @@ class Call:
         self.size += len(message)
         await self._context.write(message)
 
-    def close(self, message: Any = None) -> None:
+    def close(self, message: object = None) -> None:
         """Log and count the call; `message` is its request, None if it could not be read."""
         method = self._method.rpartition("/")[2]
         model = getattr(message, "model_name", self.model)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.byte_budget import ByteBudget
@@ -20,8 +20,10 @@ from fovea_server.traffic.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
+M = TypeVar("M", bound=Message)
+R = TypeVar("R")
+
 Handler: TypeAlias = grpc.RpcMethodHandler
-Unary = Callable[[Any], Awaitable[Any]]
 Stream = Callable[[AsyncIterator[bytes], Context, Call], Awaitable[None]]
 Guard = Callable[[Context], None]
 
@@ -34,17 +36,18 @@ _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _SECRET = "triton-grpc-protocol-"
 
 
-def parse(message_type: Any, data: bytes) -> Any:
+def parse(message_type: type[M], data: bytes) -> M:
     """Parse a message.
 
     Raises:
         InvalidRequest: the bytes are not such a message.
     """
     try:
-        return message_type.FromString(data)
+        message: M = message_type.FromString(data)
     except DecodeError:
         name = message_type.DESCRIPTOR.full_name
         raise InvalidRequest(f"the bytes of the request are no {name}") from None
+    return message
 
 
 def guard(restrictions: Restrictions, api: str) -> Guard:
@@ -63,8 +66,8 @@ def guard(restrictions: Restrictions, api: str) -> Guard:
 
 def unary(
     name: str,
-    method: Unary,
-    read: Callable[[bytes], Any],
+    method: Callable[[R], Awaitable[Message | bytes]],
+    read: Callable[[bytes], R],
     admit: Guard,
     budget: ByteBudget,
     traffic: Traffic,
@@ -91,7 +94,7 @@ def unary(
             found = await method(message)
             budget.give_back(held)
             held = 0
-            encoded: bytes = found if type(found) is bytes else found.SerializeToString()
+            encoded = found if isinstance(found, bytes) else found.SerializeToString()
             if len(encoded) >= LARGE:
                 _hold(budget, len(encoded), context)
             call.status, call.size = "OK", len(encoded)

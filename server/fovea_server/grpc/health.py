@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.grpc.call import Call, Context
@@ -26,7 +25,7 @@ class HealthCalls:
         self._plane = plane
         self._closed = asyncio.Event()
 
-    async def check(self, request: Any) -> bytes:
+    async def check(self, request: object) -> bytes:
         """Check: the status now."""
         return _SERVING if self._plane.ready else _NOT_SERVING
 

@@ -6,11 +6,16 @@ Source: infer_handler.cc and grpc_utils.h of Triton.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.extensions.regions import RegionSlice
 from fovea_server.tensors.messages import InferRequest, Parameter
+
+Input: TypeAlias = messages.ModelInferRequest.InferInputTensor
+Output: TypeAlias = messages.ModelInferRequest.InferRequestedOutputTensor
 
 _CHOICE = "parameter_choice"
 _UNSIGNED = 2**64
@@ -27,12 +32,8 @@ _KNOWN = {
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
-def set_parameters(request: InferRequest, given: Mapping[str, Any]) -> None:
+def set_parameters(request: InferRequest, given: Mapping[str, messages.InferParameter]) -> None:
     """Store parameters in the fields of a request.
-
-    Args:
-        request: to fill in.
-        given: `InferParameter` by name.
 
     Raises:
         InvalidRequest: one does not have the type that the protocol says, or is reserved.
@@ -52,7 +53,7 @@ def set_parameters(request: InferRequest, given: Mapping[str, Any]) -> None:
             request.parameters[name] = _other(name, parameter)
 
 
-def set_parameter(message: Any, value: Parameter) -> None:
+def set_parameter(message: messages.InferParameter, value: Parameter) -> None:
     """Store a value in an `InferParameter`."""
     match value:
         case bool():
@@ -65,7 +66,7 @@ def set_parameter(message: Any, value: Parameter) -> None:
             message.string_param = value
 
 
-def region_slice(tensor: Any) -> RegionSlice | None:
+def region_slice(tensor: Input | Output) -> RegionSlice | None:
     """Read the place of a tensor in shared memory; None if it is not there.
 
     Raises:
@@ -91,7 +92,7 @@ def region_slice(tensor: Any) -> RegionSlice | None:
     return RegionSlice(region, offset or 0, size)
 
 
-def classes_of(output: Any) -> int:
+def classes_of(output: Output) -> int:
     """Read the number of classes that replace an output; 0 for the output itself.
 
     Raises:
@@ -110,7 +111,7 @@ def classes_of(output: Any) -> int:
     return classes
 
 
-def _known(name: str, parameter: Any, kinds: tuple[str, ...]) -> Any:
+def _known(name: str, parameter: messages.InferParameter, kinds: tuple[str, ...]) -> Any:
     kind = parameter.WhichOneof(_CHOICE)
     if kind not in kinds:
         raise InvalidRequest(
@@ -123,7 +124,7 @@ def _known(name: str, parameter: Any, kinds: tuple[str, ...]) -> Any:
     return value % _UNSIGNED if kind == "int64_param" else value
 
 
-def _other(name: str, parameter: Any) -> Parameter:
+def _other(name: str, parameter: messages.InferParameter) -> Parameter:
     kind = parameter.WhichOneof(_CHOICE)
     if kind is None:
         raise InvalidRequest(
@@ -134,7 +135,7 @@ def _other(name: str, parameter: Any) -> Parameter:
     return value
 
 
-def _of_tensor(tensor: Any, name: str, kind: str) -> Any:
+def _of_tensor(tensor: Input | Output, name: str, kind: str) -> Any:
     if name not in tensor.parameters:
         return None
     parameter = tensor.parameters[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import grpc
 
@@ -85,7 +84,7 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-def _options(settings: Settings) -> list[tuple[str, Any]]:
+def _options(settings: Settings) -> list[tuple[str, int]]:
     return [
         # A single request may use the whole budget.
         ("grpc.max_receive_message_length", min(settings.max_held_bytes, _MOST_BYTES)),
