@@ -6,12 +6,11 @@ import asyncio
 import logging
 import time
 from enum import Enum, auto
+from typing import Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, ShuttingDown
-from fovea_server.http.connection.body import Body
-from fovea_server.http.connection.connection import Connection
 from fovea_server.http.v2.compression import too_large
 from fovea_server.http.v2.front import CLIENT_LEFT, LARGE_ANSWER, Front
 from fovea_server.http.v2.messages import Answer, Buffer, Request, error_answer, refusal
@@ -23,6 +22,35 @@ from fovea_server.traffic.request_id import HEADER, request_id
 log = logging.getLogger(__name__)
 
 _ID_HEADER = HEADER.encode()
+
+
+class Connection(Protocol):
+    """Carries exchanges, one after the other."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    tasks: set[asyncio.Task[None]]
+    client: tuple[str, int] | None
+
+    def write_large(self, pieces: list[Buffer], size: int) -> None:
+        """Write pieces, and count their bytes until they are sent.
+
+        Raises:
+            QueueFull: too much is held already.
+        """
+        ...
+
+    def on_response_complete(self) -> None:
+        """Start the next exchange."""
+        ...
+
+    def close(self) -> None:
+        """Close after all that was written is sent."""
+        ...
+
+    def linger(self) -> None:
+        """Close, but read on for a while: the client reads the answer only after sending."""
+        ...
 
 
 class Arrival(Enum):
@@ -52,13 +80,8 @@ class Exchange:
     Plain calls and one task instead of ASGI's messages: that halves the cost of a small request.
 
     Args:
-        front: answers the request.
-        method: in capitals.
         target: path and query, as sent.
         headers: names in lower case.
-        keep_alive: the client keeps the connection open.
-
-    Attributes:
         keep_alive: the connection stays open after it.
     """
 
@@ -81,7 +104,7 @@ class Exchange:
         self._expects = headers.get(b"expect", b"").lower() == b"100-continue"
         self._arrival, self._turn = Arrival.UNDER_WAY, Turn.BEHIND
         self._held = 0
-        self._body = Body()
+        self._body: bytes | bytearray = b""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         path = target.partition(b"?")[0].decode("latin-1")
@@ -132,7 +155,7 @@ class Exchange:
             except FoveaError as error:
                 self.give_up(error)
             else:
-                self._body.add(piece)
+                self._add(piece)
         return self._held
 
     def on_whole(self) -> None:
@@ -180,7 +203,7 @@ class Exchange:
 
     async def _run(self, route: Route, request: Request) -> None:
         REQUEST_ID.set(self._id)
-        request.body = self._body.take()
+        request.body, self._body = self._body, b""
         try:
             answer = await self._front.answer(route, request)
         except asyncio.CancelledError:
@@ -199,12 +222,22 @@ class Exchange:
             log.error("%s %r", *about, exc_info=task.exception(), extra={"id": self._id})
             self._connection.transport.abort()
 
+    def _add(self, piece: bytes) -> None:
+        if not self._body:
+            # Most bodies are a single piece, which is not copied.
+            self._body = piece
+            return
+        if isinstance(self._body, bytes):
+            self._body = bytearray(self._body)
+        # A bytearray grows by a share of its size, so it is seldom copied.
+        self._body += piece
+
     def _hold(self, size: int) -> None:
         self._front.budget.take(size)
         self._held += size
 
     def _let_go(self) -> None:
-        self._body.take()
+        self._body = b""
         self._front.budget.give_back(self._held)
         self._held = 0
 
@@ -245,11 +278,7 @@ class Exchange:
 
 
 class Refusal(Exchange):
-    """Answers bytes that are no valid request; the last answer of its connection.
-
-    Args:
-        message: of the error.
-    """
+    """Answers bytes that are no valid request, as the last answer of its connection."""
 
     def __init__(self, front: Front, connection: Connection, message: str) -> None:
         super().__init__(front, connection, "-", b"-", {}, keep_alive=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from urllib.parse import unquote
 
 from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import ByteBudget
@@ -78,7 +77,7 @@ class Front:
         traffic, model, api = self.service.traffic, "", ""
         if isinstance(found, tuple):
             route, request = found
-            model, api = unquote(request.names["model"] or ""), route.api
+            model, api = request.name("model"), route.api
         if api == "inference":
             traffic.inferred(model, access.status, access.began, error)
         if traffic.access_log is not None:
