@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from fovea_preprocess.errors import FoveaError, QueueFull, ShuttingDown
+from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, ShuttingDown
 from fovea_server.http.receive import ClientLeft, receive_body, unless_client_leaves
 from fovea_server.http.v2.compression import too_large
 from fovea_server.http.v2.front import CLIENT_LEFT, LARGE_ANSWER, Front
@@ -83,8 +83,10 @@ class V2App:
             )
         except FoveaError as error:
             answer = error_answer(error)
-            # What is still under way of the body will not be read.
-            answer.headers.append((b"connection", b"close"))
+            # The server drops the rest of another refused body: most clients read the answer only
+            # after sending.
+            if isinstance(error, BodyTimeout):
+                answer.headers.append((b"connection", b"close"))
             return answer
         try:
             return await unless_client_leaves(receive, self._front.answer(route, request))
