@@ -23,10 +23,6 @@ _PROBES = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"
 class Call:
     """Gives a call its id, which is sent in the trailing metadata.
 
-    Args:
-        method: full name, as in `/inference.GRPCInferenceService/ModelInfer`.
-        traffic: logs and counts the call.
-
     Attributes:
         status: name of the gRPC status.
         error: the error it answers with, if any.

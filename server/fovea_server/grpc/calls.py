@@ -72,16 +72,7 @@ def unary(
     budget: ByteBudget,
     traffic: Traffic,
 ) -> Handler:
-    """Make the handler of a call with one request and one answer.
-
-    Args:
-        name: of the call, with its service.
-        method: takes a parsed request and returns a message, or its bytes.
-        read: parses the bytes of a request.
-        admit: raises for calls that are not allowed.
-        budget: counts the bytes of requests, and of large answers until they are sent.
-        traffic: logs and counts each call.
-    """
+    """Make the handler of a call with one request and one answer."""
 
     async def answer(data: bytes, context: Context) -> bytes:
         call = Call(name, context, traffic)
@@ -114,14 +105,7 @@ def unary(
 
 
 def stream(name: str, method: Stream, admit: Guard, traffic: Traffic) -> Handler:
-    """Make the handler of a call with many requests and many answers.
-
-    Args:
-        name: of the call, with its service.
-        method: reads and writes messages, as bytes.
-        admit: raises for calls that are not allowed.
-        traffic: logs and counts each call.
-    """
+    """Make the handler of a call with many requests and many answers."""
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
         call = Call(name, context, traffic)

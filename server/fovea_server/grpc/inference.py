@@ -35,11 +35,7 @@ _MOST_BYTES = 64 << 20
 
 
 class Inference:
-    """Runs models.
-
-    Args:
-        budget: counts the bytes of streams.
-    """
+    """Runs models."""
 
     def __init__(self, service: Service, budget: ByteBudget) -> None:
         self._plane = service.plane
@@ -110,13 +106,7 @@ async def _answer(response: InferResponse, shared: Mapping[str, SharedOutput]) -
 
 
 class StreamedAnswer(NamedTuple):
-    """The answer to a request of a stream.
-
-    Attributes:
-        request_id: "" for none.
-        answer: bytes of a `ModelInferResponse`, or an error.
-        model: of the request; "" if it could not be read.
-    """
+    """The answer to a request of a stream."""
 
     request_id: str
     answer: bytes | FoveaError
@@ -124,14 +114,7 @@ class StreamedAnswer(NamedTuple):
 
 
 class InferStream:
-    """Runs a stream's requests concurrently, and answers them in order.
-
-    Args:
-        infer: runs a request; never raises a FoveaError.
-        most: number of requests in flight; more are not read until one is answered.
-        budget: counts the bytes of requests and of answers that are not written yet.
-        traffic: logs and counts each request.
-    """
+    """Runs a stream's requests concurrently, and answers them in order."""
 
     def __init__(
         self,

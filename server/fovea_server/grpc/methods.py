@@ -88,11 +88,7 @@ def health_methods(service: Service, health: HealthCalls, budget: ByteBudget) ->
 
 
 class OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses unknown methods, as gRPC does, but with an id and a line in the log.
-
-    Args:
-        traffic: logs and counts each call.
-    """
+    """Refuses unknown methods, as gRPC does, but with an id and a line in the log."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic

@@ -33,9 +33,6 @@ _LEVELS = ("none", "low", "medium", "high")
 class GrpcServer:
     """Serves Triton's protocol over gRPC, on the event loop that starts it.
 
-    Args:
-        budget: counts the bytes of requests and answers.
-
     Attributes:
         port: that it listens on; the one in the settings until it is started.
 

@@ -39,12 +39,7 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def create_app(service: Service, budget: ByteBudget) -> FastAPI:
-    """Make the application for all requests that are not of Triton's protocol.
-
-    Args:
-        service: answers them.
-        budget: counts bodies.
-    """
+    """Make the application for all requests that are not of Triton's protocol."""
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
         title="Fovea",

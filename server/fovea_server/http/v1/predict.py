@@ -188,11 +188,7 @@ def _timeout_s(request: Request) -> float | None:
 
 
 def accepted_image(accept: str) -> Image | None:
-    """Choose an image format by an Accept header; None for JSON.
-
-    Args:
-        accept: with quality values, as in RFC 9110, 12.5.1.
-    """
+    """Choose an image format by an Accept header; None for JSON."""
     best: Image | None = None
     most = 0.0
     for part in accept.lower().split(","):

@@ -27,9 +27,6 @@ class V2App:
     """Serves the v2 protocol under any ASGI server, and in tests without a socket.
 
     Mount it at the root of a host, or at a prefix: it serves `/v2/...` below its mount point.
-
-    Args:
-        front: answers the requests.
     """
 
     def __init__(self, front: Front) -> None:

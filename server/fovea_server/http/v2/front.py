@@ -23,11 +23,7 @@ LARGE_ANSWER = 65_536
 
 
 class Front:
-    """Answers requests of the v2 protocol.
-
-    Attributes:
-        budget: counts bodies.
-    """
+    """Answers requests of the v2 protocol."""
 
     def __init__(self, service: Service, budget: ByteBudget) -> None:
         self.service = service
@@ -67,13 +63,7 @@ class Front:
     def report(
         self, found: tuple[Route, Request] | Answer | None, access: Access, error: FoveaError | None
     ) -> None:
-        """Log and count a request, once it is answered or its client has left.
-
-        Args:
-            found: by `admit`.
-            access: the request, without its model.
-            error: that was answered, if any.
-        """
+        """Log and count a request, once it is answered or its client has left."""
         traffic, model, api = self.service.traffic, "", ""
         if isinstance(found, tuple):
             route, request = found

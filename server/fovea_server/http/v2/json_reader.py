@@ -42,11 +42,7 @@ def parse_json(data: bytes | bytearray) -> Any:
 
 
 def loads(data: bytes | bytearray, offset: int = 0) -> Any:
-    """Parse a JSON document of any depth.
-
-    Args:
-        data: the text.
-        offset: of the text in the document, for messages.
+    """Parse a JSON document of any depth; `offset` is that of the text, for messages.
 
     Raises:
         MalformedJson: it is invalid.
@@ -88,8 +84,8 @@ def _check_commas(data: bytes | bytearray) -> None:
             )
 
 
-def _check_depth(value: Any) -> None:
-    level = [value]
+def _check_depth(value: object) -> None:
+    level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = [
             child
@@ -111,12 +107,12 @@ def _refused(why: str) -> MalformedJson:
     return MalformedJson(f"failed to parse the request JSON buffer: {why}")
 
 
-def find(value: Any, name: str, default: Any = None) -> Any:
+def find(value: object, name: str, default: object = None) -> Any:
     """Look up a member; `default` if the value is no object or has no such member."""
     return value.get(name, default) if type(value) is dict else default
 
 
-def member(value: Any, name: str) -> Any:
+def member(value: object, name: str) -> Any:
     """Look up a member.
 
     Raises:
@@ -127,7 +123,7 @@ def member(value: Any, name: str) -> Any:
     return value[name]
 
 
-def read(field: str, reader: Callable[[Any], T], value: Any) -> T:
+def read(field: str, reader: Callable[[Any], T], value: object) -> T:
     """Apply `reader` to a value; its error names the field.
 
     Raises:
@@ -139,7 +135,7 @@ def read(field: str, reader: Callable[[Any], T], value: Any) -> T:
         raise MalformedJson(f"Unable to parse '{field}': {error}") from None
 
 
-def read_member(field: str, reader: Callable[[Any], T], value: Any) -> T:
+def read_member(field: str, reader: Callable[[Any], T], value: object) -> T:
     """Apply `reader` to the member of an object that has the field's name."""
     return read(field, lambda parent: reader(member(parent, field)), value)
 

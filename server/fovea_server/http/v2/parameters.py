@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
 from fovea_server.extensions.json_values import as_bool, as_string, as_unsigned
 from fovea_server.http.v2.json_reader import read
 from fovea_server.tensors.messages import InferRequest, Parameter
 
 
-def set_parameters(request: InferRequest, given: Any) -> bool:
+def set_parameters(request: InferRequest, given: object) -> bool:
     """Store parameters in the fields of a request.
 
     Returns:
@@ -46,7 +44,7 @@ def set_parameters(request: InferRequest, given: Any) -> bool:
     return binary
 
 
-def parameter(name: str, value: Any) -> Parameter:
+def parameter(name: str, value: object) -> Parameter:
     """Check a custom parameter.
 
     Raises:
@@ -59,5 +57,5 @@ def parameter(name: str, value: Any) -> Parameter:
     return value
 
 
-def _sequence_id(value: Any) -> int | str:
+def _sequence_id(value: object) -> int | str:
     return value if type(value) is int and value >= 0 else as_string(value)

@@ -57,11 +57,7 @@ async def _generated(service: Service, request: Request) -> bytes:
 
 
 class _Reader:
-    """Builds a request from a JSON object.
-
-    Args:
-        asked: the request to fill in.
-    """
+    """Builds a request from a JSON object."""
 
     def __init__(self, asked: InferRequest, inputs: Sequence[ModelTensor]) -> None:
         self._asked = asked
@@ -100,7 +96,7 @@ class _Reader:
                 self._asked.parameters[name] = parameter(name, value)
 
 
-def _input(tensor: ModelTensor, value: Any) -> InputTensor:
+def _input(tensor: ModelTensor, value: object) -> InputTensor:
     data = value if isinstance(value, list | LongArray) else [value]
     elements = elements_of(tensor.name, tensor.datatype, data, None)
     shape = _shape(tensor, elements.size)
