@@ -1,9 +1,10 @@
-"""Handlers of gRPC calls: reading messages, reporting errors, checking access."""
+"""Handles gRPC calls: reads messages, reports errors, checks access, logs each call."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NoReturn, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
@@ -14,8 +15,10 @@ from google.protobuf.message import DecodeError, Message
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.extensions.restrictions import Restrictions
-from fovea_server.grpc.call import Call, Context
+from fovea_server.log_lines import REQUEST_ID
 from fovea_server.status import grpc_status
+from fovea_server.traffic.access_log import Access
+from fovea_server.traffic.request_id import HEADER, request_id
 from fovea_server.traffic.traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -23,9 +26,8 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
 
+Context: TypeAlias = grpc.aio.ServicerContext
 Handler: TypeAlias = grpc.RpcMethodHandler
-Stream = Callable[[AsyncIterator[bytes], Context, Call], Awaitable[None]]
-Guard = Callable[[Context], None]
 
 # Reading a request of this many bytes would block the event loop.
 LARGE = 262_144
@@ -34,6 +36,67 @@ _MOST_DETAILS = 2000
 # Printable ASCII except "%" is sent unchanged, all else as three bytes for each byte of UTF-8.
 _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _SECRET = "triton-grpc-protocol-"
+_PROBES = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"})
+
+
+class Call:
+    """Gives a call its id, which is sent in the trailing metadata.
+
+    Attributes:
+        status: name of the gRPC status.
+        error: the error it answers with, if any.
+        size: bytes of the answers.
+        model: of the request, the latest of a stream; "" for none.
+    """
+
+    def __init__(self, method: str, context: Context, traffic: Traffic) -> None:
+        self.status = "CANCELLED"
+        self.error: FoveaError | None = None
+        self.size = 0
+        self.model = ""
+        self._began = time.monotonic()
+        self._method, self._context, self._traffic = method, context, traffic
+        given = dict(context.invocation_metadata() or ()).get(HEADER)
+        self._id = request_id(given if isinstance(given, str) else None)
+        REQUEST_ID.set(self._id)
+        context.set_trailing_metadata(((HEADER, self._id),))
+
+    def fail(self, error: FoveaError) -> None:
+        """Set the error that it ends with."""
+        self.error, self.status = error, grpc_status(error)
+
+    async def write(self, message: bytes) -> None:
+        """Send one message of a stream."""
+        self.size += len(message)
+        await self._context.write(message)
+
+    def close(self, message: object = None) -> None:
+        """Log and count the call; `message` is its request, None if it could not be read."""
+        method = self._method.rpartition("/")[2]
+        model = getattr(message, "model_name", self.model)
+        if not model and method.startswith("Model"):
+            model = getattr(message, "name", "")
+        if method == "ModelInfer":
+            self._traffic.inferred(model, self.status, self._began, self.error)
+        if self._traffic.access_log is None:
+            return
+        self._traffic.access_log.add(
+            Access(
+                _address(self._context.peer()),
+                method,
+                self._method,
+                model,
+                self.status,
+                self.size,
+                self._began,
+                self._id,
+            ),
+            probe=method in _PROBES,
+        )
+
+
+Stream = Callable[[AsyncIterator[bytes], Context, Call], Awaitable[None]]
+Guard = Callable[[Context], None]
 
 
 def parse(message_type: type[M], data: bytes) -> M:
@@ -161,3 +224,8 @@ def _cut(details: str) -> str:
 
 def _text(value: str | bytes | None) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _address(peer: str) -> str:
+    """Extract the address from `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
+    return unquote(peer.partition(":")[2]).rpartition(":")[0].strip("[]") or "-"

@@ -13,8 +13,7 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.refusals import refuse_decoupled
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.regions import SharedOutput
-from fovea_server.grpc.call import Call, Context
-from fovea_server.grpc.calls import LARGE, fault, refuse
+from fovea_server.grpc.calls import LARGE, Call, Context, fault, refuse
 from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request
 from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.models import version_of

@@ -13,8 +13,7 @@ from fovea_preprocess.errors import Unsupported
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import extensions, models
-from fovea_server.grpc.call import Call, Context
-from fovea_server.grpc.calls import Handler, guard, parse, stream, unary
+from fovea_server.grpc.calls import Call, Context, Handler, guard, parse, stream, unary
 from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import Inference

@@ -90,7 +90,7 @@ class Error(BaseModel):
 
 
 class ImageAnswer(BaseModel):
-    """What was found in one image; best first."""
+    """The detections of one image, best first."""
 
     width: int
     height: int

@@ -26,7 +26,11 @@ _ID_HEADER = HEADER.encode()
 class V2App:
     """Serves the v2 protocol under any ASGI server, and in tests without a socket.
 
-    Mount it at the root of a host, or at a prefix: it serves `/v2/...` below its mount point.
+    It answers `/v2/...` at the root of a server or below a mount point. `fovea serve` does not use
+    it: its own connections (`http/connection/`) are faster, and have further limits.
+
+    Example:
+        V2App(Front(service, ByteBudget(settings.max_held_bytes)))
     """
 
     def __init__(self, front: Front) -> None:
@@ -135,7 +139,7 @@ def _path(scope: Scope) -> str:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Agree to the start and the end of the server; who made the service closes it."""
+    """Confirm the start and the end of the server; the service is closed by its owner."""
     for event in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{event}.complete"})
