@@ -3,60 +3,22 @@
 import asyncio
 import gzip
 import json
-import logging
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import uvicorn
-from tests.server.registries import ADDER_CONFIG, adder, serving
 
 import fovea_server
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
-from fovea_server.byte_budget import ByteBudget
-from fovea_server.dataplane.service import Service
-from fovea_server.http.v2.asgi import V2App
-from fovea_server.http.v2.front import Front
-from fovea_server.settings import Settings
 
 DEMO = Path(fovea_server.__file__).parent / "demo"
-LIMIT = 1 << 20
 X = {"name": "X", "shape": [1, 4], "datatype": "INT32"}
 JSON = {"inputs": [{**X, "data": [1, 2, 3, 4]}]}
 
 Ask = Callable[..., httpx.Response]
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory) -> Iterator[Service]:
-    repository = tmp_path_factory.mktemp("repository")
-    adder(repository, "adder", config=ADDER_CONFIG)
-    build(BuildPlan(source=DEMO / "digits.onnx", name="digits", repository=repository))
-    limits = {"http_max_input_size": LIMIT, "body_timeout_s": 0.5}
-    with serving(repository, **limits) as registry:
-        yield Service.of(Settings(model_repository=repository, **limits), registry)
-
-
-@pytest.fixture(scope="module")
-def budget() -> ByteBudget:
-    return ByteBudget(64 << 20)
-
-
-@pytest.fixture(scope="module")
-def app(service, budget) -> V2App:
-    return V2App(Front(service, budget))
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    """The one event loop of the service."""
-    with asyncio.Runner() as running:
-        yield running
 
 
 @pytest.fixture(scope="module", params=["no server", "h11", "httptools"])
@@ -190,118 +152,11 @@ async def _in_pieces(size: int):
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_bodies_over_the_limit(ask, declared):
-    size = LIMIT + 16
+def test_bodies_over_the_limit(ask, service, declared):
+    limit = service.settings.http_max_input_size
+    size = limit + 16
     answer = infer(ask, content=bytes(size) if declared else _in_pieces(size))
     assert answer.status_code == 400
-    assert f"exceeds the maximum allowed value of {LIMIT} bytes" in answer.json()["error"]
+    assert f"exceeds the maximum allowed value of {limit} bytes" in answer.json()["error"]
     headers = {"Content-Encoding": "gzip"}
     assert infer(ask, content=gzip.compress(bytes(size)), headers=headers).status_code == 400
-
-
-def asked(runner, app, *messages: dict[str, object], path="/v2/models/adder/infer", **scope):
-    """Send messages by hand; the server is silent after them. The messages of the answer."""
-    coming, sent = list(messages), []
-
-    async def receive() -> dict[str, object]:
-        if not coming:
-            await asyncio.Event().wait()
-        return coming.pop(0)
-
-    async def send(message: dict[str, object]) -> None:
-        sent.append(message)
-
-    made = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "headers": [],
-        "query_string": b"",
-        **scope,
-    }
-    runner.run(app(made, receive, send))
-    return sent
-
-
-def test_a_body_that_does_not_arrive(runner, app, budget):
-    piece = {"type": "http.request", "body": b"{", "more_body": True}
-    start, body = asked(runner, app, piece)
-    assert start["status"] == 400
-    assert (b"connection", b"close") in start["headers"]
-    assert b"did not arrive within 0.5 s" in body["body"]
-    assert budget._held == 0
-
-
-def test_a_client_that_leaves_while_it_sends(runner, app, budget):
-    piece = {"type": "http.request", "body": bytes(1000), "more_body": True}
-    assert asked(runner, app, piece, {"type": "http.disconnect"}) == []
-    assert budget._held == 0
-
-
-def test_a_client_that_leaves_before_its_answer(runner, service, budget, caplog):
-    started, cancelled = [], []
-
-    class Slow(Front):
-        async def answer(self, route, request):
-            started.append(request)
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                cancelled.append(request)
-                raise
-
-    body = {"type": "http.request", "body": b"{}"}
-    caplog.set_level(logging.INFO)
-    assert asked(runner, V2App(Slow(service, budget)), body, {"type": "http.disconnect"}) == []
-    assert started == cancelled != []
-    assert budget._held == 0
-
-
-def test_a_server_that_stops_before_the_answer(runner, service, budget):
-    class Slow(Front):
-        async def answer(self, route, request):
-            asyncio.current_task().cancel()
-            await asyncio.sleep(0)
-
-    body = {"type": "http.request", "body": b"{}"}
-    start, body = asked(runner, V2App(Slow(service, budget)), body)
-    assert start["status"] == 503
-    assert b"the server stopped" in body["body"]
-
-
-def test_large_answers_are_counted(runner, service):
-    budget = ByteBudget(200_000)
-    held = []
-
-    class Large(Front):
-        async def answer(self, route, request):
-            answer = await super().answer(route, request)
-            held.append(self.budget._held)
-            return replace(answer, body=[bytes(60_000), bytes(60_000)])
-
-    app = V2App(Large(service, budget))
-    sent = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
-    assert sum(len(message.get("body", b"")) for message in sent) == 120_000
-    assert budget._held == 0
-    budget.take(100_000)
-    start, _ = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
-    assert start["status"] == 503
-    assert budget._held == 100_000
-
-
-def test_below_a_mount_point(runner, app):
-    body = {"type": "http.request", "body": json.dumps(JSON).encode()}
-    path = "/a b/v2/models/adder/infer"
-    for raw in ({}, {"raw_path": b"/a%20b/v2/models/adder/infer"}):
-        start, _ = asked(runner, app, body, path=path, root_path="/a b", **raw)
-        assert start["status"] == 200
-
-
-def test_the_lifespan_of_a_server(runner, app):
-    events = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-    sent = asked(runner, app, *events, type="lifespan")
-    assert [message["type"] for message in sent] == [
-        f"{event['type']}.complete" for event in events
-    ]
-    with pytest.raises(ValueError, match="over HTTP, not over websocket"):
-        asked(runner, app, type="websocket")
