@@ -1,11 +1,12 @@
-"""Handlers of gRPC calls: reading messages, reporting errors, checking access."""
+"""Handles gRPC calls: reads messages, reports errors, checks access, logs each call."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import grpc
@@ -14,16 +15,19 @@ from google.protobuf.message import DecodeError, Message
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.extensions.restrictions import Restrictions
-from fovea_server.grpc.call import Call, Context
+from fovea_server.log_lines import REQUEST_ID
 from fovea_server.status import grpc_status
+from fovea_server.traffic.access_log import Access
+from fovea_server.traffic.request_id import HEADER, request_id
 from fovea_server.traffic.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
+M = TypeVar("M", bound=Message)
+R = TypeVar("R")
+
+Context: TypeAlias = grpc.aio.ServicerContext
 Handler: TypeAlias = grpc.RpcMethodHandler
-Unary = Callable[[Any], Awaitable[Any]]
-Stream = Callable[[AsyncIterator[bytes], Context, Call], Awaitable[None]]
-Guard = Callable[[Context], None]
 
 # Reading a request of this many bytes would block the event loop.
 LARGE = 262_144
@@ -32,19 +36,81 @@ _MOST_DETAILS = 2000
 # Printable ASCII except "%" is sent unchanged, all else as three bytes for each byte of UTF-8.
 _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _SECRET = "triton-grpc-protocol-"
+_PROBES = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"})
 
 
-def parse(message_type: type[Message], data: bytes) -> Message:
+class Call:
+    """Gives a call its id, which is sent in the trailing metadata.
+
+    Attributes:
+        status: name of the gRPC status.
+        error: the error it answers with, if any.
+        size: bytes of the answers.
+        model: of the request, the latest of a stream; "" for none.
+    """
+
+    def __init__(self, method: str, context: Context, traffic: Traffic) -> None:
+        self.status = "CANCELLED"
+        self.error: FoveaError | None = None
+        self.size = 0
+        self.model = ""
+        self._began = time.monotonic()
+        self._method, self._context, self._traffic = method, context, traffic
+        given = dict(context.invocation_metadata() or ()).get(HEADER)
+        self._id = request_id(given if isinstance(given, str) else None)
+        REQUEST_ID.set(self._id)
+        context.set_trailing_metadata(((HEADER, self._id),))
+
+    def fail(self, error: FoveaError) -> None:
+        """Set the error that it ends with."""
+        self.error, self.status = error, grpc_status(error)
+
+    async def write(self, message: bytes) -> None:
+        """Send one message of a stream."""
+        self.size += len(message)
+        await self._context.write(message)
+
+    def close(self, message: object = None) -> None:
+        """Log and count the call; `message` is its request, None if it could not be read."""
+        method = self._method.rpartition("/")[2]
+        model = getattr(message, "model_name", self.model)
+        if not model and method.startswith("Model"):
+            model = getattr(message, "name", "")
+        if method == "ModelInfer":
+            self._traffic.inferred(model, self.status, self._began, self.error)
+        if self._traffic.access_log is None:
+            return
+        self._traffic.access_log.add(
+            Access(
+                _address(self._context.peer()),
+                method,
+                self._method,
+                model,
+                self.status,
+                self.size,
+                self._began,
+                self._id,
+            ),
+            probe=method in _PROBES,
+        )
+
+
+Stream = Callable[[AsyncIterator[bytes], Context, Call], Awaitable[None]]
+Guard = Callable[[Context], None]
+
+
+def parse(message_type: type[M], data: bytes) -> M:
     """Parse a message.
 
     Raises:
         InvalidRequest: the bytes are not such a message.
     """
     try:
-        return message_type.FromString(data)
+        message: M = message_type.FromString(data)
     except DecodeError:
         name = message_type.DESCRIPTOR.full_name
         raise InvalidRequest(f"the bytes of the request are no {name}") from None
+    return message
 
 
 def guard(restrictions: Restrictions, api: str) -> Guard:
@@ -63,22 +129,13 @@ def guard(restrictions: Restrictions, api: str) -> Guard:
 
 def unary(
     name: str,
-    method: Unary,
-    read: Callable[[bytes], Any],
+    method: Callable[[R], Awaitable[Message | bytes]],
+    read: Callable[[bytes], R],
     admit: Guard,
     budget: ByteBudget,
     traffic: Traffic,
 ) -> Handler:
-    """Make the handler of a call with one request and one answer.
-
-    Args:
-        name: of the call, with its service.
-        method: takes a parsed request and returns a message, or its bytes.
-        read: parses the bytes of a request.
-        admit: raises for calls that are not allowed.
-        budget: counts the bytes of requests, and of large answers until they are sent.
-        traffic: logs and counts each call.
-    """
+    """Make the handler of a call with one request and one answer."""
 
     async def answer(data: bytes, context: Context) -> bytes:
         call = Call(name, context, traffic)
@@ -91,7 +148,7 @@ def unary(
             found = await method(message)
             budget.give_back(held)
             held = 0
-            encoded: bytes = found if type(found) is bytes else found.SerializeToString()
+            encoded = found if isinstance(found, bytes) else found.SerializeToString()
             if len(encoded) >= LARGE:
                 _hold(budget, len(encoded), context)
             call.status, call.size = "OK", len(encoded)
@@ -111,14 +168,7 @@ def unary(
 
 
 def stream(name: str, method: Stream, admit: Guard, traffic: Traffic) -> Handler:
-    """Make the handler of a call with many requests and many answers.
-
-    Args:
-        name: of the call, with its service.
-        method: reads and writes messages, as bytes.
-        admit: raises for calls that are not allowed.
-        traffic: logs and counts each call.
-    """
+    """Make the handler of a call with many requests and many answers."""
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
         call = Call(name, context, traffic)
@@ -174,3 +224,8 @@ def _cut(details: str) -> str:
 
 def _text(value: str | bytes | None) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _address(peer: str) -> str:
+    """Extract the address from `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
+    return unquote(peer.partition(":")[2]).rpartition(":")[0].strip("[]") or "-"

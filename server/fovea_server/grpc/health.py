@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from fovea_server.dataplane.dataplane import DataPlane
-from fovea_server.grpc.call import Call, Context
+from fovea_server.grpc.calls import Call, Context
 
 _SERVING = bytes([1 << 3, 1])
 _NOT_SERVING = bytes([1 << 3, 2])

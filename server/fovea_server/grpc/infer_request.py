@@ -1,29 +1,124 @@
-"""Converts an infer request from protobuf."""
+"""Reads a `ModelInferRequest`, without copying large tensors.
+
+protobuf copies raw contents. In a large message those fields are found by hand, and protobuf parses
+the rest. The checks and their messages are those of Triton's infer_handler.cc.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.extensions.regions import Regions, SharedOutput
-from fovea_server.grpc.contents import contents_of
-from fovea_server.grpc.infer_message import InferMessage
-from fovea_server.grpc.parameters import classes_of, region_slice, set_parameters
+from fovea_server.grpc.calls import parse
+from fovea_server.grpc.parameters import Input, Output, classes_of, region_slice, set_parameters
+from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
+
+# Below this size in bytes a copy is cheaper than finding the fields.
+_SMALL = 65_536
+# Wire type of every field of the message, and the tag of `raw_input_contents`.
+_DELIMITED = 2
+_RAW = 7 << 3 | _DELIMITED
+# Most bytes of a length.
+_MOST_VARINT = 10
+# More fields than any honest request has.
+_MOST_FIELDS = 1024
+# The datatypes that a field may hold; the type of its elements comes first.
+_TYPES = {
+    "bool_contents": ("BOOL",),
+    "int_contents": ("INT32", "INT16", "INT8"),
+    "int64_contents": ("INT64",),
+    "uint_contents": ("UINT32", "UINT16", "UINT8"),
+    "uint64_contents": ("UINT64",),
+    "fp32_contents": ("FP32",),
+    "fp64_contents": ("FP64",),
+    "bytes_contents": ("BYTES",),
+}
+
+# Elements read in one step: a longer step would block other threads.
+_PIECE = 65_536
+
+
+class InferMessage(NamedTuple):
+    """A parsed request.
+
+    Attributes:
+        fields: the `ModelInferRequest`, without the raw contents of a large one.
+        raw: the raw contents.
+        size: bytes that protobuf has parsed.
+    """
+
+    fields: messages.ModelInferRequest
+    raw: Sequence[bytes | memoryview]
+    size: int
+
+    @property
+    def model_name(self) -> str:
+        """Name of the requested model."""
+        name: str = self.fields.model_name
+        return name
+
+
+def parse_infer(data: bytes) -> InferMessage:
+    """Parse a message.
+
+    Raises:
+        InvalidRequest: the bytes are not such a message.
+    """
+    if len(data) > _SMALL:
+        found = _taken_apart(memoryview(data))
+        if found is not None:
+            rest, raw = found
+            return InferMessage(parse(messages.ModelInferRequest, rest), raw, len(rest))
+    fields = parse(messages.ModelInferRequest, data)
+    return InferMessage(fields, fields.raw_input_contents, len(data))
+
+
+def _taken_apart(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
+    """Split raw contents from the rest; None if protobuf is to parse the whole."""
+    rest: list[memoryview] = []
+    raw: list[memoryview] = []
+    at = 0
+    try:
+        while at < len(data):
+            begin = at
+            tag, at = _varint(data, at)
+            if tag & 7 != _DELIMITED:
+                return None
+            size, at = _varint(data, at)
+            begin_of_value, at = at, at + size
+            if at > len(data) or len(rest) + len(raw) == _MOST_FIELDS:
+                return None
+            if tag == _RAW:
+                raw.append(data[begin_of_value:at])
+            else:
+                rest.append(data[begin:at])
+    except IndexError:
+        return None
+    return b"".join(rest), raw
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Read the number at an offset; return it and the offset of its end."""
+    number = 0
+    for index in range(_MOST_VARINT):
+        byte = data[at + index]
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return number, at + index + 1
+    raise IndexError("it has no end")
 
 
 def read_request(
     message: InferMessage, version: int | None, regions: Regions
 ) -> tuple[InferRequest, dict[str, SharedOutput]]:
     """Convert a request from protobuf.
-
-    Args:
-        message: as parsed.
-        version: of the model, as `message` names it.
-        regions: shared memory.
 
     Returns:
         The request, its raw arrays views into the message; and the place of each output in
@@ -51,7 +146,7 @@ def read_request(
 
 
 def _data(
-    tensor: messages.ModelInferRequest.InferInputTensor,
+    tensor: Input,
     model: str,
     unread: Iterator[bytes | memoryview],
     regions: Regions,
@@ -73,7 +168,7 @@ def _data(
                 "contents field must not be specified when using raw_input_contents for "
                 f"'{tensor.name}' for model '{model}'"
             )
-        return contents_of(tensor, model)
+        return _contents(tensor, model)
     data = next(unread, None)
     if data is None:
         raise InvalidRequest(
@@ -83,7 +178,7 @@ def _data(
 
 
 def _read_outputs(
-    outputs: Iterable[messages.ModelInferRequest.InferRequestedOutputTensor],
+    outputs: Iterable[Output],
     request: InferRequest,
     regions: Regions,
 ) -> dict[str, SharedOutput]:
@@ -105,3 +200,29 @@ def _read_outputs(
             shared[output.name] = regions.output(*where)
         request.outputs.append(RequestedOutput(output.name, classes))
     return shared
+
+
+def _contents(tensor: Input, model: str) -> memoryview | Array:
+    """Read the elements of an input from its typed field, flat."""
+    data: memoryview | Array = memoryview(b"")
+    taken = False
+    for field, values in tensor.contents.ListFields():
+        explicit = (
+            f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model}'"
+        )
+        if taken:
+            raise InvalidRequest(f"{explicit}, binary data was already supplied.")
+        types = _TYPES[field.name]
+        if tensor.datatype not in types:
+            sent = tensor.datatype if tensor.datatype in NUMPY else "<invalid>"
+            raise InvalidRequest(f"{explicit} of type '{types[0]}', expected datatype '{sent}'")
+        data, taken = _array(values, types[0], tensor.datatype), True
+    return data
+
+
+def _array(values: Sequence[bool | int | float | bytes], carrier: str, datatype: str) -> Array:
+    elements: Array = np.empty(len(values), NUMPY[carrier])
+    for at in range(0, len(elements), _PIECE):
+        elements[at : at + _PIECE] = np.fromiter(values[at : at + _PIECE], elements.dtype)
+    # As Triton does, keep the low bytes of values that exceed a narrow type.
+    return elements.astype(NUMPY[datatype], copy=False)

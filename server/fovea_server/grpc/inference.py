@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import NamedTuple
 
-from fovea_preprocess.errors import FoveaError
+from fovea_preprocess.errors import FoveaError, QueueFull
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.refusals import refuse_decoupled
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.regions import SharedOutput
-from fovea_server.grpc.call import Call, Context
-from fovea_server.grpc.calls import LARGE, fault
-from fovea_server.grpc.infer_message import InferMessage, parse_infer
-from fovea_server.grpc.infer_request import read_request
-from fovea_server.grpc.infer_response import FINAL, response_bytes
-from fovea_server.grpc.infer_stream import InferStream, StreamedAnswer
-from fovea_server.grpc.versions import version_of
+from fovea_server.grpc.calls import LARGE, Call, Context, fault, refuse
+from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request
+from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_bytes, streamed_error
+from fovea_server.grpc.models import version_of
+from fovea_server.status import grpc_status
 from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.traffic.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +27,14 @@ log = logging.getLogger(__name__)
 # here, and are copied one by one.
 _LARGE_NUMBERS = 4 << 20
 _LARGE_STRINGS = 64 << 10
+# Metadata of a client that wants its first error as the status of the call.
+_STRICT = ("triton_grpc_error", "true")
+# Bytes of requests and answers that a stream may hold; a single request may be larger.
+_MOST_BYTES = 64 << 20
 
 
 class Inference:
-    """Runs models.
-
-    Args:
-        budget: counts the bytes of streams.
-    """
+    """Runs models."""
 
     def __init__(self, service: Service, budget: ByteBudget) -> None:
         self._plane = service.plane
@@ -101,3 +102,111 @@ async def _answer(response: InferResponse, shared: Mapping[str, SharedOutput]) -
         if tensor.array.nbytes > (_LARGE_STRINGS if strings else _LARGE_NUMBERS):
             return await asyncio.to_thread(response_bytes, response, shared)
     return response_bytes(response, shared)
+
+
+class StreamedAnswer(NamedTuple):
+    """The answer to a request of a stream."""
+
+    request_id: str
+    answer: bytes | FoveaError
+    model: str
+
+
+class InferStream:
+    """Runs a stream's requests concurrently, and answers them in order."""
+
+    def __init__(
+        self,
+        infer: Callable[[bytes], Awaitable[StreamedAnswer]],
+        most: int,
+        budget: ByteBudget,
+        traffic: Traffic,
+    ) -> None:
+        self._infer = infer
+        self._most = most
+        self._budget = budget
+        self._traffic = traffic
+        # Requests in flight, and the bytes of them and their answers in the budget.
+        self._under_way = self._held = 0
+        self._freed = asyncio.Event()
+        # In the order of the requests; None follows the last.
+        self._begun: asyncio.Queue[asyncio.Task[StreamedAnswer] | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[StreamedAnswer]] = set()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def run(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+        """Answer until the client's last request; cancelling this cancels those in flight."""
+        strict = _STRICT in (context.invocation_metadata() or ())
+        self._reader = asyncio.create_task(self._read(requests))
+        try:
+            while (task := await self._begun.get()) is not None:
+                request_id, answer, call.model = await task
+                if isinstance(answer, bytes):
+                    await call.write(streamed_bytes(answer))
+                    self._give_back(len(answer))
+                elif strict:
+                    await refuse(context, answer)
+                else:
+                    await call.write(streamed_error(request_id, str(answer)))
+                self._under_way -= 1
+                self._freed.set()
+        finally:
+            for running in (self._reader, *self._tasks):
+                running.cancel()
+            # Cancelled tasks run no further, and waiting for them here could itself be cancelled.
+            self._give_back(self._held)
+
+    def close(self) -> None:
+        """Stop reading; the stream ends when all that was read is answered."""
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+        try:
+            async for data in requests:
+                while not self._has_room(len(data)):
+                    self._freed.clear()
+                    await self._freed.wait()
+                self._under_way += 1
+                task = asyncio.ensure_future(self._answer(data, self._take(len(data))))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                self._begun.put_nowait(task)
+        finally:
+            self._begun.put_nowait(None)
+
+    async def _answer(self, data: bytes, full: FoveaError | None) -> StreamedAnswer:
+        began = time.monotonic()
+        outcome = await self._outcome(data, full)
+        error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
+        status = "OK" if error is None else grpc_status(error)
+        self._traffic.inferred(outcome.model, status, began, error)
+        return outcome
+
+    async def _outcome(self, data: bytes, full: FoveaError | None) -> StreamedAnswer:
+        if full is not None:
+            return StreamedAnswer("", full, "")
+        outcome = await self._infer(data)
+        self._give_back(len(data))
+        if isinstance(outcome.answer, bytes):
+            full = self._take(len(outcome.answer))
+        return outcome if full is None else outcome._replace(answer=full)
+
+    def _has_room(self, size: int) -> bool:
+        if not self._under_way:
+            return True
+        return self._under_way < self._most and self._held + size <= _MOST_BYTES
+
+    def _take(self, size: int) -> FoveaError | None:
+        """Count bytes as held; return the error if that exceeds the budget."""
+        try:
+            self._budget.take(size)
+        except QueueFull as full:
+            return full
+        self._held += size
+        return None
+
+    def _give_back(self, size: int) -> None:
+        self._budget.give_back(size)
+        self._held -= size
+        self._freed.set()

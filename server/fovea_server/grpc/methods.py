@@ -2,72 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import grpc
+from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import Unsupported
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
-from fovea_server.grpc.call import Call, Context
-from fovea_server.grpc.calls import Handler, Unary, guard, parse, stream, unary
-from fovea_server.grpc.extensions import SettingsCalls, SharedMemoryCalls
+from fovea_server.grpc import extensions, models
+from fovea_server.grpc.calls import Call, Context, Handler, guard, parse, stream, unary
 from fovea_server.grpc.health import HealthCalls
-from fovea_server.grpc.infer_message import parse_infer
+from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import Inference
-from fovea_server.grpc.models import ModelCalls
-from fovea_server.grpc.repository import RepositoryCalls
 from fovea_server.traffic.traffic import Traffic
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 
+Method = Callable[[Service, Message], Awaitable[Message]]
+
 
 def inference_methods(
     service: Service, inference: Inference, budget: ByteBudget
 ) -> dict[str, Handler]:
-    """Make the handlers of Triton's service, by method.
-
-    Args:
-        service: of the protocol.
-        inference: runs models.
-        budget: counts the bytes of requests.
-
-    Returns:
-        The handlers by the names of their methods.
-    """
+    """Make the handlers of Triton's service, by method."""
     restrictions, traffic = service.grpc_restrictions, service.traffic
-    models, repository = ModelCalls(service), RepositoryCalls(service)
-    memory, settings = SharedMemoryCalls(service), SettingsCalls(service)
-    apis: dict[str, dict[str, Unary]] = {
+    apis: dict[str, dict[str, Method]] = {
         "health": {
             "ServerLive": models.live,
             "ServerReady": models.ready,
             "ModelReady": models.model_ready,
         },
         "metadata": {
-            "ServerMetadata": models.server_metadata,
-            "ModelMetadata": models.metadata,
+            "ServerMetadata": models.server,
+            "ModelMetadata": models.model,
         },
         "model-config": {"ModelConfig": models.config},
         "statistics": {"ModelStatistics": models.statistics},
         "model-repository": {
-            "RepositoryIndex": repository.index,
-            "RepositoryModelLoad": repository.load,
-            "RepositoryModelUnload": repository.unload,
+            "RepositoryIndex": models.index,
+            "RepositoryModelLoad": models.load,
+            "RepositoryModelUnload": models.unload,
         },
         "shared-memory": {
-            "SystemSharedMemoryStatus": memory.system_status,
-            "SystemSharedMemoryRegister": memory.register_system,
-            "SystemSharedMemoryUnregister": memory.unregister_system,
-            "CudaSharedMemoryStatus": memory.cuda_status,
-            "CudaSharedMemoryRegister": memory.register_cuda,
-            "CudaSharedMemoryUnregister": memory.unregister_cuda,
+            "SystemSharedMemoryStatus": extensions.system_status,
+            "SystemSharedMemoryRegister": extensions.register_system,
+            "SystemSharedMemoryUnregister": extensions.unregister_system,
+            "CudaSharedMemoryStatus": extensions.cuda_status,
+            "CudaSharedMemoryRegister": extensions.register_cuda,
+            "CudaSharedMemoryUnregister": extensions.unregister_cuda,
         },
-        "trace": {"TraceSetting": settings.trace},
-        "logging": {"LogSettings": settings.log},
+        "trace": {"TraceSetting": extensions.trace},
+        "logging": {"LogSettings": extensions.log},
     }
     admit = guard(restrictions, "inference")
     handlers = {
@@ -82,7 +71,8 @@ def inference_methods(
         for name, method in methods.items():
             read = partial(parse, getattr(messages, f"{name}Request"))
             full_name, let_in = f"/{INFERENCE}/{name}", guard(restrictions, api)
-            handlers[name] = unary(full_name, method, read, let_in, budget, traffic)
+            answer = partial(method, service)
+            handlers[name] = unary(full_name, answer, read, let_in, budget, traffic)
     return handlers
 
 
@@ -97,11 +87,7 @@ def health_methods(service: Service, health: HealthCalls, budget: ByteBudget) ->
 
 
 class OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses unknown methods, as gRPC does, but with an id and a line in the log.
-
-    Args:
-        traffic: logs and counts each call.
-    """
+    """Refuses unknown methods, as gRPC does, but with an id and a line in the log."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic

@@ -14,10 +14,9 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.extensions.regions import RegionSlice
 from fovea_server.tensors.messages import InferRequest, Parameter
 
-_Tensor: TypeAlias = (
-    messages.ModelInferRequest.InferInputTensor
-    | messages.ModelInferRequest.InferRequestedOutputTensor
-)
+Input: TypeAlias = messages.ModelInferRequest.InferInputTensor
+Output: TypeAlias = messages.ModelInferRequest.InferRequestedOutputTensor
+
 _CHOICE = "parameter_choice"
 _UNSIGNED = 2**64
 
@@ -33,12 +32,8 @@ _KNOWN = {
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
-def set_parameters(request: InferRequest, given: Mapping[str, Any]) -> None:
+def set_parameters(request: InferRequest, given: Mapping[str, messages.InferParameter]) -> None:
     """Store parameters in the fields of a request.
-
-    Args:
-        request: to fill in.
-        given: `InferParameter` by name.
 
     Raises:
         InvalidRequest: one does not have the type that the protocol says, or is reserved.
@@ -71,7 +66,7 @@ def set_parameter(message: messages.InferParameter, value: Parameter) -> None:
             message.string_param = value
 
 
-def region_slice(tensor: _Tensor) -> RegionSlice | None:
+def region_slice(tensor: Input | Output) -> RegionSlice | None:
     """Read the place of a tensor in shared memory; None if it is not there.
 
     Raises:
@@ -97,7 +92,7 @@ def region_slice(tensor: _Tensor) -> RegionSlice | None:
     return RegionSlice(region, offset or 0, size)
 
 
-def classes_of(output: messages.ModelInferRequest.InferRequestedOutputTensor) -> int:
+def classes_of(output: Output) -> int:
     """Read the number of classes that replace an output; 0 for the output itself.
 
     Raises:
@@ -140,7 +135,7 @@ def _other(name: str, parameter: messages.InferParameter) -> Parameter:
     return value
 
 
-def _of_tensor(tensor: _Tensor, name: str, kind: str) -> Any:
+def _of_tensor(tensor: Input | Output, name: str, kind: str) -> Any:
     if name not in tensor.parameters:
         return None
     parameter = tensor.parameters[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import grpc
 
@@ -33,9 +32,6 @@ _LEVELS = ("none", "low", "medium", "high")
 
 class GrpcServer:
     """Serves Triton's protocol over gRPC, on the event loop that starts it.
-
-    Args:
-        budget: counts the bytes of requests and answers.
 
     Attributes:
         port: that it listens on; the one in the settings until it is started.
@@ -85,7 +81,7 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
 
-def _options(settings: Settings) -> list[tuple[str, Any]]:
+def _options(settings: Settings) -> list[tuple[str, int]]:
     return [
         # A single request may use the whole budget.
         ("grpc.max_receive_message_length", min(settings.max_held_bytes, _MOST_BYTES)),

@@ -1,4 +1,4 @@
-"""Methods of an address: where GET is answered, so are HEAD and OPTIONS."""
+"""The `Allow` header: where GET is answered, so are HEAD and OPTIONS."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Collection
 
 
 def allow(methods: Collection[str]) -> str:
-    """The `Allow` header of an address.
-
-    Args:
-        methods: that the route answers itself.
-    """
+    """Make the `Allow` header of an address by the methods of its routes."""
     also = ("HEAD", "OPTIONS") if "GET" in methods else ()
     return ", ".join(sorted({*methods, *also}))

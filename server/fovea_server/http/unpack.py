@@ -1,4 +1,4 @@
-"""Bodies that were compressed with gzip or deflate, as they were before."""
+"""Decompresses bodies."""
 
 from __future__ import annotations
 
@@ -8,27 +8,22 @@ from collections.abc import AsyncIterator, Callable
 
 from fovea_preprocess.errors import BodyTooLarge
 
-# Unpacked on the event loop, and from then on in a thread.
+# Bytes decompressed on the event loop, and from then on in a thread.
 _FIRST, _PIECE = 65_536, 1 << 20
-# Packed bytes that are looked at in one go; what is left over of them is copied each time.
+# Compressed bytes taken in one step; what is left over of them is copied each time.
 _PACKED = 65_536
-# What zlib calls its formats: gzip or deflate, whichever it finds.
+# zlib's code for gzip or deflate, whichever it finds.
 _EITHER = 32 + zlib.MAX_WBITS
 
 
 async def unpack(
     body: bytes | bytearray, hold: Callable[[int], None], limit: int, too_large: BodyTooLarge
 ) -> bytearray:
-    """The body as it was before it was compressed.
-
-    Args:
-        body: gzip or deflate, whichever it is.
-        hold: is told the size of each piece, and may refuse it.
-        limit: the most bytes.
-        too_large: what to raise above the limit, as soon as that is known.
+    """Decompress a body, gzip or deflate; `hold` counts the bytes, and may raise.
 
     Raises:
-        zlib.error: it is neither.
+        BodyTooLarge: `too_large`, as soon as the limit is exceeded.
+        zlib.error: it is neither gzip nor deflate.
     """
     unpacked = bytearray()
     async for piece in _pieces(memoryview(body)):

@@ -9,10 +9,9 @@ from fovea_preprocess.errors import InvalidRequest, NotFound
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.extensions.regions import Regions
 from fovea_server.extensions.shared_memory import SharedMemory
-from fovea_server.grpc.infer_message import parse_infer
-from fovea_server.grpc.infer_request import read_request
+from fovea_server.grpc.infer_request import parse_infer, read_request
 from fovea_server.grpc.infer_response import response_bytes, streamed_bytes, streamed_error
-from fovea_server.grpc.versions import version_of
+from fovea_server.grpc.models import version_of
 from fovea_server.tensors.byte_strings import encode
 from fovea_server.tensors.messages import InferResponse, OutputTensor
 

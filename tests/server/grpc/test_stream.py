@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fovea_server.byte_budget import ByteBudget
-from fovea_server.grpc.call import Call
-from fovea_server.grpc.infer_stream import InferStream, StreamedAnswer
+from fovea_server.grpc.calls import Call
+from fovea_server.grpc.inference import InferStream, StreamedAnswer
 from fovea_server.traffic.traffic import Traffic
 
 MB = 1 << 20

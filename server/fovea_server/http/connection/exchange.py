@@ -6,15 +6,13 @@ import asyncio
 import logging
 import time
 from enum import Enum, auto
-from urllib.parse import unquote
+from typing import Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, ShuttingDown
-from fovea_server.http.connection.body import Body
-from fovea_server.http.connection.connection import Connection
 from fovea_server.http.v2.compression import too_large
-from fovea_server.http.v2.front import Front
+from fovea_server.http.v2.front import CLIENT_LEFT, LARGE_ANSWER, Front
 from fovea_server.http.v2.messages import Answer, Buffer, Request, error_answer, refusal
 from fovea_server.http.v2.routing import Route
 from fovea_server.log_lines import REQUEST_ID
@@ -24,10 +22,35 @@ from fovea_server.traffic.request_id import HEADER, request_id
 log = logging.getLogger(__name__)
 
 _ID_HEADER = HEADER.encode()
-# Status that proxies log for a client that left before the answer.
-_LEFT = 499
-# Below this size, one write of a copy is cheaper than several, and not worth counting.
-_SMALL = 65_536
+
+
+class Connection(Protocol):
+    """Carries exchanges, one after the other."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    tasks: set[asyncio.Task[None]]
+    client: tuple[str, int] | None
+
+    def write_large(self, pieces: list[Buffer], size: int) -> None:
+        """Write pieces, and count their bytes until they are sent.
+
+        Raises:
+            QueueFull: too much is held already.
+        """
+        ...
+
+    def on_response_complete(self) -> None:
+        """Start the next exchange."""
+        ...
+
+    def close(self) -> None:
+        """Close after all that was written is sent."""
+        ...
+
+    def linger(self) -> None:
+        """Close, but read on for a while: the client reads the answer only after sending."""
+        ...
 
 
 class Arrival(Enum):
@@ -57,13 +80,8 @@ class Exchange:
     Plain calls and one task instead of ASGI's messages: that halves the cost of a small request.
 
     Args:
-        front: answers the request.
-        method: in capitals.
         target: path and query, as sent.
         headers: names in lower case.
-        keep_alive: the client keeps the connection open.
-
-    Attributes:
         keep_alive: the connection stays open after it.
     """
 
@@ -86,12 +104,11 @@ class Exchange:
         self._expects = headers.get(b"expect", b"").lower() == b"100-continue"
         self._arrival, self._turn = Arrival.UNDER_WAY, Turn.BEHIND
         self._held = 0
-        self._body = Body()
+        self._body: bytes | bytearray = b""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         path = target.partition(b"?")[0].decode("latin-1")
-        self._todo: tuple[Route, Request] | Answer = front.admit(method, path, headers, self._hold)
-        self._asked = None if isinstance(self._todo, Answer) else self._todo
+        self._found = self._todo = front.admit(method, path, headers, self._hold)
         # The parser has refused anything but a number.
         declared = int(headers.get(b"content-length", b"0"))
         limit = front.service.settings.http_max_input_size
@@ -138,7 +155,7 @@ class Exchange:
             except FoveaError as error:
                 self.give_up(error)
             else:
-                self._body.add(piece)
+                self._add(piece)
         return self._held
 
     def on_whole(self) -> None:
@@ -155,7 +172,7 @@ class Exchange:
         """Cancel the request: the client has left."""
         if self._turn is not Turn.ANSWERED:
             self._turn = Turn.LOST
-            self._report(_LEFT, 0, None)
+            self._report(CLIENT_LEFT, 0, None)
         self.stop_waiting()
         if self._task is not None:
             self._task.cancel()
@@ -186,7 +203,7 @@ class Exchange:
 
     async def _run(self, route: Route, request: Request) -> None:
         REQUEST_ID.set(self._id)
-        request.body = self._body.take()
+        request.body, self._body = self._body, b""
         try:
             answer = await self._front.answer(route, request)
         except asyncio.CancelledError:
@@ -205,12 +222,22 @@ class Exchange:
             log.error("%s %r", *about, exc_info=task.exception(), extra={"id": self._id})
             self._connection.transport.abort()
 
+    def _add(self, piece: bytes) -> None:
+        if not self._body:
+            # Most bodies are a single piece, which is not copied.
+            self._body = piece
+            return
+        if isinstance(self._body, bytes):
+            self._body = bytearray(self._body)
+        # A bytearray grows by a share of its size, so it is seldom copied.
+        self._body += piece
+
     def _hold(self, size: int) -> None:
         self._front.budget.take(size)
         self._held += size
 
     def _let_go(self) -> None:
-        self._body.take()
+        self._body = b""
         self._front.budget.give_back(self._held)
         self._held = 0
 
@@ -225,7 +252,7 @@ class Exchange:
         pieces.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         if self._method != "HEAD":
             pieces += answer.body
-        if size < _SMALL:
+        if size < LARGE_ANSWER:
             self._connection.transport.write(b"".join(pieces))
         else:
             try:
@@ -244,28 +271,14 @@ class Exchange:
 
     def _report(self, status: int, size: int, error: FoveaError | None) -> None:
         """Log and count the request, once it is answered or its client has left."""
-        traffic, model, api = self._front.traffic, "", ""
-        if self._asked is not None:
-            route, request = self._asked
-            model, api = unquote(request.names["model"] or ""), route.api
-        if api == "inference":
-            traffic.inferred(model, status, self._began, error)
-        if traffic.access_log is None:
-            return
         peer = self._connection.client
         client, target = peer[0] if peer else "-", self._target.decode("latin-1")
-        traffic.access_log.add(
-            Access(client, self._method, target, model, status, size, self._began, self._id),
-            probe=api == "health",
-        )
+        access = Access(client, self._method, target, "", status, size, self._began, self._id)
+        self._front.report(self._found, access, error)
 
 
 class Refusal(Exchange):
-    """Answers bytes that are no valid request; the last answer of its connection.
-
-    Args:
-        message: of the error.
-    """
+    """Answers bytes that are no valid request, as the last answer of its connection."""
 
     def __init__(self, front: Front, connection: Connection, message: str) -> None:
         super().__init__(front, connection, "-", b"-", {}, keep_alive=False)

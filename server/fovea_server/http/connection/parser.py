@@ -22,9 +22,6 @@ class RequestParser(httptools.HttpRequestParser):
     httptools ends such a request after its head, and would read its body as the next request.
     The callbacks for that end come while `should_upgrade()` is true, and must do nothing: the
     same request is then parsed once more, without `Upgrade`.
-
-    Args:
-        protocol: receives the callbacks, and collects the head.
     """
 
     def __init__(self, protocol: Head) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING
 
+from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.http.connection.exchange import Exchange, Refusal
@@ -13,6 +15,9 @@ from fovea_server.http.connection.parser import RequestParser
 from fovea_server.http.connection.writing import Writing
 from fovea_server.http.v2.front import Front
 from fovea_server.http.v2.messages import Buffer
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
 
 MAX_HEAD_BYTES = 65_536
 HEAD_TIMEOUT_S = 20.0
@@ -34,13 +39,18 @@ class ServerProtocol(HttpToolsProtocol):
     does not read its answers. Requests of the v2 protocol become an `Exchange`; all others go to
     the ASGI application. Requests are answered in order, each after the answer before it is nearly
     sent.
-
-    Args:
-        front: answers the v2 protocol.
     """
 
-    def __init__(self, *args: Any, front: Front, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        front: Front,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
         self.parser = RequestParser(self)
         self._front = front
         self._writing: Writing
@@ -159,7 +169,7 @@ class ServerProtocol(HttpToolsProtocol):
             whole, self._exchange = self._exchange, None
             whole.on_whole()
 
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+    def _start_asgi_task(self, cycle: Cycle, app: ASGI3Application) -> None:
         self._running = cycle
         if isinstance(cycle, Exchange):
             cycle.start()
@@ -185,7 +195,7 @@ class ServerProtocol(HttpToolsProtocol):
         free = self._running is None or self._running.response_complete
         if not (free and self.pipeline) or self.flow.write_paused or self.transport.is_closing():
             return
-        cycle: Any
+        cycle: Cycle
         cycle, app = self.pipeline.pop()
         self.flow.resume_reading()
         self._start_asgi_task(cycle, app)

@@ -1,1 +1,1 @@
-"""Images in, boxes out: routes of FastAPI and their OpenAPI page."""
+"""Images in, boxes out: FastAPI routes and their OpenAPI page."""

@@ -1,4 +1,4 @@
-"""Parts of /v1 that ask for a secret header, as those of the v2 protocol do."""
+"""Restricts parts of /v1 to clients with a secret header, as in the v2 protocol."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from fovea_server.dataplane.service import Service
 
 
 def service_of(request: Request) -> Service:
-    """What answers."""
+    """Return the service of the application."""
     service: Service = request.app.state.service
     return service
 
 
 def restricted(api: str) -> Any:
-    """A dependency that lets through only those who may use an API of the v2 protocol.
-
-    Args:
-        api: one of `restrictions.APIS`.
-    """
+    """Make a dependency that refuses clients without the header of one of `restrictions.APIS`."""
 
     async def check(request: Request) -> None:
         key = service_of(request).http_restrictions.missing(api, request.headers.get)

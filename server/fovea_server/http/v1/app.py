@@ -1,19 +1,20 @@
-"""The composition root: settings in, an ASGI application out."""
+"""The ASGI application of /v1: a service in, an application out."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Match, Mount
 
 from fovea_preprocess.errors import (
     FoveaError,
@@ -25,20 +26,20 @@ from fovea_preprocess.errors import (
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
-from fovea_server.http.v1 import health, models, predict
-from fovea_server.http.v1.answer import error_json
-from fovea_server.http.v1.methods import HeadAndOptions, methods_at
+from fovea_server.http.receive import ClientLeft
+from fovea_server.http.v1 import models, predict
 from fovea_server.http.v1.openapi import document
+from fovea_server.http.v1.schemas import error_json
 from fovea_server.status import http_status
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def create_app(service: Service, budget: ByteBudget) -> FastAPI:
-    """Everything over HTTP that is not Triton's protocol.
-
-    Args:
-        service: answers.
-        budget: counts bodies.
-    """
+    """Make the application for all requests that are not of Triton's protocol."""
     # Its documentation page brings its own scripts: machines that serve often see no CDN.
     app = FastAPIOffline(
         title="Fovea",
@@ -65,8 +66,8 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
     app.state.fetcher = None
     app.state.budget = budget
     app.state.drawing = asyncio.Semaphore(2)
-    for part in (predict, models, health):
-        app.include_router(part.router)
+    for router in (predict.router, models.router, models.health):
+        app.include_router(router)
     # FastAPI asks for it by this name, when the document is wanted for the first time.
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     app.add_api_route("/", _to_docs, include_in_schema=False)
@@ -74,7 +75,7 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
     app.add_exception_handler(FoveaError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(ClientLeft, _on_disconnect)
     app.add_exception_handler(Exception, _on_fault)
     return app
 
@@ -115,34 +116,70 @@ async def _on_error(request: Request, error: Exception) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404 and not request.url.path.startswith("/v1"):
-        # What is nobody's is answered as Triton does.
+        # Unknown addresses are answered as Triton does.
         plain = {"Content-Type": "text/plain"}
         return JSONResponse({"error": "Not Found"}, status_code=404, headers=plain)
     headers = {**(error.headers or {}), "Connection": "close"}
     message = f"{request.method} {request.url.path}: {error.detail}"
     if error.status_code == 405:
-        headers["Allow"] = allow(methods_at(request.app.router.routes, request.scope))
-        told: FoveaError = MethodNotAllowed(f"{message}; send {headers['Allow']}")
+        headers["Allow"] = allow(_methods_at(request.app.router.routes, request.scope))
+        refused: FoveaError = MethodNotAllowed(f"{message}; send {headers['Allow']}")
     else:
         kind = NotFound if error.status_code == 404 else InvalidRequest
-        told = kind(f"{message}; see /docs for the routes")
-    return JSONResponse(error_json(told), status_code=error.status_code, headers=headers)
+        refused = kind(f"{message}; see /docs for the routes")
+    return JSONResponse(error_json(refused), status_code=error.status_code, headers=headers)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     # A version is all that the routes leave to FastAPI to read.
     version = str(error.errors()[0]["input"])[:60]
-    told = NotFound(f"there is no version '{version}': versions are whole numbers from 1 up")
-    return JSONResponse(error_json(told), status_code=http_status(told))
+    refused = NotFound(f"there is no version '{version}': versions are whole numbers from 1 up")
+    return JSONResponse(error_json(refused), status_code=http_status(refused))
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
-    # The server's log has the traceback; it is nobody else's business.
+    # The traceback goes to the log only.
     fault = FoveaError("an internal error; the server's log has the details")
     return JSONResponse(error_json(fault), status_code=500, headers={"Connection": "close"})
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:
-    # Nobody reads this; 499 is what proxies log for a client that went away.
+    # Only the access log sees this status, which proxies log for a client that left.
     return Response(status_code=499)
+
+
+def _methods_at(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
+    """Return the methods that have a route at the address of a request."""
+    # A mount that was entered has changed the root.
+    at = {**scope, "root_path": ""}
+    return [method for method in _METHODS if _takes(routes, {**at, "method": method})]
+
+
+def _takes(routes: Sequence[BaseRoute], scope: Scope) -> bool:
+    # A mount has no methods; what is mounted here are files.
+    return any(
+        route.matches(scope)[0] is Match.FULL
+        and (scope["method"] == "GET" or not isinstance(route, Mount))
+        for route in routes
+    )
+
+
+class HeadAndOptions:
+    """Middleware that answers OPTIONS, and HEAD as GET; the HTTP server leaves the body out."""
+
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
+        self._app = app
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        method = scope.get("method")
+        if method in ("HEAD", "OPTIONS"):
+            methods = _methods_at(self._routes, scope)
+            if "GET" in methods and method == "OPTIONS":
+                await Response(headers={"Allow": allow(methods)})(scope, receive, send)
+                return
+            if "GET" in methods:
+                scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)

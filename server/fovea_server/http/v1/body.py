@@ -1,35 +1,49 @@
-"""Reading a request's body: never more than the limit, never longer than the time."""
+"""The body of a predict request: received, unpacked, and parsed into images and options."""
 
 from __future__ import annotations
 
-import asyncio
+import base64
+import binascii
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import orjson
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field, File, FormParser, parse_options_header
 from starlette.requests import Request
 
-from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, InvalidRequest
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.plural import counted
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidImage, InvalidRequest
+from fovea_preprocess.image import looks_encoded
 from fovea_preprocess.size import size_text
+from fovea_server.dataplane.options import parse_options
+from fovea_server.http.receive import receive_body
 from fovea_server.http.unpack import unpack
+
+_MAX_FIELDS = 64
+_SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
 
 
 async def read_body(
-    request: Request, take: Callable[[int], None], *, max_bytes: int, timeout_s: float
+    request: Request, hold: Callable[[int], None], *, max_bytes: int, timeout_s: float
 ) -> bytes:
-    """The whole body, as it was before it was compressed.
+    """Receive and decompress a body.
 
     Args:
-        request: of which nothing has been read.
-        take: is told the size of each piece, and may refuse it.
-        max_bytes: the most.
-        timeout_s: the longest.
+        request: its body unread.
+        hold: counts the bytes; raises QueueFull.
+        max_bytes: limit, compressed and uncompressed.
+        timeout_s: to receive the body.
 
     Raises:
-        QueueFull: `take` refused.
-        BodyTooLarge: declared or found to be over the limit, as soon as that is known.
+        QueueFull: raised by `hold`.
+        BodyTooLarge: it exceeds the limit; raised as soon as that is known.
         BodyTimeout: it did not arrive in time.
-        InvalidRequest: it is empty, or not compressed as it claims or as is understood.
-        starlette.requests.ClientDisconnect: the client went away.
+        InvalidRequest: it is empty, or its encoding is unknown or not as declared.
+        ClientLeft: the client left.
     """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding not in ("identity", "gzip", "deflate"):
@@ -43,26 +57,126 @@ async def read_body(
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > max_bytes:
         raise too_large
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(timeout_s):
-            async for chunk in request.stream():
-                take(len(chunk))
-                size += len(chunk)
-                if size > max_bytes:
-                    raise too_large
-                chunks.append(chunk)
-    except TimeoutError:
-        raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from None
+    body = await receive_body(request.receive, hold, max_bytes, too_large, timeout_s)
     request.state.body_read = True
-    if not size:
+    if not body:
         raise InvalidRequest("the body is empty; send an image, a form with images, or JSON")
-    # The usual body arrives in many chunks; this is the one copy it gets.
-    body = b"".join(chunks)
     if encoding == "identity":
         return body
     try:
-        return bytes(await unpack(body, take, max_bytes, too_large))
+        return bytes(await unpack(body, hold, max_bytes, too_large))
     except zlib.error:
         raise InvalidRequest(f"the body is not {encoding}, as its header says") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """An image that must be fetched first."""
+
+    address: str
+
+
+Source = bytes | Url | FoveaError
+
+
+def parse_body(
+    body: bytes, content_type: str, query: Mapping[str, str], max_images: int
+) -> tuple[list[Source], PredictOptions]:
+    """Parse a body: JSON, a multipart form, or else a single image.
+
+    Args:
+        body: uncompressed.
+        content_type: of the request; "" if absent.
+        query: options in the address; those in the body win.
+        max_images: limit of a request.
+
+    Returns:
+        The images in order, and the options.
+
+    Raises:
+        InvalidRequest: it is invalid, or has no images or too many.
+        InvalidOption: an option is unknown or out of range.
+    """
+    kind, parameters = parse_options_header(content_type)
+    sources: list[Source]
+    if kind == b"application/json":
+        sources, given = _from_json(body)
+    elif kind == b"multipart/form-data":
+        sources, given = _from_form(body, parameters.get(b"boundary"), max_images)
+    else:
+        sources, given = [body], {}
+    if len(sources) > max_images:
+        raise InvalidRequest(
+            f"the request has {len(sources)} images and the limit is {max_images}; split it"
+        )
+    return sources, parse_options({**query, **given})
+
+
+def _from_json(body: bytes) -> tuple[list[Source], dict[str, Any]]:
+    if looks_encoded(body[:8]):
+        raise InvalidRequest("the body is an image, and its Content-Type says JSON: leave that out")
+    try:
+        given = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    images = given.pop("images", None) if isinstance(given, dict) else None
+    if not isinstance(images, list) or not images:
+        raise InvalidRequest(f'the body must be {{"images": [...]}}, and {_SHAPE}')
+    return [_from_json_image(index, image) for index, image in enumerate(images)], given
+
+
+def _from_json_image(index: int, image: object) -> Source:
+    match image:
+        case {"data": str(data), **rest} if rest in ({}, {"url": None}):
+            try:
+                return base64.b64decode(data, validate=True)
+            except (binascii.Error, ValueError):
+                return InvalidImage("data is not base64")
+        case {"url": str(url), **rest} if rest in ({}, {"data": None}):
+            return Url(url)
+        case _:
+            raise InvalidRequest(f"images[{index}] is not understood: {_SHAPE}")
+
+
+def _from_form(
+    body: bytes, boundary: bytes | None, max_images: int
+) -> tuple[list[Source], dict[str, Any]]:
+    if not boundary:
+        raise InvalidRequest("the Content-Type of a multipart form must name its boundary")
+    images: list[Source] = []
+    values: dict[str, list[str]] = {}
+    ended: list[bool] = []
+
+    def on_file(file: File) -> None:
+        file.file_object.seek(0)
+        images.append(file.file_object.read())
+        if len(images) > max_images:
+            raise InvalidRequest(f"the form has more than {counted(max_images, 'image')}; split it")
+
+    def on_field(field: Field) -> None:
+        name = (field.field_name or b"").decode(errors="replace")
+        value = (field.value or b"").decode(errors="replace")
+        # A field that is sent twice is a list: `classes=0` and `classes=5`.
+        values.setdefault(name, []).append(value)
+        if sum(map(len, values.values())) > _MAX_FIELDS:
+            raise InvalidRequest(f"the form has more than {_MAX_FIELDS} fields")
+
+    try:
+        parser = FormParser(
+            "multipart/form-data",
+            on_field,
+            on_file,
+            on_end=lambda: ended.append(True),
+            boundary=boundary,
+            # The whole body is in memory already and within its limit: never spill to disk.
+            config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},
+        )
+        parser.write(body)
+        parser.finalize()
+    except FormParserError as error:
+        raise InvalidRequest(f"the form cannot be read: {error}") from None
+    if not ended:
+        raise InvalidRequest("the form does not end: its last boundary is missing")
+    if not images:
+        raise InvalidRequest("the form has no file; send each image as a file part")
+    return images, {name: ",".join(texts) for name, texts in values.items()}

@@ -1,4 +1,4 @@
-"""Fetching images that requests name by URL, without becoming somebody's proxy.
+"""Fetches images that requests name by URL, without becoming an open proxy.
 
 A server that fetches what strangers name can be sent to addresses that only it can reach. So:
 http and https only; every address that the name resolves to must be public, and the connection
@@ -56,7 +56,7 @@ class Fetcher:
         await self._client.aclose()
 
     async def fetch(self, address: str) -> bytes:
-        """The bytes behind an address.
+        """Fetch the bytes at an address.
 
         Raises:
             FetchRefused: it may not be fetched, or could not.

@@ -1,4 +1,4 @@
-"""The models that are served: what they are, and what they have done."""
+"""Routes about the server and its models: health, metadata, statistics."""
 
 from __future__ import annotations
 
@@ -6,17 +6,31 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from fovea_server.dataplane.model_documents import Model, ModelList, ModelStatistics, Ready
+from fovea_server.dataplane.model_documents import Live, Model, ModelList, ModelStatistics, Ready
 from fovea_server.http.v1.access import restricted, service_of
 from fovea_server.http.v1.openapi import described
 
 ModelName = Annotated[str, Path(description="name of the model", examples=["yolov8n"])]
 Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
 
+health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])
 router = APIRouter(tags=["models"], prefix="/v1/models")
 _METADATA = [restricted("metadata")]
 # State of every model, and why one is not ready: that is the repository index.
 _INDEX = [*_METADATA, restricted("model-repository")]
+
+
+@health.get("/live", **described("server_live", Live, 403))
+async def live() -> Live:
+    """Answer that the process is live."""
+    return Live(live=True)
+
+
+@health.get("/ready", **described("server_ready", Ready, 403, 503))
+async def ready(request: Request) -> Ready:
+    """Report whether every model of the start is ready; 503 says why not."""
+    service_of(request).plane.check_ready()
+    return Ready(ready=True)
 
 
 @router.get("", dependencies=_INDEX, **described("list_models", ModelList, 403))
@@ -47,7 +61,7 @@ async def get_model_version(request: Request, name: ModelName, version: Version)
     **described("model_ready", Ready, 403, 404, 503),
 )
 async def model_ready(request: Request, name: ModelName) -> Ready:
-    """Tell whether a model takes requests; 503 says why not."""
+    """Report whether a model takes requests; 503 says why not."""
     service_of(request).plane.check_ready(name)
     return Ready(ready=True)
 

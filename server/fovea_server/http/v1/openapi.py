@@ -39,7 +39,7 @@ _ERRORS = {
 
 
 def described(operation_id: str, answer: type[BaseModel], *errors: int) -> dict[str, Any]:
-    """What a route tells FastAPI of itself: its name, its answer, and its errors by status."""
+    """Describe a route for FastAPI: its name, its answer, and its errors by status."""
     responses: dict[int | str, Any] = {
         status: {"model": Error, "description": _ERRORS[status]} for status in errors
     }
@@ -48,11 +48,11 @@ def described(operation_id: str, answer: type[BaseModel], *errors: int) -> dict[
 
 
 def described_prediction(operation_id: str) -> dict[str, Any]:
-    """The same for a route that reads images from its body, and its options, by hand."""
+    """Describe a route that parses images and options from its body itself."""
     route = described(operation_id, PredictAnswer, *_ERRORS)
     images = {kind: {"schema": _BINARY} for kind in ("image/jpeg", "image/png")}
     route["responses"][200] = {"content": images}
-    # Generators that know one kind of body only take the first.
+    # Client generators that support one kind of body take the first.
     content = {
         "application/octet-stream": {"schema": _BINARY},
         "multipart/form-data": {"schema": _reference("PredictForm")},
@@ -63,7 +63,7 @@ def described_prediction(operation_id: str) -> dict[str, Any]:
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The whole document, with examples."""
+    """Make the document, with examples."""
     if app.openapi_schema is not None:
         return app.openapi_schema
     made = FastAPI.openapi(app)
@@ -121,12 +121,12 @@ def _request_schemas() -> dict[str, Any]:
 
 
 def _classes() -> dict[str, Any]:
-    """The option where it travels as text; it may be repeated."""
+    """Describe `classes` as text, which may be repeated."""
     return {"type": "array", "items": {"type": "string"}, "description": _CLASSES}
 
 
 def _parameters() -> list[dict[str, Any]]:
-    """The options as parameters of the address, and the deadline."""
+    """Describe the options as query parameters, and the deadline."""
     properties = _request_schemas()["PredictForm"]["properties"]
     examples = {"conf": 0.4, "iou": 0.6, "classes": ["person", "5"], "max_det": 10}
     parameters = [

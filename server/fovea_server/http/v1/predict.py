@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 
 from fovea_engines.detect.draw import draw, encode
 from fovea_engines.detect.options import PredictOptions
@@ -25,21 +23,18 @@ from fovea_preprocess.errors import (
 from fovea_preprocess.size import size_text
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
+from fovea_server.http.receive import unless_client_leaves
 from fovea_server.http.v1.access import restricted
-from fovea_server.http.v1.answer import prediction_json
-from fovea_server.http.v1.body import read_body
+from fovea_server.http.v1.body import Source, Url, parse_body, read_body
 from fovea_server.http.v1.models import ModelName, Version
 from fovea_server.http.v1.openapi import described_prediction
-from fovea_server.http.v1.parse import Source, Url, parse_body
+from fovea_server.http.v1.schemas import prediction_json
 from fovea_server.images.job import ImageResult
 from fovea_server.models.model import ServedModel
 from fovea_server.settings import Settings
 
 if TYPE_CHECKING:
     from fovea_server.http.v1.fetch import Fetcher
-
-T = TypeVar("T")
-
 
 router = APIRouter(tags=["predict"], dependencies=[restricted("inference")])
 
@@ -76,16 +71,16 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
     image = accepted_image(request.headers.get("accept", ""))
     try:
         async with asyncio.timeout(timeout_s):
-            with request.app.state.budget.body() as take:
+            with request.app.state.budget.body() as hold:
                 body = await read_body(
                     request,
-                    take,
+                    hold,
                     max_bytes=settings.http_max_input_size,
                     timeout_s=settings.body_timeout_s,
                 )
                 sources, options = await _parsed(request, body, settings)
                 work = _predicted(request, model, version, sources, options, timeout_s, image)
-                return await _unless_gone(request, work)
+                return await unless_client_leaves(request.receive, work)
     except TimeoutError:
         raise DeadlineExceeded(
             f"no answer within {timeout_s} s; allow more time or send less"
@@ -125,7 +120,7 @@ async def _predicted(
 def _raise_if_alone(
     prediction: Prediction, request: Request, sent: list[bytes | FoveaError]
 ) -> None:
-    """The error of a single image is the error of the request."""
+    """Raise the error of a single image as the error of the request."""
     if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
         return
     error = prediction.images[0]
@@ -143,13 +138,13 @@ async def _parsed(
     query = {key: ",".join(params.getlist(key)) for key in params}
     kind = request.headers.get("content-type", "")
     if kind.startswith(("application/json", "multipart/")):
-        # Taking a large body apart takes milliseconds that the event loop does not have.
+        # Parsing a large body would block the event loop.
         return await run_in_threadpool(parse_body, body, kind, query, settings.max_images)
     return parse_body(body, kind, query, settings.max_images)
 
 
 async def _fetched(request: Request, sources: list[Source]) -> list[bytes | FoveaError]:
-    """The sources with every address replaced by what is behind it."""
+    """Replace the addresses among the sources by the images there."""
     fetcher: Fetcher | None = request.app.state.fetcher
     settings: Settings = request.app.state.service.settings
     left = settings.http_max_input_size
@@ -178,20 +173,6 @@ async def _fetched(request: Request, sources: list[Source]) -> list[bytes | Fove
     return list(await asyncio.gather(*map(fetched, sources)))
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await the work; if the client goes away first, cancel it, so that it frees its place."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.receive())
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
-    finally:
-        task.cancel()
-        gone.cancel()
-
-
 def _timeout_s(request: Request) -> float | None:
     text = request.headers.get("x-request-timeout-ms")
     if text is None:
@@ -208,11 +189,7 @@ def _timeout_s(request: Request) -> float | None:
 
 
 def accepted_image(accept: str) -> Image | None:
-    """The image format that an Accept header prefers to JSON; None for JSON.
-
-    Args:
-        accept: with quality values, as in RFC 9110, 12.5.1.
-    """
+    """Choose an image format by an Accept header; None for JSON."""
     best: Image | None = None
     most = 0.0
     for part in accept.lower().split(","):

@@ -11,22 +11,23 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.http.v2.messages import Answer, Request, error_answer, refusal
 from fovea_server.http.v2.routing import Route, resolve
+from fovea_server.traffic.access_log import Access
 
 log = logging.getLogger(__name__)
 
+CLIENT_LEFT = 499
+"""The status that proxies log for a client that left before the answer."""
+
+LARGE_ANSWER = 65_536
+"""Bytes from which several writes are cheaper than a copy."""
+
 
 class Front:
-    """Answers requests of the v2 protocol.
-
-    Attributes:
-        budget: counts bodies.
-        traffic: hears of answers.
-    """
+    """Answers requests of the v2 protocol."""
 
     def __init__(self, service: Service, budget: ByteBudget) -> None:
         self.service = service
         self.budget = budget
-        self.traffic = service.traffic
 
     def admit(
         self, method: str, path: str, headers: dict[bytes, bytes], hold: Callable[[int], None]
@@ -58,3 +59,16 @@ class Front:
             # The traceback goes to the log only.
             log.exception("%s %r", request.method, request.path)
             return refusal(500, "an internal error; the server's log has the details")
+
+    def report(
+        self, found: tuple[Route, Request] | Answer | None, access: Access, error: FoveaError | None
+    ) -> None:
+        """Log and count a request, once it is answered or its client has left."""
+        traffic, model, api = self.service.traffic, "", ""
+        if isinstance(found, tuple):
+            route, request = found
+            model, api = request.name("model"), route.api
+        if api == "inference":
+            traffic.inferred(model, access.status, access.began, error)
+        if traffic.access_log is not None:
+            traffic.access_log.add(access._replace(model=model), probe=api == "health")

@@ -40,12 +40,6 @@ class BodyReader:
     """Parses the body of an infer request.
 
     A valid body takes a fast path; an invalid one is read again to find the message.
-
-    Args:
-        request: to fill in.
-        body: the JSON, followed by the binary tensors.
-        header_size: bytes of JSON.
-        regions: shared memory.
     """
 
     def __init__(
@@ -91,8 +85,8 @@ class BodyReader:
             for given in read("outputs", as_list, document["outputs"]):
                 self._output(given)
 
-    def _input(self, given: object) -> InputTensor:
-        given = _members(given)
+    def _input(self, value: object) -> InputTensor:
+        given = _members(value)
         parameters = _members(given.get("parameters"))
         size = parameters.get("binary_data_size")
         region = parameters.get("shared_memory_region")
@@ -126,8 +120,8 @@ class BodyReader:
         self._at += size
         return self._body[self._at - size : self._at]
 
-    def _output(self, given: object) -> None:
-        given = _members(given)
+    def _output(self, value: object) -> None:
+        given = _members(value)
         name = given.get("name")
         if type(name) is not str:
             name = read_member("name", as_string, given)

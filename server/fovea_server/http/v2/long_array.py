@@ -38,12 +38,7 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class LongArray:
-    """An array that is not parsed yet. Iterating gives lists of its elements, nested.
-
-    Attributes:
-        text: the document.
-        pieces: parts of the array, in order.
-    """
+    """An array that is not parsed yet. Iterating gives lists of its elements, nested."""
 
     text: bytes | bytearray
     pieces: list[_Piece]
@@ -63,10 +58,6 @@ class LongArray:
 
 def parse_long(text: bytes | bytearray, keys: Iterable[str]) -> tuple[Any, dict[str, LongArray]]:
     """Parse a document, except its long arrays.
-
-    Args:
-        text: the document.
-        keys: names of the members that may be long arrays.
 
     Returns:
         The value, with a string in place of each long array; and the arrays by that string.

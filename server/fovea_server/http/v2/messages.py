@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 import orjson
 
-from fovea_preprocess.errors import FoveaError
+from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.status import v2_http_status
 
 JSON = b"application/json"
@@ -17,14 +18,15 @@ EVENTS = b"text/event-stream; charset=utf-8"
 
 Buffer = bytes | memoryview
 
+# Decimal digits that always fit a signed 64-bit number.
+_LONGEST_VERSION = 18
+
 
 @dataclass(slots=True, eq=False)
 class Request:
     """A complete request.
 
     Attributes:
-        method: in capitals.
-        path: as sent.
         headers: by name in lower case; the last of several with one name.
         body: as sent.
         names: "model", "version", "region", ... in the path; None if absent.
@@ -43,14 +45,31 @@ class Request:
         value = self.headers.get(name.lower().encode())
         return None if value is None else value.decode("latin-1")
 
+    def name(self, kind: str) -> str:
+        """Return the unquoted name of a model or region in the path; "" if absent."""
+        return unquote(self.names[kind] or "")
+
+    @property
+    def version(self) -> int | None:
+        """The version in the path; None if absent.
+
+        Raises:
+            InvalidRequest: it is too large.
+        """
+        text = self.names["version"]
+        if text is None:
+            return None
+        if len(text) > _LONGEST_VERSION:
+            raise InvalidRequest(
+                f"failed to get model version from specified version string '{text}', version "
+                "should be an integral value > 0"
+            )
+        return int(text)
+
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """An answer, its body in pieces.
-
-    Attributes:
-        error: that it reports, if any.
-    """
+    """An answer, its body in pieces; `error` if it reports one."""
 
     status: int = 200
     body: list[Buffer] = field(default_factory=list)

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fovea_server.dataplane.service import Service
-from fovea_server.http.v2.endpoints import (
-    extensions,
-    generate,
-    infer,
-    models,
-    repository,
-)
+from fovea_server.http.v2.endpoints import extensions, generate, infer, models
 from fovea_server.http.v2.messages import JSON, TEXT, Answer, Request
 
 Endpoint = Callable[[Service, Request], Awaitable[Answer]]
@@ -58,18 +52,18 @@ _ROUTES = (
     Route(_MODEL + "/trace/setting", "trace", ("GET", "POST"), extensions.trace),
     Route("/v2/trace/setting", "trace", ("GET", "POST"), extensions.trace),
     Route("/v2/logging", "logging", ("GET", "POST"), extensions.log),
-    Route(_REPOSITORY + "/index", "model-repository", ("POST",), repository.index),
+    Route(_REPOSITORY + "/index", "model-repository", ("POST",), models.index),
     Route(
         _REPOSITORY + "/models/(?P<model>[^/]+)/load",
         "model-repository",
         ("POST",),
-        repository.load,
+        models.load,
     ),
     Route(
         _REPOSITORY + "/models/(?P<model>[^/]+)/unload",
         "model-repository",
         ("POST",),
-        repository.unload,
+        models.unload,
     ),
     Route(_SYSTEM + "/status", "shared-memory", ("GET",), extensions.system_status),
     Route(_SYSTEM + "/register", "shared-memory", ("POST",), extensions.register_system),

@@ -10,15 +10,13 @@ from typing import Any
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.json_values import as_string, as_unsigned
-from fovea_server.http.v2.base64_text import decoded
-from fovea_server.http.v2.endpoints.names import name_of
-from fovea_server.http.v2.json_reader import find, member, parse_json
+from fovea_server.http.v2.json_reader import base64_bytes, find, member, parse_json
 from fovea_server.http.v2.messages import Answer, Request, json_answer
 
 
 async def system_status(service: Service, request: Request) -> Answer:
     """List regions of system memory."""
-    regions = service.system_shared_memory.status(name_of(request, "region") or None)
+    regions = service.system_shared_memory.status(request.name("region") or None)
     return json_answer([asdict(region) for region in regions])
 
 
@@ -37,13 +35,13 @@ async def register_system(service: Service, request: Request) -> Answer:
 
 async def unregister_system(service: Service, request: Request) -> Answer:
     """Unregister a region of system memory, or all."""
-    service.system_shared_memory.unregister(name_of(request, "region") or None)
+    service.system_shared_memory.unregister(request.name("region") or None)
     return Answer()
 
 
 async def cuda_status(service: Service, request: Request) -> Answer:
     """List regions of GPUs' memory."""
-    regions = service.cuda_shared_memory.status(name_of(request, "region") or None)
+    regions = service.cuda_shared_memory.status(request.name("region") or None)
     return json_answer([asdict(region) for region in regions])
 
 
@@ -62,12 +60,12 @@ async def register_cuda(service: Service, request: Request) -> Answer:
 
 async def unregister_cuda(service: Service, request: Request) -> Answer:
     """Unregister a region of a GPU's memory, or all."""
-    service.cuda_shared_memory.unregister(name_of(request, "region") or None)
+    service.cuda_shared_memory.unregister(request.name("region") or None)
     return Answer()
 
 
 def _named(request: Request, kind: str) -> str:
-    name = name_of(request, "region")
+    name = request.name("region")
     if not name:
         raise InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
     return name
@@ -82,7 +80,7 @@ def _required(given: object, name: str) -> object:
 
 def _decoded(text: str) -> bytes:
     try:
-        return decoded(text)
+        return base64_bytes(text)
     except ValueError:
         # Empty, so that `register` refuses it as a handle of the wrong length.
         return b""
@@ -90,7 +88,7 @@ def _decoded(text: str) -> bytes:
 
 async def trace(service: Service, request: Request) -> Answer:
     """Read or change the trace settings of a model or of all."""
-    model = name_of(request, "model") or None
+    model = request.name("model") or None
     if request.method == "POST":
         return json_answer(service.trace.update(model, _given(request)))
     return json_answer(service.trace.get(model))

@@ -15,7 +15,6 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.json_values import as_string
 from fovea_server.http.v2.compression import refuse_encoding
-from fovea_server.http.v2.endpoints.names import model_of
 from fovea_server.http.v2.infer_request import LONG
 from fovea_server.http.v2.json_reader import parse_json, read
 from fovea_server.http.v2.long_array import LongArray, parse_long
@@ -43,7 +42,7 @@ async def generate_stream(service: Service, request: Request) -> Answer:
 
 
 async def _generated(service: Service, request: Request) -> bytes:
-    model = model_of(service, request)
+    model = service.plane.find(request.name("model"), request.version)
     refuse_encoding(request)
     version = None if request.names["version"] is None else model.version
     reader = _Reader(InferRequest(model.name, version, []), model.signature.inputs)
@@ -58,11 +57,7 @@ async def _generated(service: Service, request: Request) -> bytes:
 
 
 class _Reader:
-    """Builds a request from a JSON object.
-
-    Args:
-        asked: the request to fill in.
-    """
+    """Builds a request from a JSON object."""
 
     def __init__(self, asked: InferRequest, inputs: Sequence[ModelTensor]) -> None:
         self._asked = asked

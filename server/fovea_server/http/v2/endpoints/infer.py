@@ -1,10 +1,14 @@
-"""The infer endpoint."""
+"""The infer endpoint: reads the request, runs the model, writes the answer."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import struct
 from math import prod
+from typing import Any
+
+import orjson
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.images import raw_image
@@ -12,20 +16,20 @@ from fovea_server.dataplane.refusals import refuse_decoupled
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.leading_number import leading_number
 from fovea_server.http.v2.compression import compress, decompressed
-from fovea_server.http.v2.endpoints.names import model_of
 from fovea_server.http.v2.infer_request import LONG, BodyReader, OutputEncoding
-from fovea_server.http.v2.infer_response import infer_answer, is_long
-from fovea_server.http.v2.messages import TEXT, Answer, Request, error_answer
+from fovea_server.http.v2.messages import BINARY, TEXT, Answer, Buffer, Request, error_answer
+from fovea_server.http.v2.tensor_json import MANY, data_json
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.datatypes import NUMPY
-from fovea_server.tensors.messages import InferRequest, InputTensor
+from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
+from fovea_server.tensors.wire import wire
 
 
 async def infer(service: Service, request: Request) -> Answer:
     """Run a model."""
     # Triton answers errors with the type JSON only for those between these two blocks.
     try:
-        model = model_of(service, request)
+        model = service.plane.find(request.name("model"), request.version)
         refuse_decoupled(model, "HTTP end point")
         body = await decompressed(request, service.settings.http_max_input_size)
         header_size = _header_size(request, len(body))
@@ -38,10 +42,10 @@ async def infer(service: Service, request: Request) -> Answer:
         asked, encoding = _asked(*arguments)
     response = await service.plane.infer(model, asked)
     try:
-        if is_long(response, encoding):
-            answer = await asyncio.to_thread(infer_answer, response, encoding)
+        if _is_long(response, encoding):
+            answer = await asyncio.to_thread(_infer_answer, response, encoding)
         else:
-            answer = infer_answer(response, encoding)
+            answer = _infer_answer(response, encoding)
     except FoveaError as error:
         return error_answer(error, TEXT)
     accepted = request.headers.get(b"accept-encoding")
@@ -64,7 +68,7 @@ def _asked(
         reader.read()
         return asked, reader.encoding
     image = raw_image(model, memoryview(body))
-    asked.inputs.append(image or raw_input(model, body))
+    asked.inputs.append(image or _raw_input(model, body))
     # Clients that send a bare image expect JSON; Triton answers a bare tensor in binary.
     return asked, OutputEncoding(by_default=image is None)
 
@@ -84,7 +88,7 @@ def _header_size(request: Request, body_size: int) -> int:
     return size
 
 
-def raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
+def _raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
     """Make the input from the whole body.
 
     Raises:
@@ -121,3 +125,76 @@ def raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
 
 def _refused(what: str) -> InvalidRequest:
     return InvalidRequest(f"[request id: <id_unknown>] {what}")
+
+
+def _is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
+    """Return True if writing the answer would block the event loop."""
+    for tensor in response.outputs:
+        if tensor.array.size <= MANY:
+            continue
+        if tensor.datatype == "BYTES":
+            return True
+        if tensor.name not in encoding.shared and not encoding.binary.get(
+            tensor.name, encoding.by_default
+        ):
+            return True
+    return False
+
+
+def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
+    """Write the answer; outputs in shared memory are written there.
+
+    Raises:
+        InvalidRequest: an output's type cannot be JSON.
+        RegionFailed: an output does not fit its shared memory.
+    """
+    described = _described(response)
+    outputs: list[dict[str, Any]] = []
+    described["outputs"] = outputs
+    binary: list[Buffer] = []
+    long: dict[str, list[bytes]] = {}
+    for tensor in response.outputs:
+        output: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": tensor.shape,
+        }
+        outputs.append(output)
+        if tensor.name in encoding.shared:
+            encoding.shared[tensor.name].write(tensor)
+        elif encoding.binary.get(tensor.name, encoding.by_default):
+            data = wire(tensor)
+            output["parameters"] = {"binary_data_size": len(data)}
+            if data:
+                binary.append(data)
+        else:
+            pieces = data_json(tensor)
+            if len(pieces) == 1:
+                output["data"] = orjson.Fragment(pieces[0])
+            else:
+                # A placeholder, because orjson would copy the data; no client can guess it.
+                output["data"] = secrets.token_hex(16)
+                long[output["data"]] = pieces
+    text = _spliced(orjson.dumps(described), long)
+    if not binary:
+        return Answer(body=text)
+    size = (b"inference-header-content-length", str(sum(map(len, text))).encode())
+    return Answer(body=[*text, *binary], media_type=BINARY, headers=[size])
+
+
+def _spliced(text: bytes, long: dict[str, list[bytes]]) -> list[Buffer]:
+    """Replace placeholders by their arrays; return the text in pieces."""
+    spliced: list[Buffer] = []
+    for name, pieces in long.items():
+        before, _, text = text.partition(b'"%s"' % name.encode())
+        spliced += (before, *pieces)
+    return [*spliced, text]
+
+
+def _described(response: InferResponse) -> dict[str, Any]:
+    described: dict[str, Any] = {"id": response.id} if response.id else {}
+    described["model_name"] = response.model_name
+    described["model_version"] = response.model_version
+    if response.parameters:
+        described["parameters"] = response.parameters
+    return described

@@ -1,4 +1,4 @@
-"""The endpoints for metadata, configuration, statistics and health.
+"""The endpoints for health, metadata and statistics, and for the model repository.
 
 Triton answers health requests with a status and no body; KServe's clients read the body, so there
 is one.
@@ -6,12 +6,22 @@ is one.
 
 from __future__ import annotations
 
-from fovea_preprocess.errors import ModelNotReady, NotFound
+import asyncio
+
+from fovea_preprocess.errors import (
+    InvalidRequest,
+    LoadFailed,
+    MalformedJson,
+    ModelNotReady,
+    NotFound,
+)
 from fovea_server.dataplane.config_json import config_json
 from fovea_server.dataplane.metadata import server_metadata
+from fovea_server.dataplane.refusals import refuse_repository
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.statistics_json import statistics_json
-from fovea_server.http.v2.endpoints.names import model_of, name_of, version_of
+from fovea_server.extensions.json_values import as_bool, as_string
+from fovea_server.http.v2.json_reader import base64_bytes, find, parse_json, read
 from fovea_server.http.v2.messages import Answer, Request, json_answer
 from fovea_server.models.model import State
 
@@ -23,17 +33,21 @@ async def server(service: Service, request: Request) -> Answer:
 
 async def model(service: Service, request: Request) -> Answer:
     """Answer with a model's versions, inputs and outputs."""
-    return json_answer(service.plane.metadata(model_of(service, request)))
+    return json_answer(
+        service.plane.metadata(service.plane.find(request.name("model"), request.version))
+    )
 
 
 async def config(service: Service, request: Request) -> Answer:
     """Answer with the complete configuration of a model."""
-    return Answer(body=[config_json(model_of(service, request).config)])
+    return Answer(
+        body=[config_json(service.plane.find(request.name("model"), request.version).config)]
+    )
 
 
 async def statistics(service: Service, request: Request) -> Answer:
     """Answer with the counters of a model."""
-    name, version = name_of(request, "model"), version_of(request)
+    name, version = request.name("model"), request.version
     return json_answer(statistics_json(service.plane, name, version))
 
 
@@ -57,7 +71,7 @@ async def ready(service: Service, request: Request) -> Answer:
 async def model_ready(service: Service, request: Request) -> Answer:
     """Report if a model is ready; its newest version unless the path names one."""
     try:
-        model = service.plane.get(name_of(request, "model"), version_of(request))
+        model = service.plane.get(request.name("model"), request.version)
     except (NotFound, ModelNotReady) as error:
         reason = str(error)
     else:
@@ -72,3 +86,71 @@ def _not_ready(value: dict[str, object]) -> Answer:
     answer = json_answer(value)
     answer.status = 400
     return answer
+
+
+async def index(service: Service, request: Request) -> Answer:
+    """List every model of the repository, or those that are ready."""
+    ready = as_bool(find(_body(request), "ready", False))
+    entries = service.plane.index(ready)
+    return json_answer(
+        [
+            {
+                key: value
+                for key in ("name", "version", "state", "reason")
+                if (value := getattr(entry, key))
+            }
+            for entry in entries
+        ]
+    )
+
+
+async def load(service: Service, request: Request) -> Answer:
+    """Load or reload a model."""
+    refuse_repository(request.names["repository"])
+    # In a thread: the request may hold a model's files.
+    config, files = await asyncio.to_thread(_sent, request)
+    await service.plane.load(request.name("model"), config=config, files=files)
+    return Answer()
+
+
+def _sent(request: Request) -> tuple[str | None, dict[str, bytes]]:
+    """Read the configuration and the files in a request."""
+    given = _parameters(request)
+    config, files = None, {}
+    for name, value in given.items():
+        text = as_string(value)
+        if name == "config":
+            config = text
+        elif name.startswith("file:"):
+            files[name.removeprefix("file:")] = _file(name, text)
+        else:
+            raise LoadFailed("unexpected error on creating Triton parameter")
+    return config, files
+
+
+async def unload(service: Service, request: Request) -> Answer:
+    """Unload a model, and on request the models that it depends on."""
+    refuse_repository(request.names["repository"])
+    dependents = find(_parameters(request), "unload_dependents", False)
+    await service.plane.unload(
+        request.name("model"), dependents=read("unload_dependents", as_bool, dependents)
+    )
+    return Answer()
+
+
+def _body(request: Request) -> object:
+    return parse_json(request.body) if request.body else {}
+
+
+def _parameters(request: Request) -> dict[str, object]:
+    given = find(_body(request), "parameters", {})
+    if type(given) is not dict:
+        raise MalformedJson("attempt to get members of a non-object")
+    return given
+
+
+def _file(name: str, text: str) -> bytes:
+    try:
+        return base64_bytes(text)
+    except ValueError:
+        raise InvalidRequest(f"'{name}' is not base64") from None

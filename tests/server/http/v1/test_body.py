@@ -7,7 +7,7 @@ import pytest
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidImage, InvalidOption, InvalidRequest
-from fovea_server.http.v1.parse import Url, parse_body, parse_options
+from fovea_server.http.v1.body import Url, parse_body, parse_options
 
 JSON = "application/json"
 FORM = "multipart/form-data; boundary=b"

@@ -4,7 +4,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.grpc.infer_message import parse_infer
+from fovea_server.grpc.infer_request import parse_infer
 
 
 def large(*more: bytes) -> messages.ModelInferRequest:

@@ -1,0 +1,145 @@
+"""The v2 protocol as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, ShuttingDown
+from fovea_server.http.receive import ClientLeft, receive_body, unless_client_leaves
+from fovea_server.http.v2.compression import too_large
+from fovea_server.http.v2.front import CLIENT_LEFT, LARGE_ANSWER, Front
+from fovea_server.http.v2.messages import Answer, Request, error_answer
+from fovea_server.http.v2.routing import Route
+from fovea_server.log_lines import REQUEST_ID
+from fovea_server.traffic.access_log import Access
+from fovea_server.traffic.request_id import HEADER, request_id
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+_ID_HEADER = HEADER.encode()
+
+
+class V2App:
+    """Serves the v2 protocol under any ASGI server, and in tests without a socket.
+
+    It answers `/v2/...` at the root of a server or below a mount point. `fovea serve` does not use
+    it: its own connections (`http/connection/`) are faster, and have further limits.
+
+    Example:
+        V2App(Front(service, ByteBudget(settings.max_held_bytes)))
+    """
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or the lifespan of the server."""
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _live(receive, send)
+        else:
+            raise ValueError(f"the v2 protocol is served over HTTP, not over {scope['type']}")
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.monotonic()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = headers.get(_ID_HEADER)
+        own_id = request_id(None if given is None else given.decode("latin-1"))
+        REQUEST_ID.set(own_id)
+        method, path = scope["method"], _path(scope)
+        found: tuple[Route, Request] | Answer | None = None
+        status, size, error = CLIENT_LEFT, 0, None
+        try:
+            with self._front.budget.body() as hold:
+                found = self._front.admit(method, path, headers, hold)
+                answer = found if isinstance(found, Answer) else await self._answer(*found, receive)
+            answer, size = await self._send(answer, method, own_id, send)
+            status, error = answer.status, answer.error
+        except ClientLeft:
+            pass
+        finally:
+            client = scope["client"][0] if scope.get("client") else "-"
+            query = scope["query_string"].decode("latin-1")
+            target = f"{path}?{query}" if query else path
+            access = Access(client, method, target, "", status, size, began, own_id)
+            self._front.report(found, access, error)
+
+    async def _answer(self, route: Route, request: Request, receive: Receive) -> Answer:
+        settings = self._front.service.settings
+        limit, declared = settings.http_max_input_size, request.headers.get(b"content-length", b"0")
+        try:
+            if declared.isdigit() and int(declared) > limit:
+                raise too_large(int(declared), limit)
+            request.body = await receive_body(
+                receive,
+                request.hold,
+                limit,
+                too_large(f"over {limit}", limit),
+                settings.body_timeout_s,
+            )
+        except FoveaError as error:
+            answer = error_answer(error)
+            # The server drops the rest of another refused body: most clients read the answer only
+            # after sending.
+            if isinstance(error, BodyTimeout):
+                answer.headers.append((b"connection", b"close"))
+            return answer
+        try:
+            return await unless_client_leaves(receive, self._front.answer(route, request))
+        except asyncio.CancelledError:
+            # The server cancels requests that outlast its time to exit.
+            return error_answer(ShuttingDown("the server stopped before the answer was there"))
+        finally:
+            request.body = b""
+
+    async def _send(
+        self, answer: Answer, method: str, own_id: str, send: Send
+    ) -> tuple[Answer, int]:
+        """Send an answer, or an error where that would exceed the budget.
+
+        Returns:
+            The answer, and the number of bytes sent of its body.
+        """
+        size = sum(map(len, answer.body))
+        if large := size >= LARGE_ANSWER:
+            try:
+                self._front.budget.take(size)
+            except QueueFull as full:
+                return await self._send(error_answer(full), method, own_id, send)
+        try:
+            headers = [(b"content-type", answer.media_type), (_ID_HEADER, own_id.encode())]
+            headers += (*answer.headers, (b"content-length", b"%d" % size))
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            if method == "HEAD":
+                await send({"type": "http.response.body"})
+                return answer, 0
+            if not large:
+                await send({"type": "http.response.body", "body": b"".join(answer.body)})
+                return answer, size
+            for piece in answer.body:
+                await send({"type": "http.response.body", "body": bytes(piece), "more_body": True})
+            await send({"type": "http.response.body"})
+            return answer, size
+        finally:
+            if large:
+                self._front.budget.give_back(size)
+
+
+def _path(scope: Scope) -> str:
+    """Return the quoted path below the mount point."""
+    raw: bytes | None = scope.get("raw_path")
+    path = quote(scope["path"]) if raw is None else raw.decode("latin-1")
+    root = scope.get("root_path")
+    return path.removeprefix(quote(root)) if root else path
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Confirm the start and the end of the server; the service is closed by its owner."""
+    for event in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{event}.complete"})

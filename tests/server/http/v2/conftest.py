@@ -1,0 +1,47 @@
+"""The v2 protocol as an ASGI application, of an adder and the demo model."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.server.registries import ADDER_CONFIG, adder, serving
+
+import fovea_server
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_server.byte_budget import ByteBudget
+from fovea_server.dataplane.service import Service
+from fovea_server.http.v2.asgi import V2App
+from fovea_server.http.v2.front import Front
+from fovea_server.settings import Settings
+
+DEMO = Path(fovea_server.__file__).parent / "demo"
+LIMIT = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory) -> Iterator[Service]:
+    repository = tmp_path_factory.mktemp("repository")
+    adder(repository, "adder", config=ADDER_CONFIG)
+    build(BuildPlan(source=DEMO / "digits.onnx", name="digits", repository=repository))
+    limits = {"http_max_input_size": LIMIT, "body_timeout_s": 0.5}
+    with serving(repository, **limits) as registry:
+        yield Service.of(Settings(model_repository=repository, **limits), registry)
+
+
+@pytest.fixture(scope="module")
+def budget() -> ByteBudget:
+    return ByteBudget(64 << 20)
+
+
+@pytest.fixture(scope="module")
+def app(service, budget) -> V2App:
+    return V2App(Front(service, budget))
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    """The one event loop of the service."""
+    with asyncio.Runner() as running:
+        yield running

@@ -1,0 +1,162 @@
+"""The v2 protocol over ASGI: without a socket, and under uvicorn as it comes, with both parsers."""
+
+import asyncio
+import gzip
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+
+import fovea_server
+
+DEMO = Path(fovea_server.__file__).parent / "demo"
+X = {"name": "X", "shape": [1, 4], "datatype": "INT32"}
+JSON = {"inputs": [{**X, "data": [1, 2, 3, 4]}]}
+
+Ask = Callable[..., httpx.Response]
+
+
+@pytest.fixture(scope="module", params=["no server", "h11", "httptools"])
+def ask(request, app, runner) -> Iterator[Ask]:
+    """Send a request through each kind of server."""
+    if request.param == "no server":
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+        yield lambda *args, **kwargs: runner.run(client.request(*args, **kwargs))
+        runner.run(client.aclose())
+        return
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(app, http=request.param, log_config=None, access_log=False)
+        server = uvicorn.Server(config)
+
+        async def start() -> asyncio.Task[None]:
+            serving = asyncio.create_task(server.serve([listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            return serving
+
+        serving = runner.run(start())
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        client = httpx.AsyncClient(base_url=address, trust_env=False)
+        yield lambda *args, **kwargs: runner.run(client.request(*args, **kwargs))
+        runner.run(client.aclose())
+        server.should_exit = True
+
+        async def stopped() -> None:
+            await serving
+
+        runner.run(stopped())
+
+
+def infer(ask: Ask, **kwargs: object) -> httpx.Response:
+    return ask("POST", "/v2/models/adder/infer", **kwargs)
+
+
+def test_json(ask):
+    answer = infer(ask, json=JSON, headers={"X-Request-Id": "mine"})
+    assert answer.status_code == 200
+    assert answer.json()["outputs"][0]["data"] == [2, 3, 4, 5]
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"] == "mine"
+
+
+def binary(rows: int) -> tuple[bytes, dict[str, str], np.ndarray]:
+    """An infer request with binary tensors both ways, its headers, and the values."""
+    values = np.arange(4 * rows, dtype=np.int32)
+    parameters = {"binary_data_size": values.nbytes}
+    document = {
+        "inputs": [{**X, "shape": [rows, 4], "parameters": parameters}],
+        "outputs": [{"name": "Y", "parameters": {"binary_data": True}}],
+    }
+    head = json.dumps(document).encode()
+    return head + values.tobytes(), {"Inference-Header-Content-Length": str(len(head))}, values
+
+
+def test_binary_tensors(ask):
+    body, headers, values = binary(8)
+    answer = infer(ask, content=body, headers=headers)
+    assert answer.status_code == 200
+    size = int(answer.headers["inference-header-content-length"])
+    assert np.array_equal(np.frombuffer(answer.content[size:], np.int32), values + 1)
+
+
+def test_compression_both_ways(ask):
+    headers = {"Content-Encoding": "gzip", "Accept-Encoding": "gzip"}
+    answer = infer(ask, content=gzip.compress(json.dumps(JSON).encode()), headers=headers)
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.json()["outputs"][0]["data"] == [2, 3, 4, 5]
+
+
+def test_an_image(ask):
+    # No JSON in front: the body is the image alone.
+    headers = {"Inference-Header-Content-Length": "0"}
+    image = (DEMO / "scene-1.jpg").read_bytes()
+    answer = ask("POST", "/v2/models/digits/infer", content=image, headers=headers)
+    assert answer.status_code == 200
+    found = {output["name"]: output["data"] for output in answer.json()["outputs"]}
+    assert found["num_detections"][0] > 0
+
+
+def test_generate_as_a_stream(ask):
+    answer = ask("POST", "/v2/models/adder/generate_stream", json={"X": [1, 2, 3, 4]})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    event = answer.text.removeprefix("data: ").removesuffix("\n\n")
+    assert json.loads(event)["Y"] == [2, 3, 4, 5]
+    refused = ask("POST", "/v2/models/adder/generate_stream", json={"X": ["a"]})
+    assert refused.status_code == 500
+    assert refused.text.startswith('data: {"error"')
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/health/ready", 200),
+        ("GET", "/v2/models/adder", 200),
+        ("HEAD", "/v2/models/adder", 200),
+        ("OPTIONS", "/v2/models/adder", 200),
+        ("DELETE", "/v2/models/adder", 405),
+        ("GET", "/v2/models/nobody", 404),
+        ("GET", "/elsewhere", 404),
+        ("GET", "/v2/models/add%65r", 200),
+    ],
+)
+def test_methods_and_addresses(ask, method, path, status):
+    answer = ask(method, path)
+    assert answer.status_code == status
+    if method in ("HEAD", "OPTIONS"):
+        assert answer.content == b""
+    if status == 405:
+        assert answer.headers["allow"] == "GET, HEAD, OPTIONS"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"", 400), (b"{", 500), (b"[]", 500), (b'{"inputs":[{}]}', 400), (b"\xff\xfe", 500)],
+)
+def test_bad_bodies(ask, body, status):
+    # The statuses are Triton's.
+    answer = infer(ask, content=body)
+    assert answer.status_code == status
+    assert answer.json()["error"]
+    # The connection still works.
+    assert infer(ask, json=JSON).status_code == 200
+
+
+async def _in_pieces(size: int):
+    for _ in range(16):
+        yield bytes(size // 16)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_bodies_over_the_limit(ask, service, declared):
+    limit = service.settings.http_max_input_size
+    size = limit + 16
+    answer = infer(ask, content=bytes(size) if declared else _in_pieces(size))
+    assert answer.status_code == 400
+    assert f"exceeds the maximum allowed value of {limit} bytes" in answer.json()["error"]
+    headers = {"Content-Encoding": "gzip"}
+    assert infer(ask, content=gzip.compress(bytes(size)), headers=headers).status_code == 400

@@ -1,0 +1,120 @@
+"""The v2 protocol over ASGI, message by message: late bodies, clients that leave, mount points."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from fovea_server.byte_budget import ByteBudget
+from fovea_server.http.v2.asgi import V2App
+from fovea_server.http.v2.front import Front
+
+JSON = {"inputs": [{"name": "X", "shape": [1, 4], "datatype": "INT32", "data": [1, 2, 3, 4]}]}
+
+
+def asked(runner, app, *messages: dict[str, object], path="/v2/models/adder/infer", **scope):
+    """Send messages by hand; the server is silent after them. The messages of the answer."""
+    coming, sent = list(messages), []
+
+    async def receive() -> dict[str, object]:
+        if not coming:
+            await asyncio.Event().wait()
+        return coming.pop(0)
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    made = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "headers": [],
+        "query_string": b"",
+        **scope,
+    }
+    runner.run(app(made, receive, send))
+    return sent
+
+
+def test_a_body_that_does_not_arrive(runner, app, budget):
+    piece = {"type": "http.request", "body": b"{", "more_body": True}
+    start, body = asked(runner, app, piece)
+    assert start["status"] == 400
+    assert (b"connection", b"close") in start["headers"]
+    assert b"did not arrive within 0.5 s" in body["body"]
+    assert budget._held == 0
+
+
+def test_a_client_that_leaves_while_it_sends(runner, app, budget):
+    piece = {"type": "http.request", "body": bytes(1000), "more_body": True}
+    assert asked(runner, app, piece, {"type": "http.disconnect"}) == []
+    assert budget._held == 0
+
+
+def test_a_client_that_leaves_before_its_answer(runner, service, budget):
+    started, cancelled = [], []
+
+    class Slow(Front):
+        async def answer(self, route, request):
+            started.append(request)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(request)
+                raise
+
+    body = {"type": "http.request", "body": b"{}"}
+    assert asked(runner, V2App(Slow(service, budget)), body, {"type": "http.disconnect"}) == []
+    assert started == cancelled != []
+    assert budget._held == 0
+
+
+def test_a_server_that_stops_before_the_answer(runner, service, budget):
+    class Slow(Front):
+        async def answer(self, route, request):
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+    body = {"type": "http.request", "body": b"{}"}
+    start, body = asked(runner, V2App(Slow(service, budget)), body)
+    assert start["status"] == 503
+    assert b"the server stopped" in body["body"]
+
+
+def test_large_answers_are_counted(runner, service):
+    budget = ByteBudget(200_000)
+    held = []
+
+    class Large(Front):
+        async def answer(self, route, request):
+            answer = await super().answer(route, request)
+            held.append(self.budget._held)
+            return replace(answer, body=[bytes(60_000), bytes(60_000)])
+
+    app = V2App(Large(service, budget))
+    sent = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
+    assert sum(len(message.get("body", b"")) for message in sent) == 120_000
+    assert budget._held == 0
+    budget.take(100_000)
+    start, _ = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
+    assert start["status"] == 503
+    assert budget._held == 100_000
+
+
+def test_below_a_mount_point(runner, app):
+    body = {"type": "http.request", "body": json.dumps(JSON).encode()}
+    path = "/a b/v2/models/adder/infer"
+    for raw in ({}, {"raw_path": b"/a%20b/v2/models/adder/infer"}):
+        start, _ = asked(runner, app, body, path=path, root_path="/a b", **raw)
+        assert start["status"] == 200
+
+
+def test_the_lifespan_of_a_server(runner, app):
+    events = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    sent = asked(runner, app, *events, type="lifespan")
+    assert [message["type"] for message in sent] == [
+        f"{event['type']}.complete" for event in events
+    ]
+    with pytest.raises(ValueError, match="over HTTP, not over websocket"):
+        asked(runner, app, type="websocket")
