@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import signal
 import socket
-import threading
-from collections.abc import Iterator, Sequence
 from functools import partial
 from types import FrameType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 
@@ -26,38 +23,24 @@ from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
 from fovea_server.traffic.asgi import WithTraffic
 
+if TYPE_CHECKING:
+    from fovea_server.grpc.server import GrpcServer
+    from fovea_server.metrics.server import MetricsServer
+
 log = logging.getLogger(__name__)
 
 # Clients reuse connections; one that is closed as a request is sent is an error for them.
 KEEP_ALIVE_S = 75
 
 
-class OtherServer(Protocol):
-    """A server of another protocol."""
-
-    async def start(self) -> None:
-        """Listen and serve."""
-        ...
-
-    async def stop(self, grace_s: float) -> None:
-        """Refuse new requests, and finish accepted ones within the grace period."""
-        ...
-
-
 class Server(uvicorn.Server):
-    """uvicorn's server, which also runs the others; its exit code is 0 after draining.
-
-    uvicorn raises the signal again after shutting down, which would kill the process, and
-    orchestrators would report a failed stop.
-
-    Args:
-        config: of uvicorn.
-        service: closed at the end.
-        others: started and stopped with it.
-    """
+    """uvicorn's server, which also starts and stops the others, and closes the service."""
 
     def __init__(
-        self, config: uvicorn.Config, service: Service, others: Sequence[OtherServer]
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        others: list[GrpcServer | MetricsServer],
     ) -> None:
         super().__init__(config)
         self._service = service
@@ -93,24 +76,15 @@ class Server(uvicorn.Server):
     async def _stop_others(self, grace_s: float) -> None:
         await asyncio.gather(*(other.stop(grace_s) for other in self._others))
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handle SIGTERM and SIGINT while serving, and restore the old handlers after."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handlers = {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; the second SIGINT does not wait for answers.
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.handle_exit(number, frame)
+        uvicorn's own raises the signal again after shutting down: that would kill the process, and
+        orchestrators would report a failed stop.
+        """
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
 
 
 def make_server(service: Service) -> Server:
@@ -148,9 +122,9 @@ def make_server(service: Service) -> Server:
     )
 
 
-def _others(service: Service, budget: ByteBudget) -> list[OtherServer]:
+def _others(service: Service, budget: ByteBudget) -> list[GrpcServer | MetricsServer]:
     """Build the enabled servers; their imports cost tenths of a second."""
-    others: list[OtherServer] = []
+    others: list[GrpcServer | MetricsServer] = []
     if service.settings.allow_grpc:
         silence_grpc()
         from fovea_server.grpc.server import GrpcServer
