@@ -31,13 +31,7 @@ def _bind(settings: Settings, name: str) -> socket.socket:
 def bind(
     host: str, port: int, host_flag: str = "--host", port_flag: str = "--port"
 ) -> socket.socket:
-    """Bind a socket, so that a taken port is reported before any model is loaded.
-
-    Args:
-        host: address to listen on.
-        port: 0 for any free port.
-        host_flag: for messages.
-        port_flag: for messages.
+    """Bind a socket to a port, 0 for any free one; messages name the flags.
 
     Raises:
         Unavailable: the port is taken, or the address is not this machine's.

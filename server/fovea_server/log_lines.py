@@ -36,11 +36,7 @@ def _escaped(text: str) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats records as lines.
-
-    Args:
-        chosen: gives the format, which may change while the server runs.
-    """
+    """Formats records as lines, in the format chosen at that time."""
 
     def __init__(self, chosen: Callable[[], LogFormat]) -> None:
         super().__init__()

@@ -102,7 +102,6 @@ class ServerLog(logging.Filter):
         file: its path; None for stderr.
         severities: those that are logged, of INFO, WARNING and ERROR.
         verbose: above 0, DEBUG is logged too: health probes, scrapes, details.
-        format: text with local times, text with UTC times, or JSON.
     """
 
     def __init__(self) -> None:
@@ -168,12 +167,7 @@ SERVER_LOG = ServerLog()
 
 
 def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) -> None:
-    """Open the log.
-
-    Args:
-        level: least severity that is logged: debug, info, warning or error; debug is `verbose` 1.
-        file: its path; None for stderr.
-        verbose: above 0, DEBUG is logged too: health probes, scrapes, details.
+    """Open the log in `file`, or stderr; `level` is debug (as `verbose` 1), info, warning or error.
 
     Raises:
         InvalidOption: the file cannot be written.
