@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,12 +34,6 @@ class Report:
     backend: str | None
     precision: str | None
     accuracy: Accuracy
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types, with the figures beside the rest."""
-        document = asdict(self)
-        figures: dict[str, Any] = document.pop("accuracy")
-        return document | figures
 
 
 def evaluate(
@@ -97,7 +91,9 @@ def evaluate(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     if as_json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+        document = asdict(report)
+        figures = document.pop("accuracy")
+        sys.stdout.write(json.dumps(document | figures, indent=2) + "\n")
     else:
         _show(report)
 
@@ -122,11 +118,11 @@ def _here(folder: Path, data: Path, images: Path | None) -> Report:
 
 def _through(url: str, model: str, version: int | None, data: Path, images: Path | None) -> Report:
     from fovea_engines.evaluate.accuracy.dataset import read_dataset
-    from fovea_engines.evaluate.accuracy.evaluate import detect_all, mean_ap
+    from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all, mean_ap
     from fovea_engines.progress import ConsoleProgress
-    from fovea_server.commands.remote_detector import RemoteDetector
+    from fovea_server.commands.predictors import RemoteDetector
 
-    with RemoteDetector(url, model, version) as detector:
+    with RemoteDetector(url, model, version, EVALUATION) as detector:
         dataset = read_dataset(data, images)
         found = detect_all(detector, dataset, ConsoleProgress())
         backend, precision = detector.engine()

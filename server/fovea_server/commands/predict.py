@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from fovea_client import ImageError, ImageResult, Prediction
-    from fovea_server.commands.predictors import Predictor
+    from fovea_server.commands.predictors import LocalPredictor, RemotePredictor
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}
@@ -137,7 +137,7 @@ def _classes(text: str | None) -> tuple[int | str, ...] | None:
 
 def _open(
     context: typer.Context, model: str, repository: Path, url: str | None, given: dict[str, Any]
-) -> Predictor:
+) -> RemotePredictor | LocalPredictor:
     from fovea_server.commands.predictors import LocalPredictor, RemotePredictor
 
     options = PredictOptions(**given)  # refuses what is out of range, before anything is sent
@@ -148,7 +148,7 @@ def _open(
 
 
 def _each_outcome(
-    predictor: Predictor, images: list[Path], save: Path | None
+    predictor: RemotePredictor | LocalPredictor, images: list[Path], save: Path | None
 ) -> Iterator[_Outcome]:
     """Predict one image after the other; with `save`, write each annotated into that folder.
 

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+import httpx
 import numpy as np
 
-from fovea_client import Box, Client, Detection, ImageResult, Prediction, Timing
+from fovea_client import Box, Client, Detection, ImageResult, Prediction, ServerError, Timing
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Closing
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedModel
+
+if TYPE_CHECKING:
+    from fovea_engines.evaluate.accuracy.dataset import Dataset
+    from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 
 ERRORS_OF_ONE_IMAGE = {"invalid_image", "image_too_large", "body_too_large"}
 """Codes of a server's errors that do not concern the next image."""
-
-
-class Predictor(AbstractContextManager["Predictor"], Protocol):
-    """Answers for one model with one set of options."""
-
-    def predict(self, image: bytes) -> Prediction:
-        """Find what is in an encoded image.
-
-        Raises:
-            FoveaError, FoveaClientError: the image or the model is at fault, or the server.
-        """
-        ...
-
-    def annotate(self, image: bytes) -> bytes:
-        """Draw the detections into an encoded image, as JPEG; raises as `predict` does."""
-        ...
 
 
 class RemotePredictor(Closing):
@@ -56,16 +45,102 @@ class RemotePredictor(Closing):
         self._options = options
 
     def predict(self, image: bytes) -> Prediction:
-        """Ask for a prediction; see `Predictor`."""
+        """Find what is in an encoded image.
+
+        Raises:
+            FoveaClientError: the image, the model or the server is at fault.
+        """
         return self._client.predict(self._model, image, **self._options)
 
     def annotate(self, image: bytes) -> bytes:
-        """Ask for the annotated image; see `Predictor`."""
+        """Draw the detections into an encoded image, as JPEG; raises as `predict` does."""
         return self._client.annotate(self._model, image, **self._options)
 
     def close(self) -> None:
         """Close the connections. Calling it again does nothing."""
         self._client.close()
+
+
+class RemoteDetector(RemotePredictor):
+    """Detects objects in labelled images with a server.
+
+    Labels and version are collected from its answers: its metadata may be secret.
+
+    Attributes:
+        version: of the model that answered; None before the first answer.
+        labels: class names by id, of the classes that were answered so far; empty for a model
+            without labels, whose classes are called by their number.
+    """
+
+    def __init__(self, url: str, model: str, version: int | None, options: PredictOptions) -> None:
+        given = {
+            "version": version,
+            "conf": options.conf,
+            "iou": options.iou,
+            "max_det": options.max_det,
+        }
+        # A server that others use as well may be full for a moment.
+        super().__init__(url, model, given, retries=3)
+        self._url = url
+        self.version: str | None = None
+        self.labels: dict[int, str] = {}
+
+    def __call__(self, image: LabelledImage) -> Detections:
+        """Ask for the detections in an image.
+
+        Raises:
+            InvalidRequest: the server cannot read the image, which is named.
+            UnsupportedModel: it answers with tensors.
+            FoveaClientError: the server failed or did not answer.
+        """
+        try:
+            prediction = self.predict(image.data())
+        except ServerError as error:
+            if error.code not in ERRORS_OF_ONE_IMAGE:
+                raise
+            raise InvalidRequest(f"{image.path}: {error.message}") from error
+        answer = prediction.image
+        if answer.tensors:
+            raise UnsupportedModel(
+                f"{self._model} serves tensors only, so there are no boxes to measure"
+            )
+        image.check_size(answer.width, answer.height)
+        self.version = prediction.version
+        found = answer.detections
+        named = {d.class_id: d.class_name for d in found if d.class_name != str(d.class_id)}
+        self.labels.update(named)
+        corners = [(d.box.x1, d.box.y1, d.box.x2, d.box.y2) for d in found]
+        return Detections(
+            boxes=np.array(corners, np.float32).reshape(-1, 4),
+            scores=np.array([d.score for d in found], np.float32),
+            class_ids=np.array([d.class_id for d in found], np.int32),
+        )
+
+    def engine(self) -> tuple[str | None, str | None]:
+        """Read backend and precision of the version that answered; None where they are secret."""
+        path = f"/v2/models/{quote(self._model, safe='')}/versions/{self.version}/config"
+        try:
+            with httpx.Client(base_url=self._url) as http:
+                answer = http.get(path)
+        except httpx.TransportError:
+            return None, None
+        # With another status, the configuration is restricted.
+        if answer.status_code != httpx.codes.OK:
+            return None, None
+        config = answer.json()
+        precision = config["parameters"].get("precision", {}).get("string_value")
+        return config["backend"] or None, precision
+
+    def labels_for(self, dataset: Dataset) -> list[str | None] | None:
+        """Return the class names by id; None for a class that no answer had.
+
+        The list is at least as long as the dataset's own list of classes. A model without labels
+        has no list.
+        """
+        if not self.labels:
+            return None
+        count = max(len(dataset.class_names or ()), *(number + 1 for number in self.labels))
+        return [self.labels.get(class_id) for class_id in range(count)]
 
 
 class LocalPredictor(Closing):
@@ -84,7 +159,11 @@ class LocalPredictor(Closing):
         self._options = self._engine.resolve(options)
 
     def predict(self, image: bytes) -> Prediction:
-        """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""
+        """Run the engine; in the timing, "infer" is everything from letterbox to NMS.
+
+        Raises:
+            FoveaError: the image or the model is at fault.
+        """
         from fovea_preprocess.image import decode_image
 
         started = time.perf_counter()
@@ -104,7 +183,7 @@ class LocalPredictor(Closing):
         return Prediction(self._model, self._version, "detect", (result,), timing)
 
     def annotate(self, image: bytes) -> bytes:
-        """Draw the detections in; see `Predictor`."""
+        """Draw the detections into an encoded image, as JPEG; raises as `predict` does."""
         from fovea_engines.detect.draw import draw, encode
         from fovea_preprocess.image import decode_image
 
