@@ -17,11 +17,7 @@ class ByteBudget:
         self._held = 0
 
     def take(self, size: int) -> None:
-        """Count `size` more bytes as held.
-
-        Raises:
-            QueueFull: that would exceed the limit, and other bytes are held already.
-        """
+        """Count `size` more bytes as held; QueueFull if that and other bytes exceed the limit."""
         # A single body may exceed the limit: it could never be accepted otherwise.
         if self._held and self._held + size > self._limit:
             raise QueueFull(

@@ -34,9 +34,6 @@ class _Writer:
 
     The thread is a daemon, and writes to the descriptor itself: no lock is held meanwhile that
     the interpreter needs for its exit.
-
-    Raises:
-        OSError: the file cannot be opened.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -115,11 +112,7 @@ class ServerLog(logging.Filter):
         self._writer: _Writer | None = None
 
     def open(self, file: Path | None) -> None:
-        """Write to this file from now on, or to stderr for None.
-
-        Raises:
-            InvalidOption: the file cannot be written.
-        """
+        """Write to this file from now on, or to stderr; InvalidOption: it cannot be written."""
         try:
             self._writer = _Writer(file)
         except OSError as error:
@@ -167,11 +160,7 @@ SERVER_LOG = ServerLog()
 
 
 def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) -> None:
-    """Open the log in `file`, or stderr; `level` is debug (as `verbose` 1), info, warning or error.
-
-    Raises:
-        InvalidOption: the file cannot be written.
-    """
+    """Open the log in `file` or stderr; `level` is debug (as `verbose` 1), info, warning or error."""
     SERVER_LOG.open(file)
     least = logging.getLevelNamesMapping()[level.upper()]
     severities = frozenset(severity for severity in _SEVERITIES if severity >= least)

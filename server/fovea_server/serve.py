@@ -47,11 +47,7 @@ class Server(uvicorn.Server):
         self._others = others
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start all servers.
-
-        Raises:
-            Unavailable: another server cannot listen.
-        """
+        """Start all servers; Unavailable: another server cannot listen."""
         try:
             for other in self._others:
                 await other.start()
@@ -88,11 +84,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(service: Service) -> Server:
-    """Build the server of a service; start it with `run()`.
-
-    Raises:
-        InvalidOption: a setting is invalid, or a file is not valid.
-    """
+    """Build the server of a service; start it with `run()`."""
     settings = service.settings
     budget = ByteBudget(settings.max_held_bytes)
     certificate, key = https_files(settings) or (None, None)

@@ -1,4 +1,4 @@
-"""Checks certificates and keys before they are used."""
+"""Checks certificates and keys before they are used; InvalidOption names what is wrong."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from fovea_server.settings import Settings
 
 
 def https_files(settings: Settings) -> tuple[Path, Path] | None:
-    """Find the certificate and its key, and check them; None where HTTP is served without TLS.
-
-    Raises:
-        InvalidOption: only one of the files is named, or they are not valid.
-    """
+    """Find and check the certificate and its key; None where HTTP is served without TLS."""
     certificate, key = settings.http_server_cert, settings.http_server_key
     if certificate is None and key is None:
         return None
@@ -26,11 +22,7 @@ def https_files(settings: Settings) -> tuple[Path, Path] | None:
 
 
 def check_grpc_files(settings: Settings) -> None:
-    """Check the files for gRPC over TLS, if the settings ask for it.
-
-    Raises:
-        InvalidOption: a file is not named, cannot be read, or is not valid.
-    """
+    """Check the files for gRPC over TLS, if the settings ask for it."""
     mutual = settings.grpc_use_ssl_mutual
     if not (settings.grpc_use_ssl or mutual):
         return
@@ -56,12 +48,7 @@ def _named(flag: str, path: Path | None) -> Path:
 
 
 def check_pair(what: str, certificate: Path, key: Path) -> None:
-    """Check that a certificate and a key belong together.
-
-    Raises:
-        InvalidOption: one cannot be read, is not PEM, is encrypted, or they do not match; the
-            message names `what` cannot be set up.
-    """
+    """Check that both can be read, are PEM without encryption, and belong together."""
     try:
         # Without a password here, OpenSSL would ask for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")

@@ -54,12 +54,8 @@ def with_flags(
 ) -> Callable[..., None]:
     """Declare an option for each of these settings to typer, which passes them as `**given`.
 
-    The options collect text, None where a flag was not given; `validated` judges it.
-
-    Args:
-        command: takes the options as keyword arguments.
-        settings: names of settings.
-        hidden: names of flags that the help does not show.
+    The options collect text, None where a flag was not given; `validated` judges it. The help does
+    not show the `hidden` flags.
     """
     titles = {first: title for title, first in GROUPS.items()}
     options: dict[str, list[inspect.Parameter]] = {title: [] for title in GROUPS}
@@ -143,11 +139,7 @@ def _with_values(args: list[str]) -> Iterator[str]:
 
 
 def validated(kind: type[Kind], given: dict[str, Any]) -> Kind:
-    """Make settings of flags; all others come from the environment, or are the default.
-
-    Raises:
-        InvalidOption: a setting is wrong.
-    """
+    """Make settings of flags; InvalidOption names a wrong one. Others are from the environment."""
     try:
         return kind(**given)
     except ValidationError as error:

@@ -45,13 +45,7 @@ _HEALTHY = bytes([1 << 3, 1])
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The result of a check.
-
-    Attributes:
-        check: "live" or "ready".
-        url: the address that was asked.
-        reason: why it is not healthy; None where it is.
-    """
+    """The result of a check, "live" or "ready"; `reason` says why it is not healthy."""
 
     check: str
     url: str
@@ -107,11 +101,7 @@ def health(
 
 
 def _health(settings: Listening, check: str, timeout_s: float) -> Health:
-    """Ask the server that these settings start.
-
-    Raises:
-        InvalidOption: the settings do not say where the server listens.
-    """
+    """Ask the server that these settings start; InvalidOption where they do not say where."""
     if not (settings.allow_http or settings.allow_grpc):
         raise InvalidOption("HTTP and gRPC are both off, so there is nothing to ask")
     name = "http" if settings.allow_http else "grpc"

@@ -152,8 +152,7 @@ def _each_outcome(
 ) -> Iterator[_Outcome]:
     """Predict one image after the other; with `save`, write each annotated into that folder.
 
-    Raises:
-        FoveaError, FoveaClientError, OSError: the next image would fail as well.
+    It raises where the next image would fail as well.
     """
     from fovea_client import ImageError, ServerError
     from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE

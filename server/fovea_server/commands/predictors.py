@@ -28,12 +28,7 @@ ERRORS_OF_ONE_IMAGE = {"invalid_image", "image_too_large", "body_too_large"}
 class RemotePredictor(Closing):
     """Asks a server, which decides the options that are not given.
 
-    Args:
-        options: keywords of `Client.predict`.
-        retries: see `Client`.
-
-    Raises:
-        InvalidOption: `url` is not an address.
+    `options` are keywords of `Client.predict`. InvalidOption: `url` is not an address.
     """
 
     def __init__(self, url: str, model: str, options: dict[str, Any], *, retries: int = 0) -> None:
@@ -45,15 +40,11 @@ class RemotePredictor(Closing):
         self._options = options
 
     def predict(self, image: bytes) -> Prediction:
-        """Find what is in an encoded image.
-
-        Raises:
-            FoveaClientError: the image, the model or the server is at fault.
-        """
+        """Find what is in an encoded image."""
         return self._client.predict(self._model, image, **self._options)
 
     def annotate(self, image: bytes) -> bytes:
-        """Draw the detections into an encoded image, as JPEG; raises as `predict` does."""
+        """Draw the detections into an encoded image, as JPEG."""
         return self._client.annotate(self._model, image, **self._options)
 
     def close(self) -> None:
@@ -91,7 +82,6 @@ class RemoteDetector(RemotePredictor):
         Raises:
             InvalidRequest: the server cannot read the image, which is named.
             UnsupportedModel: it answers with tensors.
-            FoveaClientError: the server failed or did not answer.
         """
         try:
             prediction = self.predict(image.data())
@@ -132,10 +122,9 @@ class RemoteDetector(RemotePredictor):
         return config["backend"] or None, precision
 
     def labels_for(self, dataset: Dataset) -> list[str | None] | None:
-        """Return the class names by id; None for a class that no answer had.
+        """Return the class names by id, None for a class that no answer had; or None without labels.
 
-        The list is at least as long as the dataset's own list of classes. A model without labels
-        has no list.
+        The list is at least as long as the dataset's own list of classes.
         """
         if not self.labels:
             return None
@@ -144,11 +133,7 @@ class RemoteDetector(RemotePredictor):
 
 
 class LocalPredictor(Closing):
-    """Opens the engine in a version's folder and runs it in this process.
-
-    Raises:
-        FoveaError: it cannot be opened.
-    """
+    """Opens the engine in a version's folder and runs it in this process."""
 
     def __init__(self, folder: Path, options: PredictOptions) -> None:
         # Imported late, as a server can be asked without it.
@@ -159,11 +144,7 @@ class LocalPredictor(Closing):
         self._options = self._engine.resolve(options)
 
     def predict(self, image: bytes) -> Prediction:
-        """Run the engine; in the timing, "infer" is everything from letterbox to NMS.
-
-        Raises:
-            FoveaError: the image or the model is at fault.
-        """
+        """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""
         from fovea_preprocess.image import decode_image
 
         started = time.perf_counter()
@@ -183,7 +164,7 @@ class LocalPredictor(Closing):
         return Prediction(self._model, self._version, "detect", (result,), timing)
 
     def annotate(self, image: bytes) -> bytes:
-        """Draw the detections into an encoded image, as JPEG; raises as `predict` does."""
+        """Draw the detections into an encoded image, as JPEG."""
         from fovea_engines.detect.draw import draw, encode
         from fovea_preprocess.image import decode_image
 

@@ -92,11 +92,7 @@ def _serve(settings: Settings) -> None:
 
 
 def _require_every_model(registry: Registry) -> None:
-    """Wait until the models of the start are loaded.
-
-    Raises:
-        ModelNotReady: one could not be loaded.
-    """
+    """Wait until the models of the start are loaded; ModelNotReady if one could not be."""
     while not registry.started:
         time.sleep(0.02)
     if failed := registry.unserved:
@@ -104,7 +100,7 @@ def _require_every_model(registry: Registry) -> None:
 
 
 def read_settings(repository: Path | None, given: dict[str, object]) -> Settings:
-    """Make the settings of a command line; see `validated`.
+    """Make the settings of a command line.
 
     Args:
         repository: the argument.
@@ -127,13 +123,6 @@ def _check_effect(settings: Settings, typed: Iterable[str]) -> None:
     """Refuse flags that would be ignored where that would surprise, and report the others.
 
     Command lines written for Triton often configure servers that they switch off: those work.
-
-    Args:
-        settings: with the values of the environment.
-        typed: names of the settings that were given as flags.
-
-    Raises:
-        InvalidOption: a flag has no effect.
     """
     for name in typed:
         needed = _needed(settings, name)

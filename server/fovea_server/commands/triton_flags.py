@@ -83,9 +83,7 @@ def flag(name: str) -> str:
 def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the flags of a command line to settings, and report those without effect.
 
-    Args:
-        given: values by the names of settings and of the flags above; None where a flag was not
-            given.
+    Keys are names of settings and of the flags above; a value is None where a flag was not given.
 
     Raises:
         InvalidOption: a flag asks for what is not here.

@@ -34,14 +34,7 @@ class CudaRegion:
 
 
 class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
-    """The registered regions of GPUs' memory.
-
-    Tensors are copied to and from the host's memory.
-
-    Args:
-        allowed: clients may register regions.
-        device: opens a GPU by its number.
-    """
+    """The registered regions of GPUs' memory, copied to and from the host's memory."""
 
     def __init__(self, allowed: bool, device: Callable[[int], Device] = open_device) -> None:
         super().__init__("cuda", allowed)
@@ -86,15 +79,7 @@ class CudaSharedMemory(RegionTable[CudaRegion, "OpenedRegion"]):
 
 
 class OpenedRegion:
-    """An open region, which closes with its last reference; safe in any thread.
-
-    Args:
-        handle: a `cudaIpcMemHandle_t`.
-
-    Raises:
-        InvalidRequest: the memory behind the handle is smaller.
-        BackendError: it cannot be opened.
-    """
+    """An open region, which closes with its last reference; safe in any thread."""
 
     def __init__(self, region: CudaRegion, device: Device, handle: bytes) -> None:
         self.region = region
@@ -121,11 +106,7 @@ class OpenedRegion:
         self._finalizer()
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """Copy a part of it to the host's memory.
-
-        Raises:
-            RegionFailed: the GPU has failed.
-        """
+        """Copy a part of it to the host's memory; RegionFailed: the GPU has failed."""
         with self._lock, self._failures(), self._device.current():
             if byte_size:
                 part = self._memory.at(offset)
@@ -134,11 +115,7 @@ class OpenedRegion:
             return memoryview(self._pinned.array[:byte_size].tobytes())
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write to a part of it; the copy is complete on return.
-
-        Raises:
-            RegionFailed: the GPU has failed.
-        """
+        """Write to a part of it, completely; RegionFailed: the GPU has failed."""
         with self._lock, self._failures(), self._device.current():
             if data.nbytes:
                 self._pinned.array[: data.nbytes] = np.frombuffer(data, np.uint8)

@@ -40,10 +40,7 @@ class LogSettings:
         }
 
     def update(self, given: Mapping[str, object]) -> dict[str, Any]:
-        """Change the known settings among `given`; None leaves a setting as it is.
-
-        Returns:
-            The settings, as `get`.
+        """Change the known settings among `given`, and report all; None leaves a setting as it is.
 
         Raises:
             Unsupported: the file is given.

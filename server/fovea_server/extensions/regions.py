@@ -28,11 +28,7 @@ class SharedOutput:
         self._byte_size = byte_size
 
     def write(self, output: OutputTensor) -> int:
-        """Write an output, and return its number of bytes.
-
-        Raises:
-            RegionFailed: the place is too small, or the GPU has failed; Triton's text.
-        """
+        """Write an output, and return its number of bytes; RegionFailed where it does not fit."""
         data = memoryview(wire(output))
         if data.nbytes > self._byte_size:
             raise RegionFailed(
@@ -48,33 +44,27 @@ class SharedOutput:
 
 
 class Regions:
-    """Finds tensors in registered regions, with Triton's messages."""
+    """Finds tensors in registered regions, with Triton's messages.
+
+    Raises:
+        NotFound: there is no such region.
+        InvalidRequest: the region is smaller.
+        RegionFailed: its memory no longer exists.
+    """
 
     def __init__(self, system: SharedMemory, cuda: CudaSharedMemory) -> None:
         self._system = system
         self._cuda = cuda
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """Read bytes of a region; system memory is not copied, so a client can still change it.
-
-        Raises:
-            NotFound: there is no such region.
-            InvalidRequest: the region is smaller.
-            RegionFailed: its memory no longer exists.
-        """
+        """Read bytes of a region; system memory is not copied, so a client can still change it."""
         found = self._find(region, offset, byte_size)
         if isinstance(found, memoryview):
             return found[offset : offset + byte_size]
         return found.read(offset, byte_size)
 
     def output(self, region: str, offset: int, byte_size: int) -> SharedOutput:
-        """Find the place for an output, before the model runs.
-
-        Raises:
-            NotFound: there is no such region.
-            InvalidRequest: the region is smaller.
-            RegionFailed: its memory no longer exists.
-        """
+        """Find the place for an output, before the model runs."""
         return SharedOutput(self._find(region, offset, byte_size), offset, byte_size)
 
     def _find(self, region: str, offset: int, byte_size: int) -> memoryview | OpenedRegion:

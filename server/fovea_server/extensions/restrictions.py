@@ -29,11 +29,7 @@ _KEY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Restrictions:
-    """The secrets that parts of the protocol require in a header.
-
-    Args:
-        secrets: (key, value) by the name of the API.
-    """
+    """The secrets, (key, value), that parts of the protocol require in a header."""
 
     def __init__(self, secrets: Mapping[str, tuple[str, str]]) -> None:
         self._secrets = dict(secrets)
@@ -78,12 +74,7 @@ class Restrictions:
         return self._secrets.get(api)
 
     def missing(self, api: str, header: Callable[[str], str | None]) -> str | None:
-        """Find the key of the secret that a request lacks; None if it is allowed.
-
-        Args:
-            api: one of `APIS`.
-            header: looks up a header of the request by its name.
-        """
+        """Find the key of the secret that a request lacks in its headers; None if it is allowed."""
         if api not in self._secrets:
             return None
         key, value = self._secrets[api]

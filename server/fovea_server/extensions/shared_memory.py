@@ -34,12 +34,7 @@ _RESERVED = "triton_python_backend_shm_region_"
 
 
 class RegionTable(Generic[R, T]):
-    """The registered regions of one kind of memory; safe in any thread.
-
-    Args:
-        kind: "system" or "cuda", for messages.
-        allowed: clients may register regions.
-    """
+    """The registered regions of one `kind` of memory, "system" or "cuda"; safe in any thread."""
 
     def __init__(self, kind: str, allowed: bool) -> None:
         self._kind = kind
@@ -57,11 +52,7 @@ class RegionTable(Generic[R, T]):
                 self._regions.pop(name, None)
 
     def status(self, name: str | None = None) -> list[R]:
-        """List one region, or all sorted by name.
-
-        Raises:
-            NotFound: there is no region of that name.
-        """
+        """List one region, or all sorted by name; NotFound if there is none of that name."""
         regions = dict(self._regions)
         if name is None:
             return [regions[name][0] for name in sorted(regions)]
@@ -90,13 +81,7 @@ class RegionTable(Generic[R, T]):
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a shared memory object.
-
-    Attributes:
-        name: in requests.
-        key: name of the object for `shm_open`.
-        offset: of its first byte in the object.
-    """
+    """A part of the shared memory object that `shm_open` calls `key`."""
 
     name: str
     key: str
@@ -131,11 +116,7 @@ class SharedMemory(RegionTable[Region, "_Mapping"]):
         self._add(name, region, lambda: _Mapping(region))
 
     def view(self, name: str) -> memoryview | None:
-        """Return a view of a region's bytes; None if there is no such region.
-
-        Raises:
-            RegionFailed: the object has become smaller than the region.
-        """
+        """Return a view of a region's bytes; None if there is no such region."""
         found = self.find(name)
         return None if found is None else found.view()
 

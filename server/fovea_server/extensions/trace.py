@@ -41,10 +41,7 @@ class _Sampling:
 class TraceSettings:
     """The trace settings of the server and of single models, and their sampling.
 
-    A model's settings precede the server's, and those the operator's.
-
-    Args:
-        config: values of `--trace-config`.
+    A model's settings precede the server's, and those the operator's (`--trace-config`).
 
     Raises:
         InvalidOption: a value is invalid, or a trace has no file.
@@ -69,11 +66,7 @@ class TraceSettings:
             ) from error
 
     def get(self, model: str | None = None) -> dict[str, Any]:
-        """Report trace_level, trace_rate, trace_count, log_frequency, trace_file and trace_mode.
-
-        Raises:
-            InvalidRequest: there is no such model.
-        """
+        """Report the settings of a model or the server, under their names in requests."""
         self._check(model)
         sampler = self._sampler(model)
         return {
@@ -86,10 +79,7 @@ class TraceSettings:
         }
 
     def update(self, model: str | None, given: Mapping[str, object]) -> dict[str, Any]:
-        """Change the known settings among `given`; None resets a setting.
-
-        Returns:
-            The settings, as `get`.
+        """Change the known settings among `given`, and report all; None resets a setting.
 
         Raises:
             Unsupported: the file is given.
@@ -246,11 +236,7 @@ class TraceFile:
         self._traces = self._written = 0
 
     def add(self, entries: Sequence[Any], log_frequency: int) -> None:
-        """Add the entries of a trace; each numbered file has `log_frequency` traces (0: one file).
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Add the entries of a trace; a numbered file has `log_frequency` traces (0: one file)."""
         with self._lock:
             if not log_frequency:
                 self._append(orjson.dumps(list(entries)))

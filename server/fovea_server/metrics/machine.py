@@ -29,11 +29,7 @@ _GPU_GAUGES = {
 
 
 class MachineMetrics:
-    """Reads the machine on request, at most once in each interval.
-
-    Args:
-        interval_s: readings are reused for this many seconds.
-    """
+    """Reads the machine on request, at most once in `interval_s` seconds."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s

@@ -55,11 +55,7 @@ class MetricsServer:
         self._server = Server(self._config)
 
     async def start(self) -> None:
-        """Listen and serve.
-
-        Raises:
-            Unavailable: the port is taken, or the address is not this machine's.
-        """
+        """Listen and serve; Unavailable: the port or the address cannot be had."""
         listener = bind(self._settings.metrics_address, self._settings.metrics_port)
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)

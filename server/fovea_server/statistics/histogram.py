@@ -18,11 +18,7 @@ _MOST_HISTOGRAMS = 4096
 
 
 class Histogram:
-    """Counts values by the smallest bound that holds them; safe in any thread.
-
-    Args:
-        bounds: largest value of each class, ascending; larger values have a class of their own.
-    """
+    """Counts values by the smallest of the ascending bounds that holds them; safe in any thread."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -49,10 +45,8 @@ class Histogram:
 class Durations:
     """A histogram for each model and status; one thread adds, any may read.
 
-    Their number is limited: beyond it, the oldest begins again from nothing.
-
-    Args:
-        models: the names that become labels; a client's other names count as "".
+    Only names in `models` become labels; a client's other names count as "". The number of
+    histograms is limited: beyond it, the oldest begins again from nothing.
     """
 
     def __init__(self, models: Container[str]) -> None:

@@ -21,7 +21,6 @@ class Access(NamedTuple):
     Attributes:
         client: address of its connection.
         method: of HTTP, or name of the RPC.
-        path: with its query.
         model: the name in the request; "" for none.
         status: HTTP status, 499 where the client left before the answer; or name of gRPC's.
         size: bytes of the answer's body.

@@ -22,11 +22,8 @@ _INTERVAL_S = 60.0
 class Traffic:
     """Logs requests, measures them by model, and warns of those that are refused.
 
-    There is one warning a minute, however many are refused. It belongs to the event loop.
-
-    Args:
-        models: names that become labels; a client's other names count as "".
-        log_access: log every request.
+    There is one warning a minute, however many are refused. It belongs to the event loop. Only
+    names in `models` become labels; a client's other names count as "".
 
     Attributes:
         durations: of the requests that asked a model to infer.
