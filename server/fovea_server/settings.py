@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
@@ -256,28 +257,17 @@ def _collide(settings: Settings, one: str, other: str) -> bool:
     )
 
 
-def unknown_variables() -> list[str]:
-    """List the names in the environment that begin with FOVEA_, but are no settings."""
-    return [
-        name
-        for name, value in _variables()
-        if not _is_setting(name) and not _links_a_service(name, value)
-    ]
+def ignored_variables() -> Iterator[tuple[str, bool]]:
+    """Find the variables that begin with FOVEA_ and are not read.
 
-
-def linked_variables() -> list[str]:
-    """List the settings that Kubernetes set to the address of a Service; they are not read."""
-    return [
-        name for name, value in _variables() if _is_setting(name) and _links_a_service(name, value)
-    ]
-
-
-def _variables() -> list[tuple[str, str]]:
-    return [item for item in sorted(os.environ.items()) if item[0].upper().startswith("FOVEA_")]
-
-
-def _is_setting(variable: str) -> bool:
-    return variable.lower().removeprefix("fovea_") in Settings.model_fields
+    With each comes True for a setting that Kubernetes set to the address of a Service, and False
+    for a name that is no setting.
+    """
+    for name, value in sorted(os.environ.items()):
+        if name.upper().startswith("FOVEA_"):
+            is_setting = name.lower().removeprefix("fovea_") in Settings.model_fields
+            if is_setting == _links_a_service(name, value):
+                yield name, is_setting
 
 
 def _links_a_service(name: str, value: str) -> bool:

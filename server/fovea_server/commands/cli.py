@@ -45,7 +45,7 @@ def fovea(
         typer.echo(context.get_help(), err=True)
         raise InvalidOption("give one of these commands")
     if context.invoked_subcommand != "serve":  # which has a log for it
-        from fovea_server.commands.variables import warn_of_ignored_variables
+        from fovea_server.commands.flags import warn_of_ignored_variables
 
         warn_of_ignored_variables()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
+from difflib import get_close_matches
 from enum import EnumMeta
 from itertools import chain
 from pathlib import Path
@@ -17,11 +19,13 @@ from pydantic.fields import FieldInfo
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.commands.program import Command
 from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT, flag
-from fovea_server.settings import Listening, Settings
+from fovea_server.settings import Listening, Settings, ignored_variables
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
     from typer._click import Context
+
+log = logging.getLogger(__name__)
 
 Kind = TypeVar("Kind", bound=Listening)
 
@@ -154,3 +158,30 @@ def _sentence(error: ErrorDetails) -> str:
     # Without pydantic's account of how it read the text.
     must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
     return f"{flag(str(error['loc'][0]))} is '{error['input']}'; {must}"
+
+
+def warn_of_ignored_variables() -> None:
+    """Log each variable that looks like a setting and is not read, with advice.
+
+    These are no errors: a platform may add variables of its own beside the operator's.
+    """
+    # Flags have second names; their settings do not, but people will try.
+    meant = {name: name for name in Settings.model_fields}
+    for name, others in OTHER_NAMES.items():
+        meant |= {other.removeprefix("--").replace("-", "_"): name for other in others}
+    for variable, linked in ignored_variables():
+        if linked:
+            log.warning(
+                "%s is ignored: Kubernetes set it to the address of the Service %s; "
+                "set enableServiceLinks: false in the pod's spec",
+                variable,
+                variable.lower().removesuffix("_port").replace("_", "-"),
+            )
+            continue
+        close = get_close_matches(variable.lower().removeprefix("fovea_"), meant, 1)
+        advice = f"did you mean FOVEA_{meant[close[0]].upper()}? " if close else ""
+        log.warning(
+            "%s is set but names no setting: %s`fovea serve --help` lists the settings",
+            variable,
+            advice,
+        )

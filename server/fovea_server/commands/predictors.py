@@ -122,7 +122,7 @@ class RemoteDetector(RemotePredictor):
         return config["backend"] or None, precision
 
     def labels_for(self, dataset: Dataset) -> list[str | None] | None:
-        """Return the class names by id, None for a class that no answer had; or None without labels.
+        """Return the class names by id, None for one that no answer had; no list without labels.
 
         The list is at least as long as the dataset's own list of classes.
         """

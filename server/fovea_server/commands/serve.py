@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fovea_preprocess.errors import InvalidOption, ModelNotReady
-from fovea_server.commands.flags import SwitchCommand, validated, with_flags
+from fovea_server.commands.flags import (
+    SwitchCommand,
+    validated,
+    warn_of_ignored_variables,
+    with_flags,
+)
 from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
 from fovea_server.settings import ModelControlMode, Settings
 
@@ -52,7 +57,6 @@ def serve(
 
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """
-    from fovea_server.commands.variables import warn_of_ignored_variables
     from fovea_server.extensions.log_settings import LogSettings
     from fovea_server.logs import SERVER_LOG, set_up_logging
 

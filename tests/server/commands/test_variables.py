@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from fovea_server.commands.flags import warn_of_ignored_variables
 from fovea_server.commands.serve import read_settings
-from fovea_server.commands.variables import warn_of_ignored_variables
 
 
 @pytest.fixture
