@@ -160,7 +160,7 @@ SERVER_LOG = ServerLog()
 
 
 def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) -> None:
-    """Open the log in `file` or stderr, from a `level` on: debug (`verbose` 1), info, warning, error."""
+    """Open the log in `file` or stderr, from a level on: debug, info, warning or error."""
     SERVER_LOG.open(file)
     least = logging.getLevelNamesMapping()[level.upper()]
     severities = frozenset(severity for severity in _SEVERITIES if severity >= least)

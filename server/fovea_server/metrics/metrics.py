@@ -25,7 +25,12 @@ from fovea_server.statistics.model import FailureReason, ModelStatistics
 
 _Counters = dict[str, tuple[str, Callable[[ModelStatistics], int]]]
 
-_FAILURE = "nv_inference_request_failure"
+_BUILD = {
+    "version": version("fovea-serve"),
+    "python": platform.python_version(),
+    "system": platform.system(),
+    "machine": platform.machine(),
+}
 _COUNTERS: _Counters = {
     "nv_inference_request_success": (
         "Number of successful inference requests, all batch sizes",
@@ -87,7 +92,6 @@ class Metrics:
     def __init__(self, service: Service) -> None:
         self._plane = service.plane
         self._durations = service.traffic.durations
-        self._process = Process()
         self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
 
     def text(self) -> str:
@@ -98,7 +102,7 @@ class Metrics:
                 *model_families(self._plane),
                 *(cache_families(cache) if cache is not None else ()),
                 self._durations.family(),
-                *self._process.families(),
+                *process_families(),
                 *self._machine.families(),
             ]
         )
@@ -108,7 +112,11 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
     """Build the families of all models that can answer now."""
     counters = _COUNTERS | _OF_CACHED_MODELS
     families = {name: Family(name, "counter", text) for name, (text, _) in counters.items()}
-    failure = Family(_FAILURE, "counter", "Number of failed inference requests, all batch sizes")
+    failure = Family(
+        "nv_inference_request_failure",
+        "counter",
+        "Number of failed inference requests, all batch sizes",
+    )
     pending = Family(
         "nv_inference_pending_request_count",
         "gauge",
@@ -166,39 +174,26 @@ def cache_families(cache: ResponseCache) -> list[Family]:
     ]
 
 
-class Process:
-    """Reads the resources of this process, and its build."""
-
-    def __init__(self) -> None:
-        # psutil, because prometheus-client's collector reports nothing on macOS.
-        self._process = psutil.Process()
-        self._build = Family("fovea_build_info", "gauge", "Version of Fovea and what it runs on")
-        build = {
-            "version": version("fovea-serve"),
-            "python": platform.python_version(),
-            "system": platform.system(),
-            "machine": platform.machine(),
-        }
-        self._build.add(build, 1)
-
-    def families(self) -> list[Family]:
-        """Build the families of memory, files, times and the build."""
-        with self._process.oneshot():
-            memory, times = self._process.memory_info(), self._process.cpu_times()
-            started, files = self._process.create_time(), self._process.num_fds()
-        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        cpu = Family(
-            "process_cpu_seconds_total", "counter", "User and system CPU time spent in seconds"
-        )
-        cpu.add({}, times.user + times.system)
-        return [
-            self._build,
-            cpu,
-            gauge("process_resident_memory_bytes", "Resident memory size in bytes", memory.rss),
-            gauge("process_virtual_memory_bytes", "Virtual memory size in bytes", memory.vms),
-            gauge("process_open_fds", "Number of open file descriptors", files),
-            gauge("process_max_fds", "Maximum number of open file descriptors", most_files),
-            gauge(
-                "process_start_time_seconds", "Start time since the Unix epoch in seconds", started
-            ),
-        ]
+def process_families() -> list[Family]:
+    """Build the families of this process: memory, files, times and the build."""
+    # psutil, because prometheus-client's collector reports nothing on macOS.
+    process = psutil.Process()
+    with process.oneshot():
+        memory, times = process.memory_info(), process.cpu_times()
+        started, files = process.create_time(), process.num_fds()
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    build = Family("fovea_build_info", "gauge", "Version of Fovea and what it runs on")
+    build.add(_BUILD, 1)
+    cpu = Family(
+        "process_cpu_seconds_total", "counter", "User and system CPU time spent in seconds"
+    )
+    cpu.add({}, times.user + times.system)
+    return [
+        build,
+        cpu,
+        gauge("process_resident_memory_bytes", "Resident memory size in bytes", memory.rss),
+        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes", memory.vms),
+        gauge("process_open_fds", "Number of open file descriptors", files),
+        gauge("process_max_fds", "Maximum number of open file descriptors", most_files),
+        gauge("process_start_time_seconds", "Start time since the Unix epoch in seconds", started),
+    ]

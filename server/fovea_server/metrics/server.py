@@ -7,6 +7,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from starlette.responses import PlainTextResponse, Response
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -19,9 +20,7 @@ from fovea_server.traffic.asgi import WithTraffic
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-_PLAIN = b"text/plain"
-_PLAIN_UTF8 = b"text/plain; charset=utf-8"
-_ALLOW = (b"allow", allow(["GET"]).encode())
+_ALLOW = {"allow": allow(["GET"])}
 
 
 class _Connection(H11Protocol):
@@ -76,21 +75,14 @@ class MetricsServer:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "OPTIONS":
-            await _send(send, 200, _PLAIN_UTF8, b"", _ALLOW)
+            answer: Response = PlainTextResponse(headers=_ALLOW)
         elif scope["method"] not in ("GET", "HEAD"):
-            await _send(send, 405, _PLAIN, b'{"error":"Method Not Allowed"}', _ALLOW)
+            headers = {"content-type": "text/plain"} | _ALLOW
+            answer = Response('{"error":"Method Not Allowed"}', 405, headers)
         elif scope["path"] != "/metrics":
-            await _send(send, 200, _PLAIN_UTF8, b"")
+            answer = PlainTextResponse()
         else:
             # In a thread: with many models it would block the event loop.
             loop = asyncio.get_running_loop()
-            text = await loop.run_in_executor(self._thread, self._metrics.text)
-            await _send(send, 200, _PLAIN_UTF8, text.encode())
-
-
-async def _send(
-    send: Send, status: int, kind: bytes, body: bytes, *more: tuple[bytes, bytes]
-) -> None:
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *more]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+            answer = PlainTextResponse(await loop.run_in_executor(self._thread, self._metrics.text))
+        await answer(scope, receive, send)

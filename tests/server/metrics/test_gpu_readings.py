@@ -7,7 +7,7 @@ import pytest
 
 from fovea_engines.device import gpu_here
 from fovea_server.metrics import machine
-from fovea_server.metrics.machine import GpuReading, read_gpus
+from fovea_server.metrics.machine import read_gpus
 
 
 class FakeNvml(ModuleType):
@@ -59,17 +59,21 @@ def forgotten():
 
 def test_units_are_those_of_the_project(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
-    assert read_gpus() == [
-        GpuReading("GPU-0", 0.4, 100, 25, 70.5, 300.0, 12.0),
-        GpuReading("GPU-1", None, 100, 25, None, None, None),
-    ]
+    memory = {"nv_gpu_memory_total_bytes": 100, "nv_gpu_memory_used_bytes": 25}
+    others = {
+        "nv_gpu_utilization": 0.4,
+        "nv_gpu_power_usage": 70.5,
+        "nv_gpu_power_limit": 300.0,
+        "nv_energy_consumption": 12.0,
+    }
+    assert read_gpus() == {"GPU-0": memory | others, "GPU-1": memory}
 
 
 def test_without_the_library_there_are_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert read_gpus() == []
+    assert read_gpus() == {}
 
 
 @pytest.mark.skipif(gpu_here() is not None, reason="this machine has a GPU")
 def test_without_a_driver_there_are_none():
-    assert read_gpus() == []
+    assert read_gpus() == {}

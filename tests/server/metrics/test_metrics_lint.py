@@ -10,8 +10,8 @@ import pytest
 from fovea_server.images.counts import Stages, stage_family
 from fovea_server.images.job import Timing
 from fovea_server.metrics import machine
-from fovea_server.metrics.machine import GpuReading, MachineMetrics
-from fovea_server.metrics.metrics import Process, cache_families, model_families
+from fovea_server.metrics.machine import MachineMetrics
+from fovea_server.metrics.metrics import cache_families, model_families, process_families
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, gauge, label_name, render
 from fovea_server.statistics.histogram import Durations
@@ -57,8 +57,8 @@ LINE = re.compile(
 @pytest.fixture
 def families(monkeypatch) -> list[Family]:
     """All that there are, with stages and a GPU that have something to tell."""
-    gpu = GpuReading("GPU-1", 0.5, 100, 10, 70.0, 300.0, 5.0)
-    monkeypatch.setattr(machine, "read_gpus", lambda: [gpu])
+    gpu = dict.fromkeys(machine._GPU_METRICS, 5.0) | {"nv_gpu_utilization": 0.5}
+    monkeypatch.setattr(machine, "read_gpus", lambda: {"GPU-1": gpu})
     stages, family = Stages(), stage_family()
     for seconds in (0.0001, 0.004, 0.004, 9.0):
         stages.observe(Timing(seconds, seconds, seconds, seconds, seconds))
@@ -67,7 +67,7 @@ def families(monkeypatch) -> list[Family]:
     durations = Durations({"m"})
     for seconds in (0.001, 40.0):
         durations.observe("m", 200, seconds)
-    own = [family, durations.family(), *Process().families()]
+    own = [family, durations.family(), *process_families()]
     return [*models, *own, *cache_families(ResponseCache(10)), *MachineMetrics(0).families()]
 
 
@@ -138,8 +138,8 @@ def test_gpus_are_told_by_their_uuid(families):
 
 
 def test_a_gpu_that_does_not_say_is_left_out(monkeypatch):
-    silent = GpuReading("GPU-2", None, 5, None, None, None, None)
-    monkeypatch.setattr(machine, "read_gpus", lambda: [silent])
+    silent = {"nv_gpu_memory_total_bytes": 5}
+    monkeypatch.setattr(machine, "read_gpus", lambda: {"GPU-2": silent})
     text = render(MachineMetrics(0).families())
     assert 'nv_gpu_memory_total_bytes{gpu_uuid="GPU-2"} 5' in text
     assert text.count("GPU-2") == 1
@@ -147,7 +147,7 @@ def test_a_gpu_that_does_not_say_is_left_out(monkeypatch):
 
 def test_the_machine_is_looked_at_no_more_often_than_asked(monkeypatch):
     looks = []
-    monkeypatch.setattr(machine, "read_gpus", lambda: looks.append(0) or [])
+    monkeypatch.setattr(machine, "read_gpus", lambda: looks.append(0) or {})
     here = MachineMetrics(3600)
     for _ in range(5):
         here.families()
