@@ -11,6 +11,7 @@ import json
 import socket
 import ssl
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,7 +142,12 @@ def _over_http(
         connection.close()
     if status == http.client.OK:
         return None
-    return _reason_in(body) or f"{_PATHS[check]} answers {status}"
+    reason = None
+    with suppress(ValueError):
+        document = json.loads(body)
+        if isinstance(document, dict):
+            reason = document.get("reason") or document.get("error")
+    return reason or f"{_PATHS[check]} answers {status}"
 
 
 def _unverified() -> ssl.SSLContext:
@@ -163,16 +169,6 @@ def _failure(error: Exception) -> str:
             "`fovea serve`"
         )
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
-def _reason_in(body: bytes) -> str | None:
-    try:
-        document = json.loads(body)
-    except ValueError:
-        return None
-    if not isinstance(document, dict):
-        return None
-    return document.get("reason") or document.get("error")
 
 
 def _over_grpc(

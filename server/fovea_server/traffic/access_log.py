@@ -11,9 +11,6 @@ from fovea_server.logs import ServerLog
 
 log = logging.getLogger("fovea_server.access")
 
-# A name from a client may be as long as its message.
-_LONGEST_FIELD = 1024
-
 
 class Access(NamedTuple):
     """A request that was answered.
@@ -54,24 +51,24 @@ class AccessLog:
     def _text_line(self, created: float, ms: float, level: str, access: Access) -> str:
         client, method, path, model, status, size, _, request_id = access
         # A gRPC client may call a method by any name.
-        shown = _cut(method) if method.isprintable() else "-"
-        named = f" model={_cut(model)!r}" if model else ""
+        shown = cut(method) if method.isprintable() else "-"
+        named = f" model={cut(model)!r}" if model else ""
         return self._log.lines.text_line(
             created,
             level,
             log.name,
-            f"{client} {shown} {_cut(path)!r}{named} status={status} bytes={size} "
+            f"{client} {shown} {cut(path)!r}{named} status={status} bytes={size} "
             f"ms={ms:.2f} id={request_id}",
         )
 
     def _json_line(self, created: float, ms: float, level: str, access: Access) -> str:
         client, method, path, model, status, size, _, request_id = access
-        method, path = _cut(method), _cut(path)
+        method, path = cut(method), cut(path)
         fields = {
             "client": client,
             "method": method,
             "path": path,
-            "model": _cut(model) or None,
+            "model": cut(model) or None,
             "status": status,
             "bytes": size,
             "ms": round(ms, 2),
@@ -79,7 +76,3 @@ class AccessLog:
         }
         message = f"{method} {path} {status}"
         return self._log.lines.json_line(created, level, log.name, message, fields)
-
-
-def _cut(text: str) -> str:
-    return cut(text, _LONGEST_FIELD)

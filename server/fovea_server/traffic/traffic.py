@@ -51,15 +51,12 @@ class Traffic:
         """
         self.durations.observe(model, status, time.monotonic() - began)
         if isinstance(error, _REFUSALS):
-            self._refuse(model if model in self._models else "", error)
-
-    def _refuse(self, model: str, error: FoveaError) -> None:
-        """Count a refusal; the first one is logged at once."""
-        key = (model, error.code)
-        count, _ = self._refused.get(key, (0, ""))
-        self._refused[key] = (count + 1, str(error))
-        if self._timer is None:
-            self._warn()
+            key = (model if model in self._models else "", error.code)
+            count, _ = self._refused.get(key, (0, ""))
+            self._refused[key] = (count + 1, str(error))
+            # The first one is logged at once.
+            if self._timer is None:
+                self._warn()
 
     def _warn(self) -> None:
         self._timer = None
