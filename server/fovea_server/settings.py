@@ -222,10 +222,14 @@ class Settings(Listening):
                 "--model-control-mode=explicit too, or leave --load-model out to load every model"
             )
         for one, other in combinations(self.listening, 2):
-            if _collide(self, one, other):
+            port = getattr(self, f"{one}_port")
+            addresses = {getattr(self, f"{name}_address") for name in (one, other)}
+            overlap = len(addresses) == 1 or not addresses.isdisjoint(_EVERY_ADDRESS)
+            # Port 0 means another port for each server.
+            if overlap and port == getattr(self, f"{other}_port") != 0:
                 raise ValueError(
-                    f"--{one}-port and --{other}-port are both "
-                    f"{getattr(self, f'{one}_port')}: give one of them another port"
+                    f"--{one}-port and --{other}-port are both {port}: give one of them another "
+                    "port"
                 )
         return self
 
@@ -243,18 +247,6 @@ class Settings(Listening):
     def listening(self) -> list[str]:
         """Names of the servers to start, of "http", "grpc" and "metrics"."""
         return [name for name in ("http", "grpc", "metrics") if getattr(self, f"allow_{name}")]
-
-
-def _collide(settings: Settings, one: str, other: str) -> bool:
-    """Return True if two servers would listen on the same port of the same address."""
-    ports = {getattr(settings, f"{name}_port") for name in (one, other)}
-    addresses = {getattr(settings, f"{name}_address") for name in (one, other)}
-    # Port 0 means another port for each server.
-    return (
-        len(ports) == 1
-        and 0 not in ports
-        and (len(addresses) == 1 or not addresses.isdisjoint(_EVERY_ADDRESS))
-    )
 
 
 def ignored_variables() -> Iterator[tuple[str, bool]]:

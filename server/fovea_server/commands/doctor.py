@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -173,12 +174,10 @@ def driver_version(root: Path) -> str | None:
 def _installed() -> dict[str, str]:
     found: dict[str, str] = {}
     for distribution, module in _GPU_DISTRIBUTIONS.items():
-        try:
+        with suppress(metadata.PackageNotFoundError):
             version = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-        if util.find_spec(module) is not None:
-            found[distribution] = version
+            if util.find_spec(module) is not None:
+                found[distribution] = version
     return found
 
 

@@ -82,9 +82,8 @@ class Program(TyperGroup):
             _end(str(error), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
             message = " ".join(error.format_message().split()).rstrip(".")
-            message = message.replace(
-                "Value error, ", ""
-            )  # of pydantic, which typer reads values with
+            # Of pydantic, which typer reads values with.
+            message = message.replace("Value error, ", "")
             context = getattr(error, "ctx", None)
             see = "" if context is None else f"; see {context.command_path} --help"
             _end(message + see, error.exit_code)

@@ -24,8 +24,6 @@ from fovea_server.settings import ModelControlMode, Settings
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
-    from fovea_server.models.registry import Registry
-
 _TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
@@ -90,17 +88,11 @@ def _serve(settings: Settings) -> None:
         from fovea_server.serve import make_server
 
         server = make_server(service)
-        if settings.exit_on_error:
-            _require_every_model(registry)
+        while settings.exit_on_error and not registry.started:
+            time.sleep(0.02)
+        if settings.exit_on_error and (failed := registry.unserved):
+            raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
         server.run(listeners)
-
-
-def _require_every_model(registry: Registry) -> None:
-    """Wait until the models of the start are loaded; ModelNotReady if one could not be."""
-    while not registry.started:
-        time.sleep(0.02)
-    if failed := registry.unserved:
-        raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
 
 
 def read_settings(repository: Path | None, given: dict[str, object]) -> Settings:
