@@ -11,7 +11,7 @@ import json
 import socket
 import ssl
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,12 +134,10 @@ def _over_http(
         if settings.http_server_cert is None
         else http.client.HTTPSConnection(host, port, timeout=timeout_s, context=_unverified())
     )
-    try:
+    with closing(connection):
         connection.request("GET", _PATHS[check], headers=dict([secret] if secret else []))
         answer = connection.getresponse()
         status, body = answer.status, answer.read()
-    finally:
-        connection.close()
     if status == http.client.OK:
         return None
     reason = None

@@ -86,26 +86,18 @@ _OF_CACHED_MODELS: _Counters = {
 }
 
 
-class Metrics:
-    """Collects the metrics of a service, its process and its machine."""
-
-    def __init__(self, service: Service) -> None:
-        self._plane = service.plane
-        self._durations = service.traffic.durations
-        self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
-
-    def text(self) -> str:
-        """Write all metrics in Prometheus' text format."""
-        cache = self._plane.cache
-        return render(
-            [
-                *model_families(self._plane),
-                *(cache_families(cache) if cache is not None else ()),
-                self._durations.family(),
-                *process_families(),
-                *self._machine.families(),
-            ]
-        )
+def metrics_text(service: Service, machine: MachineMetrics) -> str:
+    """Write all metrics of a service, its process and its machine in Prometheus' text format."""
+    cache = service.plane.cache
+    return render(
+        [
+            *model_families(service.plane),
+            *(cache_families(cache) if cache is not None else ()),
+            service.traffic.durations.family(),
+            *process_families(),
+            *machine.families(),
+        ]
+    )
 
 
 def model_families(models: Iterable[ServedModel]) -> list[Family]:

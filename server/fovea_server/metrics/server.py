@@ -14,7 +14,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.listen import bind
-from fovea_server.metrics.metrics import Metrics
+from fovea_server.metrics.machine import MachineMetrics
+from fovea_server.metrics.metrics import metrics_text
 from fovea_server.traffic.asgi import WithTraffic
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class MetricsServer:
     """Answers /metrics as Triton does: all other paths are empty."""
 
     def __init__(self, service: Service) -> None:
-        self._settings = service.settings
-        self._metrics = Metrics(service)
+        self._service = service
+        self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
         # A separate thread, so that a scrape does not wait for the requests that it measures.
         self._thread = ThreadPoolExecutor(1, "metrics")
         self._config = Config(
@@ -55,7 +56,8 @@ class MetricsServer:
 
     async def start(self) -> None:
         """Listen and serve; Unavailable: the port or the address cannot be had."""
-        listener = bind(self._settings.metrics_address, self._settings.metrics_port)
+        settings = self._service.settings
+        listener = bind(settings.metrics_address, settings.metrics_port)
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)
         await self._server.startup([listener])
@@ -83,6 +85,8 @@ class MetricsServer:
             answer = PlainTextResponse()
         else:
             # In a thread: with many models it would block the event loop.
-            loop = asyncio.get_running_loop()
-            answer = PlainTextResponse(await loop.run_in_executor(self._thread, self._metrics.text))
+            text = await asyncio.get_running_loop().run_in_executor(
+                self._thread, metrics_text, self._service, self._machine
+            )
+            answer = PlainTextResponse(text)
         await answer(scope, receive, send)

@@ -36,13 +36,9 @@ class Duration:
 
 
 class Spans(NamedTuple):
-    """The times of the parts of one request or execution, nanoseconds.
+    """The times of one request or execution, nanoseconds; the queue's is 0 for executions.
 
-    Attributes:
-        queue: waiting for an engine; 0 for executions.
-        compute_input: making the batch.
-        compute_infer: in the engine.
-        compute_output: splitting the results.
+    Input is making the batch, infer the engine, output splitting the results.
     """
 
     queue: int = 0

@@ -16,7 +16,6 @@ class Access(NamedTuple):
     """A request that was answered.
 
     Attributes:
-        client: address of its connection.
         method: of HTTP, or name of the RPC.
         model: the name in the request; "" for none.
         status: HTTP status, 499 where the client left before the answer; or name of gRPC's.

@@ -41,13 +41,9 @@ class Traffic:
     def inferred(
         self, model: str, status: int | str, began: float, error: FoveaError | None
     ) -> None:
-        """Measure a request that asked a model to infer.
+        """Measure a request that asked a model to infer, and began by `time.monotonic`.
 
-        Args:
-            model: as the client named it.
-            status: HTTP status, or name of the gRPC status.
-            began: by `time.monotonic`.
-            error: the answer, where it was one.
+        `status` is that of HTTP, or the name of gRPC's; `error` was the answer, if any.
         """
         self.durations.observe(model, status, time.monotonic() - began)
         if isinstance(error, _REFUSALS):
