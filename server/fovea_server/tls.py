@@ -17,7 +17,7 @@ def https_files(settings: Settings) -> tuple[Path, Path] | None:
     if certificate is None or key is None:
         missing = "--http-server-cert" if certificate is None else "--http-server-key"
         raise InvalidOption(f"HTTPS needs {missing} too: the path of a PEM file")
-    check_pair("HTTPS", certificate, key)
+    _check_pair("HTTPS", certificate, key)
     return certificate, key
 
 
@@ -31,7 +31,7 @@ def check_grpc_files(settings: Settings) -> None:
     if mutual:
         _named("--grpc-root-cert", settings.grpc_root_cert)
     # gRPC itself would only report that it cannot listen.
-    check_pair("TLS for gRPC", certificate, key)
+    _check_pair("TLS for gRPC", certificate, key)
     if (root := settings.grpc_root_cert) is not None:
         try:
             root.read_bytes()
@@ -47,8 +47,7 @@ def _named(flag: str, path: Path | None) -> Path:
     return path
 
 
-def check_pair(what: str, certificate: Path, key: Path) -> None:
-    """Check that both can be read, are PEM without encryption, and belong together."""
+def _check_pair(what: str, certificate: Path, key: Path) -> None:
     try:
         # Without a password here, OpenSSL would ask for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")

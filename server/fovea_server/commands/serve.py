@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from textwrap import wrap
@@ -111,15 +110,6 @@ def read_settings(repository: Path | None, given: dict[str, object]) -> Settings
     if repository is not None:
         typed["model_repository"] = [repository]
     settings = validated(Settings, typed)
-    _check_effect(settings, typed)
-    return settings
-
-
-def _check_effect(settings: Settings, typed: Iterable[str]) -> None:
-    """Refuse flags that would be ignored where that would surprise, and report the others.
-
-    Command lines written for Triton often configure servers that they switch off: those work.
-    """
     for name in typed:
         needed = _needed(settings, name)
         if needed is None:
@@ -128,7 +118,9 @@ def _check_effect(settings: Settings, typed: Iterable[str]) -> None:
             raise InvalidOption(
                 f"{flag(name)} has no effect without {needed}: add it, or leave {flag(name)} out"
             )
+        # Command lines written for Triton often configure servers that they switch off: those work.
         typer.echo(f"{flag(name)}: it has no effect here without {needed}", err=True)
+    return settings
 
 
 def _needed(settings: Settings, name: str) -> str | None:
