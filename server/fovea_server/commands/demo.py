@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated
@@ -59,7 +59,9 @@ def demo(
     registry.start()
 
     def ask() -> None:
-        if _wait_until_ready(f"http://{host}:{port}"):
+        while not (server.started and registry.started):
+            time.sleep(0.05)
+        if not registry.unserved:
             _show(f"http://{host}:{port}", folder, serving=not once)
         if once:
             server.should_exit = True
@@ -67,19 +69,6 @@ def demo(
     threading.Thread(target=ask, daemon=True).start()
     with closing(SERVER_LOG), closing(registry):
         server.run([listener])
-
-
-def _wait_until_ready(url: str) -> bool:
-    from fovea_client import Client, FoveaClientError
-
-    until = time.monotonic() + 30
-    with Client(url) as client:
-        while time.monotonic() < until:
-            with suppress(FoveaClientError):
-                if client.ready():
-                    return True
-            time.sleep(0.05)
-    return False
 
 
 def _show(url: str, folder: Path, *, serving: bool) -> None:

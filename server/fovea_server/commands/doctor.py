@@ -116,8 +116,9 @@ def doctor(
         raise typer.Exit(1)
 
 
-def look(root: Path = Path("/")) -> Machine:
-    """Read this machine; /proc, /sys and /dev are in `root`."""
+def look() -> Machine:
+    """Read this machine."""
+    root = Path("/")
     return Machine(
         cpu=Cpu(processor_name(), os.cpu_count() or 1, usable_cores(), cpu_features(root)),
         memory=memory(root),

@@ -29,9 +29,9 @@ class Duration:
     count: int = 0
     ns: int = 0
 
-    def add(self, ns: int, count: int = 1) -> None:
-        """Add events."""
-        self.count += count
+    def add(self, ns: int) -> None:
+        """Add an event."""
+        self.count += 1
         self.ns += ns
 
 
