@@ -60,5 +60,6 @@ def test_a_region_is_read_and_written_where_it_is(lender):
 def test_the_gpu_says_what_it_does(device):
     readings = read_gpus()
     assert readings
-    assert readings[0].uuid
-    assert readings[0].memory_total
+    for uuid, reading in readings.items():
+        assert uuid
+        assert reading["nv_gpu_memory_total_bytes"]
