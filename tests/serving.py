@@ -54,6 +54,7 @@ def start_server(
     *,
     wait: bool = True,
     stderr: int | None = None,
+    program: Sequence[str] = ("-m", "fovea_server.commands.cli"),
 ) -> RunningServer:
     """Serve a repository; returns when it is ready, or without `wait` when it is alive.
 
@@ -63,11 +64,12 @@ def start_server(
         flags: of `fovea serve`, beside the repository and the ports.
         wait: for readiness.
         stderr: a descriptor where the log goes instead.
+        program: arguments of Python that run `fovea`.
     """
     port, grpc_port, metrics_port = free_ports(3)
     log = folder / f"serve-{port}.log"
     ports = {"--http-port": port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", str(repository)]
+    command = [sys.executable, *program, "serve", str(repository)]
     with log.open("w") as stream:
         process = subprocess.Popen(
             [*command, *(f"{flag}={number}" for flag, number in ports.items()), *flags],

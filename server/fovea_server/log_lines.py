@@ -23,12 +23,12 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 _LEFT_OUT = _STANDARD | {"color_message", "time", "level", "logger"}
 _LONGEST_MESSAGE = 8192
 # A name from a client may be as long as its message.
-_LONGEST_NAME = 1024
+LONGEST_NAME = 1024
 # A name that a client gave must not begin a line of its own, nor steer a terminal.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-def cut(text: str, length: int = _LONGEST_NAME) -> str:
+def cut(text: str, length: int = LONGEST_NAME) -> str:
     """Cut off a long text, with dots in place of the rest."""
     return text if len(text) <= length else f"{text[:length]}..."
 

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,19 +41,22 @@ class _Writer:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         self._descriptor = _STDERR if file is None else os.open(file, flags, 0o666)
         self._file = file
-        self._waiting: list[bytes] = []
+        self._waiting: list[Callable[[], str]] = []
         self._held = self._dropped = 0
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def write(self, text: str) -> None:
-        """Take lines; never blocks."""
-        lines = text.encode(errors="backslashreplace")
+        """Take lines, as `logging` hands them over."""
+        self.add(lambda: text, len(text))
+
+    def add(self, lines: Callable[[], str], size: int) -> None:
+        """Take lines of about `size` bytes, which the thread will format; never blocks."""
         with self._changed:
-            if self._held + len(lines) > _MOST_WAITING:
+            if self._held + size > _MOST_WAITING:
                 self._dropped += 1
                 return
-            self._held += len(lines)
+            self._held += size
             self._waiting.append(lines)
             self._changed.notify_all()
 
@@ -65,10 +69,12 @@ class _Writer:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
-                batch, self._waiting = b"".join(self._waiting), []
-            self._write_out(batch)
+                # Nothing is held but what waits: the batch before has been written.
+                batch, self._waiting, size = self._waiting, [], self._held
+            text = "".join(lines() for lines in batch)
+            self._write_out(text.encode(errors="backslashreplace"))
             with self._changed:
-                self._held -= len(batch)
+                self._held -= size
                 dropped = self._dropped
                 self._changed.notify_all()
             if dropped:
@@ -134,10 +140,10 @@ class ServerLog(logging.Filter):
         for package in _PACKAGES:
             logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)
 
-    def write(self, text: str) -> None:
-        """Write formatted lines, after the records that were logged before."""
+    def add(self, lines: Callable[[], str], size: int) -> None:
+        """Write lines of about `size` bytes after all others; they are formatted by then."""
         if self._writer is not None:
-            self._writer.write(text)
+            self._writer.add(lines, size)
 
     def close(self) -> None:
         """Wait until all is written, for a limited time."""

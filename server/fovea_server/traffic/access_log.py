@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import NamedTuple
 
-from fovea_server.log_lines import cut
+from fovea_server.log_lines import LONGEST_NAME, cut
 from fovea_server.logs import ServerLog
 
 log = logging.getLogger("fovea_server.access")
+
+# Bytes of a line beside what the client names.
+_REST = 200
 
 
 class Access(NamedTuple):
@@ -43,31 +47,40 @@ class AccessLog:
         """Log a request at INFO; a probe at DEBUG."""
         level = logging.DEBUG if probe else logging.INFO
         if self._log.takes(log, level):
-            line = self._json_line if self._log.lines.is_json else self._text_line
+            named = len(access.method) + len(access.path) + len(access.model)
+            if named > LONGEST_NAME:
+                method, path, model = map(cut, (access.method, access.path, access.model))
+                access = access._replace(method=method, path=path, model=model)
+                named = len(method) + len(path) + len(model)
             ms = 1e3 * (time.monotonic() - access.began)
-            self._log.write(f"{line(time.time(), ms, 'DEBUG' if probe else 'INFO', access)}\n")
+            line = partial(self._line, time.time(), ms, "DEBUG" if probe else "INFO", access)
+            # Formatted later, in the thread of the log: no answer waits for that.
+            self._log.add(line, _REST + named)
+
+    def _line(self, created: float, ms: float, level: str, access: Access) -> str:
+        line = self._json_line if self._log.lines.is_json else self._text_line
+        return f"{line(created, ms, level, access)}\n"
 
     def _text_line(self, created: float, ms: float, level: str, access: Access) -> str:
         client, method, path, model, status, size, _, request_id = access
         # A gRPC client may call a method by any name.
-        shown = cut(method) if method.isprintable() else "-"
-        named = f" model={cut(model)!r}" if model else ""
+        shown = method if method.isprintable() else "-"
+        named = f" model={model!r}" if model else ""
         return self._log.lines.text_line(
             created,
             level,
             log.name,
-            f"{client} {shown} {cut(path)!r}{named} status={status} bytes={size} "
+            f"{client} {shown} {path!r}{named} status={status} bytes={size} "
             f"ms={ms:.2f} id={request_id}",
         )
 
     def _json_line(self, created: float, ms: float, level: str, access: Access) -> str:
         client, method, path, model, status, size, _, request_id = access
-        method, path = cut(method), cut(path)
         fields = {
             "client": client,
             "method": method,
             "path": path,
-            "model": cut(model) or None,
+            "model": model or None,
             "status": status,
             "bytes": size,
             "ms": round(ms, 2),

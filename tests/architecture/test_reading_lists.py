@@ -1,0 +1,66 @@
+"""CONTRIBUTING's lists of the files to read: each file runs, in a build, a predict and an infer."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from tests.serving import start_server
+from tritonclient.http import InferenceServerClient, InferInput
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = {"build": 25, "predict": 20, "infer": 25}
+
+
+def reading_list(title: str) -> list[str]:
+    """The files of one list, as paths from the root."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = re.search(rf"\n\*\*{title}[^*]*\*\*(.*?)\n\n(?=\*\*|#)", text, re.DOTALL)
+    assert section, title
+    return re.findall(r"`([a-z_/0-9]+\.py)`", section[1])
+
+
+@pytest.fixture(scope="module")
+def followed(shared, tmp_path_factory) -> dict[str, set[str]]:
+    folder = tmp_path_factory.mktemp("followed")
+    repository, out = folder / "models", folder / "files.jsonl"
+    program = ("-m", "tests.architecture.followed", str(out))
+    model = shared / "models" / "yolov8n.onnx"
+    build = ("build", str(model), "--precision", "fp32", "--repository", str(repository))
+    backend = ("--backend", "onnxruntime")
+    subprocess.run([sys.executable, *program, *build, *backend], cwd=ROOT, check=True, timeout=300)
+    server = start_server(repository, folder, program=program)
+
+    def since() -> None:
+        lines = len(out.read_text().splitlines())
+        server.process.send_signal(signal.SIGUSR1)
+        while len(out.read_text().splitlines()) == lines:
+            time.sleep(0.05)
+
+    try:
+        since()
+        image = next((shared / "data" / "coco64" / "val").glob("*.jpg")).read_bytes()
+        assert httpx.post(server.predict_url("yolov8n"), content=image).status_code == 200
+        since()
+        tensor = InferInput("images", (1, 3, 640, 640), "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 3, 640, 640), np.float32))
+        InferenceServerClient(f"127.0.0.1:{server.port}").infer("yolov8n", [tensor])
+        since()
+    finally:
+        server.stop()
+    built, _, predicted, inferred, *_ = map(json.loads, out.read_text().splitlines())
+    return {"build": set(built), "predict": set(predicted), "infer": set(inferred)}
+
+
+@pytest.mark.parametrize("title", MOST)
+def test_each_file_of_a_list_runs(followed, title):
+    files = reading_list(title)
+    ran = {path.split("/fovea_", 1)[1] for path in followed[title]}
+    assert 0 < len(files) <= MOST[title]
+    assert [file for file in files if file not in ran] == []
