@@ -64,7 +64,7 @@ class GrpcServer:
             (
                 grpc.method_handlers_generic_handler(INFERENCE, inference),
                 grpc.method_handlers_generic_handler(HEALTH, health),
-                OtherMethods(self._service.traffic),
+                OtherMethods(self._service),
             )
         )
         self.port = _listen(server, settings, self._credentials)
