@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import unquote
 
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v2.endpoints import extensions, generate, infer, models
@@ -78,8 +79,9 @@ _NAMES = dict.fromkeys(("model", "version", "region", "repository"))
 
 @lru_cache(maxsize=256)
 def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
-    """Find the route of a quoted path, and the names in it; None if there is none."""
+    """Find the route of a quoted path, and the unquoted names in it; None if there is none."""
     for pattern, route in _PATTERNS:
         if found := pattern.fullmatch(path):
-            return route, _NAMES | found.groupdict()
+            given = {name: unquote(text) for name, text in found.groupdict().items() if text}
+            return route, _NAMES | given
     return None
