@@ -129,11 +129,7 @@ Stream = Callable[[AsyncIterator[bytes], Context, Call], Awaitable[None]]
 
 
 def parse(message_type: type[M], data: bytes) -> M:
-    """Parse a message.
-
-    Raises:
-        InvalidRequest: the bytes are not such a message.
-    """
+    """Parse a message, or raise InvalidRequest."""
     try:
         message: M = message_type.FromString(data)
     except DecodeError:

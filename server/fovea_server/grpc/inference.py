@@ -45,11 +45,7 @@ class Inference:
         self._streams: set[InferStream] = set()
 
     async def infer(self, message: InferMessage) -> bytes:
-        """Answer a request with the bytes of a `ModelInferResponse`.
-
-        Raises:
-            FoveaError: see `DataPlane.infer`; the request is invalid; the model is decoupled.
-        """
+        """Answer a request with the bytes of a `ModelInferResponse`."""
         version = version_of(message.fields.model_version)
         model = self._plane.find(message.fields.model_name, version)
         refuse_decoupled(model, "ModelInfer RPC")

@@ -23,11 +23,7 @@ _MOST = 2**63 - 1
 
 
 def version_of(text: str) -> int | None:
-    """Parse a version; None for "", which leaves the choice to the server.
-
-    Raises:
-        InvalidRequest: it is no number, or below 0; Triton's text.
-    """
+    """Parse a version; None for "", which leaves the choice to the server."""
     if not text:
         return None
     version = leading_number(text)

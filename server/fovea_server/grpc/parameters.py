@@ -39,11 +39,7 @@ _EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
 def set_parameters(request: InferRequest, given: Mapping[str, messages.InferParameter]) -> None:
-    """Store parameters in the fields of a request.
-
-    Raises:
-        InvalidRequest: one does not have the type that the protocol says, or is reserved.
-    """
+    """Store parameters in the fields of a request."""
     for name, parameter in given.items():
         what = f"'{name}' parameter"
         if name in _KNOWN:
@@ -70,11 +66,7 @@ def set_parameters(request: InferRequest, given: Mapping[str, messages.InferPara
 
 
 def value_of(parameter: messages.InferParameter, what: str, *kinds: str) -> Any:
-    """Read a parameter of one of some types.
-
-    Raises:
-        InvalidRequest: it has another type; Triton's text, which names the parameter by `what`.
-    """
+    """Read a parameter of one of some types; `what` is its name in the error."""
     kind = parameter.WhichOneof(_CHOICE)
     if kind not in kinds:
         raise InvalidRequest(f"invalid value type for {what}, expected {' or '.join(kinds)}.")
@@ -95,11 +87,7 @@ def set_parameter(message: messages.InferParameter, value: Parameter) -> None:
 
 
 def region_slice(tensor: Input | Output) -> RegionSlice | None:
-    """Read the place of a tensor in shared memory; None if it is not there.
-
-    Raises:
-        InvalidRequest: a parameter is missing, or has another type; Triton's text.
-    """
+    """Read the place of a tensor in shared memory; None if it is not there."""
     given = {
         name: value_of(
             tensor.parameters[name], f"'{name}' parameter for tensor '{tensor.name}'", kind
@@ -126,11 +114,7 @@ def region_slice(tensor: Input | Output) -> RegionSlice | None:
 
 
 def classes_of(output: Output) -> int:
-    """Read the number of classes that replace an output; 0 for the output itself.
-
-    Raises:
-        InvalidRequest: it is not a number from 1; Triton's text.
-    """
+    """Read the number of classes that replace an output; 0 for the output itself."""
     if "classification" not in output.parameters:
         return 0
     parameter = output.parameters["classification"]

@@ -62,11 +62,7 @@ class Request:
 
     @property
     def version(self) -> int | None:
-        """The version in the path; None if absent.
-
-        Raises:
-            InvalidRequest: it is too large.
-        """
+        """The version in the path; None if absent."""
         text = self.names["version"]
         if text is None:
             return None

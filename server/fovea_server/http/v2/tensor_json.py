@@ -24,17 +24,11 @@ _WRONG_SHAPE = "Shape does not match true shape of 'data' field"
 
 
 def elements_of(name: str, datatype: str, data: list[Any] | LongArray, count: int | None) -> Array:
-    """Convert JSON to a flat array; elements of BYTES are objects of `bytes`.
-
-    Args:
-        name: of the input, for messages.
-        datatype: the protocol's name, as sent.
-        data: nested or flat.
-        count: required number of elements; None for any number.
+    """Convert the JSON of the input `name` to a flat array; BYTES are objects of `bytes`.
 
     Raises:
         InvalidRequest: tensors of this type cannot be JSON.
-        MalformedJson: an element has another type, or there are more or fewer.
+        MalformedJson: an element has another type, or there are not `count`; None for any number.
     """
     if datatype in _NOT_IN_JSON:
         raise InvalidRequest(
@@ -120,9 +114,7 @@ def _unfit(why: str) -> MalformedJson:
 
 
 def data_json(tensor: OutputTensor) -> list[bytes]:
-    """Convert an output to a flat JSON array, in pieces to be joined.
-
-    Pieces let other threads run between them.
+    """Convert an output to a flat JSON array, in pieces that let other threads run between them.
 
     Raises:
         InvalidRequest: tensors of this type cannot be JSON.

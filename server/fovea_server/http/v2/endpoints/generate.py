@@ -15,11 +15,10 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.json_values import as_string
 from fovea_server.http.v2.compression import refuse_encoding
-from fovea_server.http.v2.infer_request import LONG
+from fovea_server.http.v2.infer_request import LONG, parameter
 from fovea_server.http.v2.json_reader import parse_json, read
 from fovea_server.http.v2.long_array import LongArray, parse_long
 from fovea_server.http.v2.messages import EVENTS, Answer, Buffer, Request, error_answer
-from fovea_server.http.v2.parameters import parameter
 from fovea_server.http.v2.tensor_json import MANY, data_json, elements_of
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.signature import ModelTensor
@@ -65,12 +64,7 @@ class _Reader:
         self._long: dict[str, LongArray] = {}
 
     def read(self, body: bytes | bytearray) -> InferRequest:
-        """Fill in and return the request.
-
-        Raises:
-            MalformedJson: the body is no JSON, or a member has another type.
-            InvalidRequest: an input does not fit the model.
-        """
+        """Fill in and return the request; errors have Triton's text."""
         if len(body) > LONG:
             given, self._long = parse_long(body, self._inputs)
         else:

@@ -89,11 +89,7 @@ def _header_size(request: Request, body_size: int) -> int:
 
 
 def _raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
-    """Make the input from the whole body.
-
-    Raises:
-        InvalidRequest: the model has several inputs, or the shape is ambiguous; Triton's text.
-    """
+    """Make the input from the whole body."""
     view = memoryview(body)
     signature = model.signature
     if len(signature.inputs) != 1:
@@ -142,12 +138,7 @@ def _is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
 
 
 def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
-    """Write the answer; outputs in shared memory are written there.
-
-    Raises:
-        InvalidRequest: an output's type cannot be JSON.
-        RegionFailed: an output does not fit its shared memory.
-    """
+    """Write the answer; outputs in shared memory are written there."""
     described = _described(response)
     outputs: list[dict[str, Any]] = []
     described["outputs"] = outputs
