@@ -106,11 +106,7 @@ class Exchange:
             self._timer = None
 
     def on_body(self, piece: bytes) -> int:
-        """Add a piece of the body.
-
-        Returns:
-            Number of bytes that are held.
-        """
+        """Add a piece of the body; return the number of bytes that are held."""
         if self._arrival is Arrival.UNDER_WAY and self._request.answer is None:
             try:
                 self._hold(len(piece))

@@ -25,11 +25,7 @@ class RequestParser(httptools.HttpRequestParser):
         self._begin()
 
     def feed_data(self, data: Buffer) -> None:  # type: ignore[override]
-        """Parse bytes, split at any place.
-
-        Raises:
-            httptools.HttpParserError: they are no valid request, or one for a proxy.
-        """
+        """Parse bytes, split at any place; raise HttpParserError if they are no valid request."""
         pieces = [memoryview(data)]
         while pieces:
             piece = pieces.pop()

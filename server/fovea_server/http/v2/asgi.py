@@ -82,11 +82,7 @@ class V2App:
         )
 
     async def _send(self, answer: Answer, request: Request, send: Send) -> tuple[Answer, int]:
-        """Send an answer, or an error where that would exceed the budget.
-
-        Returns:
-            The answer, and the number of bytes sent of its body.
-        """
+        """Send an answer, or an error over budget; return it and the bytes sent of its body."""
         size = sum(map(len, answer.body))
         if large := size >= LARGE_ANSWER:
             try:

@@ -10,7 +10,7 @@ from typing import Any
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
 from fovea_server.extensions.json_values import as_bool, as_list, as_string, as_unsigned
 from fovea_server.extensions.regions import Regions, RegionSlice, SharedOutput
-from fovea_server.http.v2.json_reader import parse_json, read, read_member
+from fovea_server.http.v2.json_reader import read, read_member
 from fovea_server.http.v2.long_array import LongArray, parse_long
 from fovea_server.http.v2.tensor_json import elements_of
 from fovea_server.tensors.messages import InferRequest, InputTensor, Parameter, RequestedOutput
@@ -56,10 +56,7 @@ class BodyReader:
 
     def read(self) -> None:
         """Fill in the request and the encoding; errors have Triton's text."""
-        if len(self._json) > LONG:
-            parsed, self._long = parse_long(self._json, ("data",))
-        else:
-            parsed = parse_json(self._json)
+        parsed, self._long = parse_long(self._json, ("data",))
         document = _members(parsed)
         request, encoding = self._request, self.encoding
         if "id" in document:

@@ -139,7 +139,11 @@ def _is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
 
 def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
     """Write the answer; outputs in shared memory are written there."""
-    described = _described(response)
+    described: dict[str, Any] = {"id": response.id} if response.id else {}
+    described["model_name"] = response.model_name
+    described["model_version"] = response.model_version
+    if response.parameters:
+        described["parameters"] = response.parameters
     outputs: list[dict[str, Any]] = []
     described["outputs"] = outputs
     binary: list[Buffer] = []
@@ -180,12 +184,3 @@ def _spliced(text: bytes, long: dict[str, list[bytes]]) -> list[Buffer]:
         before, _, text = text.partition(b'"%s"' % name.encode())
         spliced += (before, *pieces)
     return [*spliced, text]
-
-
-def _described(response: InferResponse) -> dict[str, Any]:
-    described: dict[str, Any] = {"id": response.id} if response.id else {}
-    described["model_name"] = response.model_name
-    described["model_version"] = response.model_version
-    if response.parameters:
-        described["parameters"] = response.parameters
-    return described
