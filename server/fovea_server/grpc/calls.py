@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NoReturn, TypeAlias, TypeVar
+from typing import NoReturn, Self, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import grpc
@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.byte_budget import ByteBudget
+from fovea_server.dataplane.service import Service
 from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.log_lines import REQUEST_ID
 from fovea_server.status import grpc_status
@@ -40,44 +41,73 @@ _PROBES = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"
 
 
 class Call:
-    """Gives a call its id, which is sent in the trailing metadata.
+    """Gives a call its id, ends it with its error, and logs and counts it.
 
     Attributes:
         status: name of the gRPC status.
-        error: the error it answers with, if any.
         size: bytes of the answers.
-        model: of the request, the latest of a stream; "" for none.
+        message: the request; None until it is read, and for a stream.
+        model: of the latest request of a stream; "" for none.
     """
 
     def __init__(self, method: str, context: Context, traffic: Traffic) -> None:
         self.status = "CANCELLED"
-        self.error: FoveaError | None = None
         self.size = 0
+        self.message: object = None
         self.model = ""
+        self._error: FoveaError | None = None
         self._began = time.monotonic()
         self._method, self._context, self._traffic = method, context, traffic
-        given = dict(context.invocation_metadata() or ()).get(HEADER)
+        self._metadata = dict(context.invocation_metadata() or ())
+        given = self._metadata.get(HEADER)
         self._id = request_id(given if isinstance(given, str) else None)
         REQUEST_ID.set(self._id)
         context.set_trailing_metadata(((HEADER, self._id),))
 
-    def fail(self, error: FoveaError) -> None:
-        """Set the error that it ends with."""
-        self.error, self.status = error, grpc_status(error)
+    def check(self, restrictions: Restrictions, api: str) -> None:
+        """Raise Restricted if the call lacks the secret of an API."""
+        key = restrictions.missing(api, self._secret)
+        if key is not None:
+            raise Restricted(f"This protocol is restricted, expecting header '{_SECRET}{key}'")
+
+    def _secret(self, key: str) -> str | None:
+        value = self._metadata.get(f"{_SECRET}{key}".lower())
+        return value if isinstance(value, str) else None
 
     async def write(self, message: bytes) -> None:
         """Send one message of a stream."""
         self.size += len(message)
         await self._context.write(message)
 
-    def close(self, message: object = None) -> None:
-        """Log and count the call; `message` is its request, None if it could not be read."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            if error is None:
+                self.status = "OK"
+            elif isinstance(error, grpc.aio.AbortError):
+                # The client asked for its stream to end with its first error.
+                self.status = str(self._context.code().name)
+            elif isinstance(error, grpc.aio.InternalError):
+                # The client has left during a write: there is no one to answer.
+                raise asyncio.CancelledError from None
+            elif isinstance(error, Exception):
+                if not isinstance(error, FoveaError):
+                    log.error("a call failed", exc_info=error)
+                    error = fault()
+                self._error, self.status = error, grpc_status(error)
+                await refuse(self._context, error)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         method = self._method.rpartition("/")[2]
-        model = getattr(message, "model_name", self.model)
+        model = getattr(self.message, "model_name", self.model)
         if not model and method.startswith("Model"):
-            model = getattr(message, "name", "")
+            model = getattr(self.message, "name", "")
         if method == "ModelInfer":
-            self._traffic.inferred(model, self.status, self._began, self.error)
+            self._traffic.inferred(model, self.status, self._began, self._error)
         if self._traffic.access_log is None:
             return
         self._traffic.access_log.add(
@@ -96,15 +126,10 @@ class Call:
 
 
 Stream = Callable[[AsyncIterator[bytes], Context, Call], Awaitable[None]]
-Guard = Callable[[Context], None]
 
 
 def parse(message_type: type[M], data: bytes) -> M:
-    """Parse a message.
-
-    Raises:
-        InvalidRequest: the bytes are not such a message.
-    """
+    """Parse a message, or raise InvalidRequest."""
     try:
         message: M = message_type.FromString(data)
     except DecodeError:
@@ -113,85 +138,44 @@ def parse(message_type: type[M], data: bytes) -> M:
     return message
 
 
-def guard(restrictions: Restrictions, api: str) -> Guard:
-    """Make a guard that refuses calls of an API without its secret."""
-    if restrictions.missing(api, lambda key: None) is None:
-        return lambda context: None
-
-    def check(context: Context) -> None:
-        given = dict(context.invocation_metadata() or ())
-        key = restrictions.missing(api, lambda key: _text(given.get(f"{_SECRET}{key}".lower())))
-        if key is not None:
-            raise Restricted(f"This protocol is restricted, expecting header '{_SECRET}{key}'")
-
-    return check
-
-
 def unary(
     name: str,
-    method: Callable[[R], Awaitable[Message | bytes]],
+    api: str,
     read: Callable[[bytes], R],
-    admit: Guard,
+    method: Callable[[R], Awaitable[bytes]],
+    service: Service,
     budget: ByteBudget,
-    traffic: Traffic,
 ) -> Handler:
     """Make the handler of a call with one request and one answer."""
 
     async def answer(data: bytes, context: Context) -> bytes:
-        call = Call(name, context, traffic)
-        message, held = None, 0
-        try:
-            admit(context)
-            budget.take(len(data))
-            held = len(data)
-            message = read(data) if held < LARGE else await asyncio.to_thread(read, data)
-            found = await method(message)
-            budget.give_back(held)
-            held = 0
-            encoded = found if isinstance(found, bytes) else found.SerializeToString()
-            if len(encoded) >= LARGE:
-                _hold(budget, len(encoded), context)
-            call.status, call.size = "OK", len(encoded)
-            return encoded
-        except FoveaError as error:
-            call.fail(error)
-            await refuse(context, error)
-        except Exception:
-            log.exception("a call failed")
-            call.fail(fault())
-            await refuse(context, fault())
-        finally:
-            budget.give_back(held)
-            call.close(message)
+        async with Call(name, context, service.traffic) as call:
+            call.check(service.grpc_restrictions, api)
+            size = len(data)
+            budget.take(size)
+            try:
+                message = read(data) if size < LARGE else await asyncio.to_thread(read, data)
+                call.message = message
+                found = await method(message)
+            finally:
+                budget.give_back(size)
+            call.size = len(found)
+            if call.size >= LARGE:
+                # Counted until it is sent, or the client has left.
+                budget.take(call.size)
+                context.add_done_callback(lambda _: budget.give_back(call.size))
+            return found
 
     return grpc.unary_unary_rpc_method_handler(answer)
 
 
-def stream(name: str, method: Stream, admit: Guard, traffic: Traffic) -> Handler:
+def stream(name: str, api: str, method: Stream, service: Service) -> Handler:
     """Make the handler of a call with many requests and many answers."""
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
-        call = Call(name, context, traffic)
-        try:
-            admit(context)
+        async with Call(name, context, service.traffic) as call:
+            call.check(service.grpc_restrictions, api)
             await method(requests, context, call)
-            call.status = "OK"
-        except FoveaError as error:
-            call.fail(error)
-            await refuse(context, error)
-        except grpc.aio.AbortError:
-            # The client asked for its stream to end with its first error.
-            call.status = str(context.code().name)
-            raise
-        except grpc.aio.InternalError:
-            # The client has left during a write: there is no one to answer.
-            raise asyncio.CancelledError from None
-        except Exception:
-            log.exception("a stream failed")
-            call.fail(fault())
-            await refuse(context, fault())
-        finally:
-            call.close()
 
     return grpc.stream_stream_rpc_method_handler(answer)
 
@@ -207,12 +191,6 @@ def fault() -> FoveaError:
     return FoveaError("an internal error; the server's log has the details")
 
 
-def _hold(budget: ByteBudget, size: int, context: Context) -> None:
-    """Count an answer until it is sent, or the client has left."""
-    budget.take(size)
-    context.add_done_callback(lambda _: budget.give_back(size))
-
-
 def _cut(details: str) -> str:
     """Cut details to the size of the header."""
     if 12 * len(details) <= _MOST_DETAILS:
@@ -220,10 +198,6 @@ def _cut(details: str) -> str:
     encoded = quote(details, safe=_AS_IT_IS, errors="replace")[:_MOST_DETAILS]
     # Drop a character that was cut.
     return unquote(encoded.rstrip("%"), errors="ignore")
-
-
-def _text(value: str | bytes | None) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _address(peer: str) -> str:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
 
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.service import Service
+from fovea_server.extensions.cuda_shared_memory import CudaRegion
+from fovea_server.extensions.shared_memory import Region
+
+Fields = dict[str, Any]
 
 # Setting of the log -> its field, and Triton's name of that.
 _LOG = {
@@ -22,86 +29,73 @@ _LOG = {
 
 async def system_status(
     service: Service, request: messages.SystemSharedMemoryStatusRequest
-) -> messages.SystemSharedMemoryStatusResponse:
-    """List one region, or all."""
-    answer = messages.SystemSharedMemoryStatusResponse()
-    for region in service.system_shared_memory.status(request.name or None):
-        added = answer.regions[region.name]
-        added.name, added.key = region.name, region.key
-        added.offset, added.byte_size = region.offset, region.byte_size
-    return answer
+) -> Fields:
+    """List one region of system memory, or all."""
+    return _status(service.system_shared_memory.status(request.name or None))
 
 
 async def register_system(
     service: Service, request: messages.SystemSharedMemoryRegisterRequest
-) -> messages.SystemSharedMemoryRegisterResponse:
-    """Register a region."""
+) -> Fields:
+    """Register a region of system memory."""
     service.system_shared_memory.register(
         request.name, request.key, request.offset, request.byte_size
     )
-    return messages.SystemSharedMemoryRegisterResponse()
+    return {}
 
 
 async def unregister_system(
     service: Service, request: messages.SystemSharedMemoryUnregisterRequest
-) -> messages.SystemSharedMemoryUnregisterResponse:
-    """Unregister one region, or all."""
+) -> Fields:
+    """Unregister one region of system memory, or all."""
     service.system_shared_memory.unregister(request.name or None)
-    return messages.SystemSharedMemoryUnregisterResponse()
+    return {}
 
 
-async def cuda_status(
-    service: Service, request: messages.CudaSharedMemoryStatusRequest
-) -> messages.CudaSharedMemoryStatusResponse:
-    """List one region, or all."""
-    answer = messages.CudaSharedMemoryStatusResponse()
-    for region in service.cuda_shared_memory.status(request.name or None):
-        added = answer.regions[region.name]
-        added.name, added.device_id = region.name, region.device_id
-        added.byte_size = region.byte_size
-    return answer
+async def cuda_status(service: Service, request: messages.CudaSharedMemoryStatusRequest) -> Fields:
+    """List one region of GPUs' memory, or all."""
+    return _status(service.cuda_shared_memory.status(request.name or None))
 
 
 async def register_cuda(
     service: Service, request: messages.CudaSharedMemoryRegisterRequest
-) -> messages.CudaSharedMemoryRegisterResponse:
-    """Register a region; the first on a GPU opens the device."""
+) -> Fields:
+    """Register a region of a GPU's memory; the first on a GPU opens the device."""
+    register = service.cuda_shared_memory.register
     await asyncio.to_thread(
-        service.cuda_shared_memory.register,
-        request.name,
-        request.raw_handle,
-        request.device_id,
-        request.byte_size,
+        register, request.name, request.raw_handle, request.device_id, request.byte_size
     )
-    return messages.CudaSharedMemoryRegisterResponse()
+    return {}
 
 
 async def unregister_cuda(
     service: Service, request: messages.CudaSharedMemoryUnregisterRequest
-) -> messages.CudaSharedMemoryUnregisterResponse:
-    """Unregister one region, or all."""
+) -> Fields:
+    """Unregister one region of GPUs' memory, or all."""
     service.cuda_shared_memory.unregister(request.name or None)
-    return messages.CudaSharedMemoryUnregisterResponse()
+    return {}
 
 
-async def trace(
-    service: Service, request: messages.TraceSettingRequest
-) -> messages.TraceSettingResponse:
+def _status(regions: Iterable[Region | CudaRegion]) -> Fields:
+    return {"regions": {region.name: asdict(region) for region in regions}}
+
+
+async def trace(service: Service, request: messages.TraceSettingRequest) -> Fields:
     """Change the given settings, and report all."""
     model = request.model_name or None
     given = {
         name: _trace_value(name, list(setting.value)) for name, setting in request.settings.items()
     }
     settings = service.trace.update(model, given) if given else service.trace.get(model)
-    answer = messages.TraceSettingResponse()
-    for name, value in settings.items():
-        answer.settings[name].value.extend(value if isinstance(value, list) else [value])
-    return answer
+    return {
+        "settings": {
+            name: {"value": value if isinstance(value, list) else [value]}
+            for name, value in settings.items()
+        }
+    }
 
 
-async def log(
-    service: Service, request: messages.LogSettingsRequest
-) -> messages.LogSettingsResponse:
+async def log(service: Service, request: messages.LogSettingsRequest) -> Fields:
     """Change the given settings, and report all."""
     given = {
         name: _log_value(name, setting)
@@ -109,10 +103,7 @@ async def log(
         if name in _LOG
     }
     settings = service.log_settings.update(given) if given else service.log_settings.get()
-    answer = messages.LogSettingsResponse()
-    for name, value in settings.items():
-        setattr(answer.settings[name], _LOG[name][0], value)
-    return answer
+    return {"settings": {name: {_LOG[name][0]: value} for name, value in settings.items()}}
 
 
 def _trace_value(name: str, values: list[str]) -> list[str] | str | None:

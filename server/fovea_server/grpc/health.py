@@ -7,6 +7,7 @@ they are encoded by hand: field 1 of the answer is the status.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 from fovea_server.dataplane.dataplane import DataPlane
@@ -36,19 +37,12 @@ class HealthCalls:
             if (status := await self.check(None)) != sent:
                 sent = status
                 await call.write(sent)
-            await _sleep(self._closed, _LOOK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._closed.wait()
         if sent != _NOT_SERVING:
             await call.write(_NOT_SERVING)
 
     def close(self) -> None:
         """End the watching calls."""
         self._closed.set()
-
-
-async def _sleep(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, with a limit."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass

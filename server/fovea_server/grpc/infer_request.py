@@ -46,31 +46,22 @@ _PIECE = 65_536
 
 
 class InferMessage(NamedTuple):
-    """A parsed request.
-
-    Attributes:
-        fields: the `ModelInferRequest`, without the raw contents of a large one.
-        raw: the raw contents.
-        size: bytes that protobuf has parsed.
-    """
+    """A parsed request."""
 
     fields: messages.ModelInferRequest
+    """Without the raw contents of a large one."""
     raw: Sequence[bytes | memoryview]
     size: int
+    """Bytes that protobuf has parsed."""
 
     @property
     def model_name(self) -> str:
         """Name of the requested model."""
-        name: str = self.fields.model_name
-        return name
+        return str(self.fields.model_name)
 
 
 def parse_infer(data: bytes) -> InferMessage:
-    """Parse a message.
-
-    Raises:
-        InvalidRequest: the bytes are not such a message.
-    """
+    """Parse a message, or raise InvalidRequest."""
     if len(data) > _SMALL:
         found = _taken_apart(memoryview(data))
         if found is not None:
@@ -118,15 +109,10 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 def read_request(
     message: InferMessage, version: int | None, regions: Regions
 ) -> tuple[InferRequest, dict[str, SharedOutput]]:
-    """Convert a request from protobuf.
+    """Convert a request, its raw arrays views into the message; errors have Triton's text.
 
     Returns:
-        The request, its raw arrays views into the message; and the place of each output in
-        shared memory.
-
-    Raises:
-        InvalidRequest: fields contradict each other, or have another type; Triton's text.
-        NotFound, RegionFailed: a tensor's shared memory is missing or too small.
+        The request, and the place of each output in shared memory.
     """
     fields, buffers = message.fields, message.raw
     request = InferRequest(fields.model_name, version, [], id=fields.id)

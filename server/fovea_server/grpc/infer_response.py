@@ -24,11 +24,7 @@ _STREAMED = bytes([2 << 3 | 2])
 
 
 def response_bytes(response: InferResponse, shared: Mapping[str, SharedOutput]) -> bytes:
-    """Write a `ModelInferResponse`; outputs in shared memory are written there.
-
-    Raises:
-        RegionFailed: an output does not fit its shared memory.
-    """
+    """Write a `ModelInferResponse`; outputs in shared memory are written there."""
     head = messages.ModelInferResponse(
         model_name=response.model_name, model_version=response.model_version, id=response.id
     )

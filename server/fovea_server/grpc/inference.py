@@ -45,11 +45,7 @@ class Inference:
         self._streams: set[InferStream] = set()
 
     async def infer(self, message: InferMessage) -> bytes:
-        """Answer a request with the bytes of a `ModelInferResponse`.
-
-        Raises:
-            FoveaError: see `DataPlane.infer`; the request is invalid; the model is decoupled.
-        """
+        """Answer a request with the bytes of a `ModelInferResponse`."""
         version = version_of(message.fields.model_version)
         model = self._plane.find(message.fields.model_name, version)
         refuse_decoupled(model, "ModelInfer RPC")
@@ -177,20 +173,18 @@ class InferStream:
 
     async def _answer(self, data: bytes, full: FoveaError | None) -> StreamedAnswer:
         began = time.monotonic()
-        outcome = await self._outcome(data, full)
+        outcome = StreamedAnswer("", full, "") if full is not None else await self._outcome(data)
         error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
         status = "OK" if error is None else grpc_status(error)
         self._traffic.inferred(outcome.model, status, began, error)
         return outcome
 
-    async def _outcome(self, data: bytes, full: FoveaError | None) -> StreamedAnswer:
-        if full is not None:
-            return StreamedAnswer("", full, "")
+    async def _outcome(self, data: bytes) -> StreamedAnswer:
         outcome = await self._infer(data)
         self._give_back(len(data))
-        if isinstance(outcome.answer, bytes):
-            full = self._take(len(outcome.answer))
-        return outcome if full is None else outcome._replace(answer=full)
+        if isinstance(outcome.answer, bytes) and (full := self._take(len(outcome.answer))):
+            return outcome._replace(answer=full)
+        return outcome
 
     def _has_room(self, size: int) -> bool:
         if not self._under_way:

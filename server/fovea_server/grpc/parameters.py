@@ -28,29 +28,49 @@ _KNOWN = {
     "priority": ("priority", ("int64_param", "uint64_param")),
     "timeout": ("timeout_us", ("int64_param",)),
 }
+# Parameter of a tensor in shared memory -> its type.
+_PLACE = {
+    "shared_memory_region": "string_param",
+    "shared_memory_offset": "int64_param",
+    "shared_memory_byte_size": "int64_param",
+}
 # Requests an empty answer after the last one of a decoupled model, which do not exist here.
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
 def set_parameters(request: InferRequest, given: Mapping[str, messages.InferParameter]) -> None:
-    """Store parameters in the fields of a request.
-
-    Raises:
-        InvalidRequest: one does not have the type that the protocol says, or is reserved.
-    """
+    """Store parameters in the fields of a request."""
     for name, parameter in given.items():
+        what = f"'{name}' parameter"
         if name in _KNOWN:
             field, kinds = _KNOWN[name]
-            setattr(request, field, _known(name, parameter, kinds))
+            value = value_of(parameter, what, *kinds)
+            if name == "priority" and value < 0:
+                raise InvalidRequest("invalid value for 'priority', expected value >= 0.")
+            # Triton reads signed values as unsigned.
+            signed = parameter.WhichOneof(_CHOICE) == "int64_param"
+            setattr(request, field, value % _UNSIGNED if signed else value)
         elif name == _EMPTY_FINAL:
-            _known(name, parameter, ("bool_param",))
+            value_of(parameter, what, "bool_param")
         elif name.startswith("triton_"):
             raise InvalidRequest(
                 "parameter keys starting with 'triton_' are reserved for Triton usage. Only the "
                 f"following keys starting with 'triton_' are allowed: {_EMPTY_FINAL} "
             )
+        elif (kind := parameter.WhichOneof(_CHOICE)) is None:
+            raise InvalidRequest(
+                f"invalid value type for {what}, expected int64_param, bool_param, or string_param."
+            )
         else:
-            request.parameters[name] = _other(name, parameter)
+            request.parameters[name] = getattr(parameter, kind)
+
+
+def value_of(parameter: messages.InferParameter, what: str, *kinds: str) -> Any:
+    """Read a parameter of one of some types; `what` is its name in the error."""
+    kind = parameter.WhichOneof(_CHOICE)
+    if kind not in kinds:
+        raise InvalidRequest(f"invalid value type for {what}, expected {' or '.join(kinds)}.")
+    return getattr(parameter, kind)
 
 
 def set_parameter(message: messages.InferParameter, value: Parameter) -> None:
@@ -67,37 +87,34 @@ def set_parameter(message: messages.InferParameter, value: Parameter) -> None:
 
 
 def region_slice(tensor: Input | Output) -> RegionSlice | None:
-    """Read the place of a tensor in shared memory; None if it is not there.
-
-    Raises:
-        InvalidRequest: a parameter is missing, or has another type; Triton's text.
-    """
-    given = tensor.parameters
-    region = _of_tensor(tensor, "shared_memory_region", "string_param")
-    offset = _of_tensor(tensor, "shared_memory_offset", "int64_param")
-    size = _of_tensor(tensor, "shared_memory_byte_size", "int64_param")
+    """Read the place of a tensor in shared memory; None if it is not there."""
+    given = {
+        name: value_of(
+            tensor.parameters[name], f"'{name}' parameter for tensor '{tensor.name}'", kind
+        )
+        for name, kind in _PLACE.items()
+        if name in tensor.parameters
+    }
+    region = given.pop("shared_memory_region", None)
     if region is None:
-        for name in ("shared_memory_offset", "shared_memory_byte_size"):
-            if name in given:
-                raise InvalidRequest(
-                    f"'{name}' can not be specified without 'shared_memory_region' parameter for "
-                    f"tensor '{tensor.name}'"
-                )
+        for name in given:
+            raise InvalidRequest(
+                f"'{name}' can not be specified without 'shared_memory_region' parameter for "
+                f"tensor '{tensor.name}'"
+            )
         return None
-    if size is None:
+    if "shared_memory_byte_size" not in given:
         raise InvalidRequest(
             "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
             f"parameter for tensor '{tensor.name}'"
         )
-    return RegionSlice(region, offset or 0, size)
+    return RegionSlice(
+        region, given.get("shared_memory_offset", 0), given["shared_memory_byte_size"]
+    )
 
 
 def classes_of(output: Output) -> int:
-    """Read the number of classes that replace an output; 0 for the output itself.
-
-    Raises:
-        InvalidRequest: it is not a number from 1; Triton's text.
-    """
+    """Read the number of classes that replace an output; 0 for the output itself."""
     if "classification" not in output.parameters:
         return 0
     parameter = output.parameters["classification"]
@@ -109,39 +126,3 @@ def classes_of(output: Output) -> int:
     if classes <= 0:
         raise InvalidRequest("invalid value for 'classification' parameter, expected >= 1")
     return classes
-
-
-def _known(name: str, parameter: messages.InferParameter, kinds: tuple[str, ...]) -> Any:
-    kind = parameter.WhichOneof(_CHOICE)
-    if kind not in kinds:
-        raise InvalidRequest(
-            f"invalid value type for '{name}' parameter, expected {' or '.join(kinds)}."
-        )
-    value = getattr(parameter, kind)
-    if name == "priority" and value < 0:
-        raise InvalidRequest("invalid value for 'priority', expected value >= 0.")
-    # Triton reads signed values as unsigned.
-    return value % _UNSIGNED if kind == "int64_param" else value
-
-
-def _other(name: str, parameter: messages.InferParameter) -> Parameter:
-    kind = parameter.WhichOneof(_CHOICE)
-    if kind is None:
-        raise InvalidRequest(
-            f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or "
-            "string_param."
-        )
-    value: Parameter = getattr(parameter, kind)
-    return value
-
-
-def _of_tensor(tensor: Input | Output, name: str, kind: str) -> Any:
-    if name not in tensor.parameters:
-        return None
-    parameter = tensor.parameters[name]
-    if parameter.WhichOneof(_CHOICE) != kind:
-        raise InvalidRequest(
-            f"invalid value type for '{name}' parameter for tensor '{tensor.name}', expected "
-            f"{kind}."
-        )
-    return getattr(parameter, kind)

@@ -1,23 +1,25 @@
-"""The gRPC server."""
+"""The gRPC server, and the methods of its services."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any
 
 import grpc
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
+from tritonclient.grpc import service_pb2 as messages
 
-from fovea_preprocess.errors import Unavailable
+from fovea_preprocess.errors import Unavailable, Unsupported
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
+from fovea_server.grpc import extensions, models
+from fovea_server.grpc.calls import Call, Context, Handler, parse, stream, unary
 from fovea_server.grpc.health import HealthCalls
+from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import Inference
-from fovea_server.grpc.methods import (
-    HEALTH,
-    INFERENCE,
-    OtherMethods,
-    health_methods,
-    inference_methods,
-)
 from fovea_server.settings import Settings
 from fovea_server.tls import check_grpc_files
 
@@ -29,15 +31,38 @@ _MOST_BYTES = 2**31 - 1
 _MOST_CALLS = 4096
 _LEVELS = ("none", "low", "medium", "high")
 
+_INFERENCE = "inference.GRPCInferenceService"
+_HEALTH = "grpc.health.v1.Health"
+
+Method = Callable[[Service, Message], Awaitable[Message | dict[str, Any]]]
+
+# Method -> its API in restrictions, and its function; the answer is a message, or its fields.
+_METHODS: dict[str, tuple[str, Method]] = {
+    "ServerLive": ("health", models.live),
+    "ServerReady": ("health", models.ready),
+    "ModelReady": ("health", models.model_ready),
+    "ServerMetadata": ("metadata", models.server),
+    "ModelMetadata": ("metadata", models.model),
+    "ModelConfig": ("model-config", models.config),
+    "ModelStatistics": ("statistics", models.statistics),
+    "RepositoryIndex": ("model-repository", models.index),
+    "RepositoryModelLoad": ("model-repository", models.load),
+    "RepositoryModelUnload": ("model-repository", models.unload),
+    "SystemSharedMemoryStatus": ("shared-memory", extensions.system_status),
+    "SystemSharedMemoryRegister": ("shared-memory", extensions.register_system),
+    "SystemSharedMemoryUnregister": ("shared-memory", extensions.unregister_system),
+    "CudaSharedMemoryStatus": ("shared-memory", extensions.cuda_status),
+    "CudaSharedMemoryRegister": ("shared-memory", extensions.register_cuda),
+    "CudaSharedMemoryUnregister": ("shared-memory", extensions.unregister_cuda),
+    "TraceSetting": ("trace", extensions.trace),
+    "LogSettings": ("logging", extensions.log),
+}
+
 
 class GrpcServer:
     """Serves Triton's protocol over gRPC, on the event loop that starts it.
 
-    Attributes:
-        port: that it listens on; the one in the settings until it is started.
-
-    Raises:
-        InvalidOption: the settings of TLS are invalid.
+    `port` is that of the settings until it is started. Raises InvalidOption for invalid TLS files.
     """
 
     def __init__(self, service: Service, budget: ByteBudget) -> None:
@@ -50,21 +75,15 @@ class GrpcServer:
         self.port = service.settings.grpc_port
 
     async def start(self) -> None:
-        """Listen and serve.
-
-        Raises:
-            Unavailable: the port is taken, or the address is not this machine's.
-        """
+        """Listen and serve; raise Unavailable if the port or the address cannot be had."""
         settings = self._service.settings
         # Made here, because it belongs to the running event loop.
         server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=_MOST_CALLS)
-        inference = inference_methods(self._service, self._inference, self._budget)
-        health = health_methods(self._service, self._health, self._budget)
         server.add_generic_rpc_handlers(
             (
-                grpc.method_handlers_generic_handler(INFERENCE, inference),
-                grpc.method_handlers_generic_handler(HEALTH, health),
-                OtherMethods(self._service.traffic),
+                self._inference_methods(),
+                self._health_methods(),
+                _OtherMethods(self._service),
             )
         )
         self.port = _listen(server, settings, self._credentials)
@@ -80,24 +99,71 @@ class GrpcServer:
         self._health.close()
         await self._server.stop(grace_s)
 
+    def _inference_methods(self) -> grpc.GenericRpcHandler:
+        top, service, budget = f"/{_INFERENCE}", self._service, self._budget
+        infer, streamed = self._inference.infer, self._inference.stream
+        handlers = {
+            "ModelInfer": unary(
+                f"{top}/ModelInfer", "inference", parse_infer, infer, service, budget
+            ),
+            "ModelStreamInfer": stream(f"{top}/ModelStreamInfer", "inference", streamed, service),
+        }
+        for name, (api, method) in _METHODS.items():
+            read = partial(parse, getattr(messages, f"{name}Request"))
+            answer = _answer(service, method, getattr(messages, f"{name}Response"))
+            handlers[name] = unary(f"{top}/{name}", api, read, answer, service, budget)
+        return grpc.method_handlers_generic_handler(_INFERENCE, handlers)
+
+    def _health_methods(self) -> grpc.GenericRpcHandler:
+        top, service, health = f"/{_HEALTH}", self._service, self._health
+        # The content of health requests is ignored.
+        handlers = {
+            "Check": unary(f"{top}/Check", "health", bytes, health.check, service, self._budget),
+            "Watch": stream(f"{top}/Watch", "health", health.watch, service),
+        }
+        return grpc.method_handlers_generic_handler(_HEALTH, handlers)
+
+
+def _answer(
+    service: Service, method: Method, response: type[Message]
+) -> Callable[[Message], Awaitable[bytes]]:
+    async def answer(request: Message) -> bytes:
+        found = await method(service, request)
+        message = ParseDict(found, response()) if isinstance(found, dict) else found
+        data: bytes = message.SerializeToString()
+        return data
+
+    return answer
+
+
+class _OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Refuses unknown methods, as gRPC does, but with an id and a line in the log."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
+        """Make the handler of any method; a unary call is a stream of one message."""
+        return stream(handler_call_details.method, "", _not_found, self._service)
+
+
+async def _not_found(requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+    raise Unsupported("Method not found!")
+
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
+    compression = _LEVELS.index(settings.grpc_infer_response_compression_level)
+    idle = int(settings.grpc_keepalive_permit_without_calls)
     return [
         # A single request may use the whole budget.
         ("grpc.max_receive_message_length", min(settings.max_held_bytes, _MOST_BYTES)),
         ("grpc.max_send_message_length", _MOST_BYTES),
         # A taken port must be an error, and not be shared.
         ("grpc.so_reuseport", 0),
-        (
-            "grpc.default_compression_level",
-            _LEVELS.index(settings.grpc_infer_response_compression_level),
-        ),
+        ("grpc.default_compression_level", compression),
         ("grpc.keepalive_time_ms", settings.grpc_keepalive_time),
         ("grpc.keepalive_timeout_ms", settings.grpc_keepalive_timeout),
-        (
-            "grpc.keepalive_permit_without_calls",
-            int(settings.grpc_keepalive_permit_without_calls),
-        ),
+        ("grpc.keepalive_permit_without_calls", idle),
     ]
 
 
@@ -120,11 +186,7 @@ def _listen(
 
 
 def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """Read the server's credentials for TLS; None where it serves without TLS.
-
-    Raises:
-        InvalidOption: a file is not named, cannot be read, or is not valid.
-    """
+    """Read the server's credentials for TLS; None where it serves without TLS."""
     check_grpc_files(settings)
     key, certificate = settings.grpc_server_key, settings.grpc_server_cert
     mutual = settings.grpc_use_ssl_mutual

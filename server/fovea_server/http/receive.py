@@ -1,9 +1,10 @@
-"""Receives requests from an ASGI server: bodies within limits, and clients that leave."""
+"""Receives and decompresses bodies within limits, and notices clients that leave."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import zlib
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fovea_preprocess.errors import BodyTimeout, BodyTooLarge
@@ -15,6 +16,12 @@ T = TypeVar("T")
 
 # Work that ends sooner is not worth a task that watches the client.
 _SHORT_S = 0.02
+# Bytes decompressed on the event loop, and from then on in a thread.
+_FIRST, _PIECE = 65_536, 1 << 20
+# Compressed bytes taken in one step; what is left over of them is copied each time.
+_PACKED = 65_536
+# zlib's code for gzip or deflate, whichever it finds.
+_EITHER = 32 + zlib.MAX_WBITS
 
 
 class ClientLeft(Exception):
@@ -28,18 +35,12 @@ async def receive_body(
     too_large: BodyTooLarge,
     timeout_s: float,
 ) -> bytes:
-    """Receive a body.
-
-    Args:
-        receive: of a request whose body is unread.
-        hold: counts the bytes; raises QueueFull.
-        limit: in bytes.
-        too_large: raised as soon as the limit is exceeded.
-        timeout_s: for the whole body.
+    """Receive a body of at most `limit` bytes; `hold` counts them, and may raise.
 
     Raises:
         ClientLeft: the body is incomplete.
-        BodyTimeout: it took too long.
+        BodyTooLarge: `too_large`, as soon as the limit is exceeded.
+        BodyTimeout: it took longer than `timeout_s`.
     """
     pieces: list[bytes] = []
     size, more = 0, True
@@ -63,11 +64,7 @@ async def receive_body(
 
 
 async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Await the answer of a request as long as its client waits for it.
-
-    Args:
-        receive: of a request whose body is read.
-        work: cancelled if the client leaves first.
+    """Await the answer of a request whose body is read; cancel it and raise if the client leaves.
 
     Raises:
         ClientLeft: the client left first.
@@ -100,3 +97,37 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
         timer.cancel()
         if watcher is not None:
             watcher.cancel()
+
+
+async def unpack(
+    body: bytes | bytearray, hold: Callable[[int], None], limit: int, too_large: BodyTooLarge
+) -> bytearray:
+    """Decompress a body, gzip or deflate; `hold` counts the bytes, and may raise.
+
+    Raises:
+        BodyTooLarge: `too_large`, as soon as the limit is exceeded.
+        zlib.error: it is neither gzip nor deflate.
+    """
+    unpacked = bytearray()
+    async for piece in _pieces(memoryview(body)):
+        hold(len(piece))
+        unpacked += piece
+        if len(unpacked) > limit:
+            raise too_large
+    return unpacked
+
+
+async def _pieces(body: memoryview) -> AsyncIterator[bytes]:
+    unpacker = zlib.decompressobj(_EITHER)
+    piece = b""
+    for at in range(0, len(body), _PACKED):
+        left: bytes | memoryview = body[at : at + _PACKED]
+        while left and not unpacker.eof:
+            if at or piece:
+                # zlib lets other threads run.
+                piece = await asyncio.to_thread(unpacker.decompress, left, _PIECE)
+            else:
+                piece = unpacker.decompress(left, _FIRST)
+            yield piece
+            left = unpacker.unconsumed_tail
+    yield unpacker.flush()

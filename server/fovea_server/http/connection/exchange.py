@@ -4,53 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from enum import Enum, auto
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, ShuttingDown
+from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
 from fovea_server.http.v2.compression import too_large
-from fovea_server.http.v2.front import CLIENT_LEFT, LARGE_ANSWER, Front
-from fovea_server.http.v2.messages import Answer, Buffer, Request, error_answer, refusal
-from fovea_server.http.v2.routing import Route
+from fovea_server.http.v2.front import ID_HEADER, LARGE_ANSWER, Front, stopped
+from fovea_server.http.v2.messages import Answer, Buffer, error_answer, refusal
 from fovea_server.log_lines import REQUEST_ID
-from fovea_server.traffic.access_log import Access
-from fovea_server.traffic.request_id import HEADER, request_id
+
+if TYPE_CHECKING:
+    from fovea_server.http.connection.protocol import ServerProtocol
 
 log = logging.getLogger(__name__)
 
-_ID_HEADER = HEADER.encode()
-
-
-class Connection(Protocol):
-    """Carries exchanges, one after the other."""
-
-    transport: asyncio.Transport
-    loop: asyncio.AbstractEventLoop
-    tasks: set[asyncio.Task[None]]
-    client: tuple[str, int] | None
-
-    def write_large(self, pieces: list[Buffer], size: int) -> None:
-        """Write pieces, and count their bytes until they are sent.
-
-        Raises:
-            QueueFull: too much is held already.
-        """
-        ...
-
-    def on_response_complete(self) -> None:
-        """Start the next exchange."""
-        ...
-
-    def close(self) -> None:
-        """Close after all that was written is sent."""
-        ...
-
-    def linger(self) -> None:
-        """Close, but read on for a while: the client reads the answer only after sending."""
-        ...
+_ID = b"\r\n%s: " % ID_HEADER
 
 
 class Arrival(Enum):
@@ -88,32 +58,26 @@ class Exchange:
     def __init__(
         self,
         front: Front,
-        connection: Connection,
+        connection: ServerProtocol,
         method: str,
         target: bytes,
         headers: dict[bytes, bytes],
         keep_alive: bool,
     ) -> None:
         self.keep_alive = keep_alive
-        self._began = time.monotonic()
-        given = headers.get(_ID_HEADER)
-        self._id = request_id(None if given is None else given.decode("latin-1"))
         self._front = front
         self._connection = connection
-        self._method, self._target = method, target
-        self._expects = headers.get(b"expect", b"").lower() == b"100-continue"
+        self._limit = front.service.settings.http_max_input_size
+        self._request = front.admit(method, target.decode("latin-1"), headers)
+        self._request.hold = self._hold
         self._arrival, self._turn = Arrival.UNDER_WAY, Turn.BEHIND
         self._held = 0
-        self._body: bytes | bytearray = b""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        path = target.partition(b"?")[0].decode("latin-1")
-        self._found = self._todo = front.admit(method, path, headers, self._hold)
         # The parser has refused anything but a number.
         declared = int(headers.get(b"content-length", b"0"))
-        limit = front.service.settings.http_max_input_size
-        if declared > limit:
-            self.give_up(too_large(declared, limit))
+        if declared > self._limit:
+            self.give_up(too_large(declared, self._limit))
 
     @property
     def response_complete(self) -> bool:
@@ -123,7 +87,8 @@ class Exchange:
     def start(self) -> None:
         """Begin: the exchanges before it on the connection are over."""
         self._turn = Turn.NOW
-        if self._expects and self._arrival is Arrival.UNDER_WAY:
+        expected = self._request.headers.get(b"expect", b"").lower()
+        if expected == b"100-continue" and self._arrival is Arrival.UNDER_WAY:
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._go_on()
 
@@ -141,17 +106,12 @@ class Exchange:
             self._timer = None
 
     def on_body(self, piece: bytes) -> int:
-        """Add a piece of the body.
-
-        Returns:
-            Number of bytes that are held.
-        """
-        if self._arrival is Arrival.UNDER_WAY and not isinstance(self._todo, Answer):
+        """Add a piece of the body; return the number of bytes that are held."""
+        if self._arrival is Arrival.UNDER_WAY and self._request.answer is None:
             try:
                 self._hold(len(piece))
-                limit = self._front.service.settings.http_max_input_size
-                if self._held > limit:
-                    raise too_large(f"over {limit}", limit)
+                if self._held > self._limit:
+                    raise too_large(f"over {self._limit}", self._limit)
             except FoveaError as error:
                 self.give_up(error)
             else:
@@ -172,7 +132,7 @@ class Exchange:
         """Cancel the request: the client has left."""
         if self._turn is not Turn.ANSWERED:
             self._turn = Turn.LOST
-            self._report(CLIENT_LEFT, 0, None)
+            self._report(None, 0)
         self.stop_waiting()
         if self._task is not None:
             self._task.cancel()
@@ -183,8 +143,8 @@ class Exchange:
         """Refuse a request whose body is incomplete; the rest of it is dropped."""
         if self._arrival is not Arrival.UNDER_WAY:
             return
-        if not isinstance(self._todo, Answer):
-            self._todo = error_answer(error)
+        if self._request.answer is None:
+            self._request.answer = error_answer(error)
         self._arrival, self.keep_alive = Arrival.REFUSED, False
         self._let_go()
         self.stop_waiting()
@@ -193,22 +153,21 @@ class Exchange:
     def _go_on(self) -> None:
         if self._turn is not Turn.NOW or self._arrival is Arrival.UNDER_WAY:
             return
-        if isinstance(self._todo, Answer):
-            self._write(self._todo)
+        if self._request.answer is not None:
+            self._write(self._request.answer)
             return
         self._turn = Turn.RUNNING
-        self._task = self._connection.loop.create_task(self._run(*self._todo))
+        self._task = self._connection.loop.create_task(self._run())
         self._connection.tasks.add(self._task)
         self._task.add_done_callback(self._end)
 
-    async def _run(self, route: Route, request: Request) -> None:
-        REQUEST_ID.set(self._id)
-        request.body, self._body = self._body, b""
+    async def _run(self) -> None:
+        REQUEST_ID.set(self._request.id)
         try:
-            answer = await self._front.answer(route, request)
+            answer = await self._front.answer(self._request)
         except asyncio.CancelledError:
             # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
-            answer = error_answer(ShuttingDown("the server stopped before the answer was there"))
+            answer = stopped()
         self._let_go()
         if self._turn is Turn.RUNNING:
             self._write(answer)
@@ -218,26 +177,28 @@ class Exchange:
         # A task that is cancelled before its first step releases nothing itself.
         self._let_go()
         if not task.cancelled() and task.exception() is not None:
-            about = (self._method, self._target)
-            log.error("%s %r", *about, exc_info=task.exception(), extra={"id": self._id})
+            request = self._request
+            about = (request.method, request.target)
+            log.error("%s %r", *about, exc_info=task.exception(), extra={"id": request.id})
             self._connection.transport.abort()
 
     def _add(self, piece: bytes) -> None:
-        if not self._body:
+        request = self._request
+        if not request.body:
             # Most bodies are a single piece, which is not copied.
-            self._body = piece
+            request.body = piece
             return
-        if isinstance(self._body, bytes):
-            self._body = bytearray(self._body)
+        if isinstance(request.body, bytes):
+            request.body = bytearray(request.body)
         # A bytearray grows by a share of its size, so it is seldom copied.
-        self._body += piece
+        request.body += piece
 
     def _hold(self, size: int) -> None:
         self._front.budget.take(size)
         self._held += size
 
     def _let_go(self) -> None:
-        self._body = b""
+        self._request.body = b""
         self._front.budget.give_back(self._held)
         self._held = 0
 
@@ -245,12 +206,13 @@ class Exchange:
         size = sum(map(len, answer.body))
         self._turn = Turn.ANSWERED
         pieces: list[Buffer] = [STATUS_LINE[answer.status], b"content-type: ", answer.media_type]
-        pieces += (b"\r\nx-request-id: ", self._id.encode())
+        pieces += (_ID, self._request.id.encode())
         for name, value in answer.headers:
             pieces += (b"\r\n", name, b": ", value)
         pieces.append(b"\r\ncontent-length: %d\r\n" % size)
         pieces.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        if self._method != "HEAD":
+        sent = 0 if self._request.method == "HEAD" else size
+        if sent:
             pieces += answer.body
         if size < LARGE_ANSWER:
             self._connection.transport.write(b"".join(pieces))
@@ -260,7 +222,7 @@ class Exchange:
             except QueueFull as error:
                 self._write(error_answer(error))
                 return
-        self._report(answer.status, size if self._method != "HEAD" else 0, answer.error)
+        self._report(answer, sent)
         if self.keep_alive:
             self._connection.on_response_complete()
         elif self._arrival is Arrival.WHOLE:
@@ -269,18 +231,14 @@ class Exchange:
             # Closing now would break the connection while most clients still send.
             self._connection.linger()
 
-    def _report(self, status: int, size: int, error: FoveaError | None) -> None:
-        """Log and count the request, once it is answered or its client has left."""
-        peer = self._connection.client
-        client, target = peer[0] if peer else "-", self._target.decode("latin-1")
-        access = Access(client, self._method, target, "", status, size, self._began, self._id)
-        self._front.report(self._found, access, error)
+    def _report(self, answer: Answer | None, size: int) -> None:
+        self._front.report(self._request, self._connection.client, answer, size)
 
 
 class Refusal(Exchange):
     """Answers bytes that are no valid request, as the last answer of its connection."""
 
-    def __init__(self, front: Front, connection: Connection, message: str) -> None:
+    def __init__(self, front: Front, connection: ServerProtocol, message: str) -> None:
         super().__init__(front, connection, "-", b"-", {}, keep_alive=False)
-        self._todo = refusal(400, message)
+        self._request.answer = refusal(400, message)
         self._arrival = Arrival.WHOLE

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import httptools
 
 from fovea_server.http.v2.messages import Buffer
 
-
-class Head(Protocol):
-    """Collects the line and the headers of the newest request; names in lower case."""
-
-    url: bytes
-    headers: list[tuple[bytes, bytes]]
+if TYPE_CHECKING:
+    from fovea_server.http.connection.protocol import ServerProtocol
 
 
 class RequestParser(httptools.HttpRequestParser):
@@ -24,16 +20,12 @@ class RequestParser(httptools.HttpRequestParser):
     same request is then parsed once more, without `Upgrade`.
     """
 
-    def __init__(self, protocol: Head) -> None:
+    def __init__(self, protocol: ServerProtocol) -> None:
         self._head = protocol
         self._begin()
 
     def feed_data(self, data: Buffer) -> None:  # type: ignore[override]
-        """Parse bytes, split at any place.
-
-        Raises:
-            httptools.HttpParserError: they are no valid request, or one for a proxy.
-        """
+        """Parse bytes, split at any place; raise HttpParserError if they are no valid request."""
         pieces = [memoryview(data)]
         while pieces:
             piece = pieces.pop()

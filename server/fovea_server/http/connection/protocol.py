@@ -189,7 +189,7 @@ class ServerProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
         # One timer that checks now and then costs less than one for every request.
         if self._idle_timer is None:
-            self._watch_idleness(self.timeout_keep_alive)
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look)
 
     def _start_next(self) -> None:
         free = self._running is None or self._running.response_complete
@@ -203,11 +203,7 @@ class ServerProtocol(HttpToolsProtocol):
             self._exchange.wait_for_body()
 
     def write_large(self, pieces: list[Buffer], size: int) -> None:
-        """Write pieces, and count their bytes until they are sent.
-
-        Raises:
-            QueueFull: too much is held already.
-        """
+        """Write pieces, and count their bytes until they are sent, or raise QueueFull."""
         self._writing.hold(size)
         self.transport.writelines(pieces)
         if not self.flow.write_paused:
@@ -234,14 +230,11 @@ class ServerProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         self.loop.call_later(_LINGER_S, self.close)
 
-    def _watch_idleness(self, seconds: float) -> None:
-        self._idle_timer = self.loop.call_later(seconds, self._look)
-
     def _look(self) -> None:
         left = self._idle_since + self.timeout_keep_alive - self.loop.time()
         busy = self.cycle is not None and not self.cycle.response_complete
         if left > 0 or busy:
-            self._watch_idleness(left if left > 0 else 1.0)
+            self._idle_timer = self.loop.call_later(left if left > 0 else 1.0, self._look)
         else:
             self.close()
 

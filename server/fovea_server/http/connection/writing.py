@@ -10,8 +10,7 @@ from fovea_server.byte_budget import ByteBudget
 class Writing:
     """The bytes that a connection has written, and the client has not read yet.
 
-    Args:
-        timeout_s: longest time without progress before the connection is cut off.
+    The connection is cut off after `timeout_s` without progress.
     """
 
     def __init__(
@@ -30,11 +29,7 @@ class Writing:
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, size: int) -> None:
-        """Count an answer that is about to be written.
-
-        Raises:
-            QueueFull: too much is held already.
-        """
+        """Count an answer that is about to be written; raise QueueFull if too much is held."""
         self._budget.take(size)
         self._held += size
 

@@ -20,31 +20,21 @@ from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidImage, Inva
 from fovea_preprocess.image import looks_encoded
 from fovea_preprocess.size import size_text
 from fovea_server.dataplane.options import parse_options
-from fovea_server.http.receive import receive_body
-from fovea_server.http.unpack import unpack
+from fovea_server.http.receive import receive_body, unpack
+from fovea_server.settings import Settings
 
 _MAX_FIELDS = 64
 _SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
 
 
-async def read_body(
-    request: Request, hold: Callable[[int], None], *, max_bytes: int, timeout_s: float
-) -> bytes:
-    """Receive and decompress a body.
-
-    Args:
-        request: its body unread.
-        hold: counts the bytes; raises QueueFull.
-        max_bytes: limit, compressed and uncompressed.
-        timeout_s: to receive the body.
+async def read_body(request: Request, hold: Callable[[int], None], settings: Settings) -> bytes:
+    """Receive and decompress a body; its size is limited in both forms.
 
     Raises:
-        QueueFull: raised by `hold`.
-        BodyTooLarge: it exceeds the limit; raised as soon as that is known.
-        BodyTimeout: it did not arrive in time.
         InvalidRequest: it is empty, or its encoding is unknown or not as declared.
-        ClientLeft: the client left.
+        BodyTooLarge, BodyTimeout, ClientLeft: as `receive_body`.
     """
+    max_bytes = settings.http_max_input_size
     encoding = request.headers.get("content-encoding", "identity")
     if encoding not in ("identity", "gzip", "deflate"):
         raise InvalidRequest(
@@ -57,7 +47,7 @@ async def read_body(
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > max_bytes:
         raise too_large
-    body = await receive_body(request.receive, hold, max_bytes, too_large, timeout_s)
+    body = await receive_body(request.receive, hold, max_bytes, too_large, settings.body_timeout_s)
     request.state.body_read = True
     if not body:
         raise InvalidRequest("the body is empty; send an image, a form with images, or JSON")
@@ -82,16 +72,9 @@ Source = bytes | Url | FoveaError
 def parse_body(
     body: bytes, content_type: str, query: Mapping[str, str], max_images: int
 ) -> tuple[list[Source], PredictOptions]:
-    """Parse a body: JSON, a multipart form, or else a single image.
+    """Parse the images and options in a body: JSON, a multipart form, or else a single image.
 
-    Args:
-        body: uncompressed.
-        content_type: of the request; "" if absent.
-        query: options in the address; those in the body win.
-        max_images: limit of a request.
-
-    Returns:
-        The images in order, and the options.
+    Options in the body win over those in the address, `query`.
 
     Raises:
         InvalidRequest: it is invalid, or has no images or too many.

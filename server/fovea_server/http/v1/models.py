@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Depends, Path, Request
 
+from fovea_preprocess.errors import Restricted
 from fovea_server.dataplane.model_documents import Live, Model, ModelList, ModelStatistics, Ready
-from fovea_server.http.v1.access import restricted, service_of
+from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.openapi import described
 
 ModelName = Annotated[str, Path(description="name of the model", examples=["yolov8n"])]
 Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
+
+
+def service_of(request: Request) -> Service:
+    """Return the service of the application."""
+    service: Service = request.app.state.service
+    return service
+
+
+def restricted(api: str) -> Any:
+    """Make a dependency that refuses clients without the header of one of `restrictions.APIS`."""
+
+    async def check(request: Request) -> None:
+        key = service_of(request).http_restrictions.missing(api, request.headers.get)
+        if key is not None:
+            raise Restricted(f"This API is restricted, expecting header '{key}'")
+
+    return Depends(check)
+
 
 health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])
 router = APIRouter(tags=["models"], prefix="/v1/models")

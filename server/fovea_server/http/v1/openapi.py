@@ -114,15 +114,11 @@ def _request_schemas() -> dict[str, Any]:
         "properties": {
             "file": {"type": "array", "items": _BINARY},
             **options,
-            "classes": _classes(),
+            # As text, which may be repeated.
+            "classes": {"type": "array", "items": {"type": "string"}, "description": _CLASSES},
         },
     }
     return {**schemas, "PredictRequest": request, "PredictForm": form}
-
-
-def _classes() -> dict[str, Any]:
-    """Describe `classes` as text, which may be repeated."""
-    return {"type": "array", "items": {"type": "string"}, "description": _CLASSES}
 
 
 def _parameters() -> list[dict[str, Any]]:

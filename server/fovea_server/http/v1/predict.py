@@ -24,9 +24,8 @@ from fovea_preprocess.size import size_text
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.http.receive import unless_client_leaves
-from fovea_server.http.v1.access import restricted
 from fovea_server.http.v1.body import Source, Url, parse_body, read_body
-from fovea_server.http.v1.models import ModelName, Version
+from fovea_server.http.v1.models import ModelName, Version, restricted
 from fovea_server.http.v1.openapi import described_prediction
 from fovea_server.http.v1.schemas import prediction_json
 from fovea_server.images.job import ImageResult
@@ -72,12 +71,7 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
     try:
         async with asyncio.timeout(timeout_s):
             with request.app.state.budget.body() as hold:
-                body = await read_body(
-                    request,
-                    hold,
-                    max_bytes=settings.http_max_input_size,
-                    timeout_s=settings.body_timeout_s,
-                )
+                body = await read_body(request, hold, settings)
                 sources, options = await _parsed(request, body, settings)
                 work = _predicted(request, model, version, sources, options, timeout_s, image)
                 return await unless_client_leaves(request.receive, work)

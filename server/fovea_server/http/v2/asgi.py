@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull, ShuttingDown
+from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
 from fovea_server.http.receive import ClientLeft, receive_body, unless_client_leaves
 from fovea_server.http.v2.compression import too_large
-from fovea_server.http.v2.front import CLIENT_LEFT, LARGE_ANSWER, Front
+from fovea_server.http.v2.front import ID_HEADER, LARGE_ANSWER, Front, stopped
 from fovea_server.http.v2.messages import Answer, Request, error_answer
-from fovea_server.http.v2.routing import Route
 from fovea_server.log_lines import REQUEST_ID
-from fovea_server.traffic.access_log import Access
-from fovea_server.traffic.request_id import HEADER, request_id
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
-
-_ID_HEADER = HEADER.encode()
 
 
 class V2App:
@@ -46,42 +40,24 @@ class V2App:
             raise ValueError(f"the v2 protocol is served over HTTP, not over {scope['type']}")
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.monotonic()
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        given = headers.get(_ID_HEADER)
-        own_id = request_id(None if given is None else given.decode("latin-1"))
-        REQUEST_ID.set(own_id)
-        method, path = scope["method"], _path(scope)
-        found: tuple[Route, Request] | Answer | None = None
-        status, size, error = CLIENT_LEFT, 0, None
+        path, query = _path(scope), scope["query_string"].decode("latin-1")
+        target = f"{path}?{query}" if query else path
+        request = self._front.admit(scope["method"], target, dict(scope["headers"]))
+        REQUEST_ID.set(request.id)
+        sent, size = None, 0
         try:
-            with self._front.budget.body() as hold:
-                found = self._front.admit(method, path, headers, hold)
-                answer = found if isinstance(found, Answer) else await self._answer(*found, receive)
-            answer, size = await self._send(answer, method, own_id, send)
-            status, error = answer.status, answer.error
+            answer = request.answer or await self._answer(request, receive)
+            sent, size = await self._send(answer, request, send)
         except ClientLeft:
             pass
         finally:
-            client = scope["client"][0] if scope.get("client") else "-"
-            query = scope["query_string"].decode("latin-1")
-            target = f"{path}?{query}" if query else path
-            access = Access(client, method, target, "", status, size, began, own_id)
-            self._front.report(found, access, error)
+            self._front.report(request, scope.get("client"), sent, size)
 
-    async def _answer(self, route: Route, request: Request, receive: Receive) -> Answer:
-        settings = self._front.service.settings
-        limit, declared = settings.http_max_input_size, request.headers.get(b"content-length", b"0")
+    async def _answer(self, request: Request, receive: Receive) -> Answer:
         try:
-            if declared.isdigit() and int(declared) > limit:
-                raise too_large(int(declared), limit)
-            request.body = await receive_body(
-                receive,
-                request.hold,
-                limit,
-                too_large(f"over {limit}", limit),
-                settings.body_timeout_s,
-            )
+            with self._front.budget.body() as request.hold:
+                await self._receive(request, receive)
+                return await unless_client_leaves(receive, self._front.answer(request))
         except FoveaError as error:
             answer = error_answer(error)
             # The server drops the rest of another refused body: most clients read the answer only
@@ -89,33 +65,35 @@ class V2App:
             if isinstance(error, BodyTimeout):
                 answer.headers.append((b"connection", b"close"))
             return answer
-        try:
-            return await unless_client_leaves(receive, self._front.answer(route, request))
         except asyncio.CancelledError:
             # The server cancels requests that outlast its time to exit.
-            return error_answer(ShuttingDown("the server stopped before the answer was there"))
+            return stopped()
         finally:
             request.body = b""
 
-    async def _send(
-        self, answer: Answer, method: str, own_id: str, send: Send
-    ) -> tuple[Answer, int]:
-        """Send an answer, or an error where that would exceed the budget.
+    async def _receive(self, request: Request, receive: Receive) -> None:
+        settings = self._front.service.settings
+        limit, declared = settings.http_max_input_size, request.headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large(int(declared), limit)
+        refused = too_large(f"over {limit}", limit)
+        request.body = await receive_body(
+            receive, request.hold, limit, refused, settings.body_timeout_s
+        )
 
-        Returns:
-            The answer, and the number of bytes sent of its body.
-        """
+    async def _send(self, answer: Answer, request: Request, send: Send) -> tuple[Answer, int]:
+        """Send an answer, or an error over budget; return it and the bytes sent of its body."""
         size = sum(map(len, answer.body))
         if large := size >= LARGE_ANSWER:
             try:
                 self._front.budget.take(size)
             except QueueFull as full:
-                return await self._send(error_answer(full), method, own_id, send)
+                return await self._send(error_answer(full), request, send)
         try:
-            headers = [(b"content-type", answer.media_type), (_ID_HEADER, own_id.encode())]
+            headers = [(b"content-type", answer.media_type), (ID_HEADER, request.id.encode())]
             headers += (*answer.headers, (b"content-length", b"%d" % size))
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            if method == "HEAD":
+            if request.method == "HEAD":
                 await send({"type": "http.response.body"})
                 return answer, 0
             if not large:

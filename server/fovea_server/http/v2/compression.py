@@ -6,7 +6,7 @@ import asyncio
 import zlib
 
 from fovea_preprocess.errors import BodyTooLarge, InvalidRequest, Unsupported
-from fovea_server.http.unpack import unpack
+from fovea_server.http.receive import unpack
 from fovea_server.http.v2.messages import Answer, Request
 
 # Compressing more bytes than this would block the event loop.
@@ -15,15 +15,7 @@ _WRITTEN = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 async def decompressed(request: Request, limit: int) -> bytes | bytearray:
-    """Decompress the body.
-
-    A body that cannot be decompressed is taken as empty, as Triton does.
-
-    Raises:
-        Unsupported: the encoding is neither gzip nor deflate.
-        BodyTooLarge: it exceeds the limit; found while unpacking.
-        QueueFull: too many bytes are held already.
-    """
+    """Decompress the body; one that cannot be is taken as empty, as Triton does."""
     encoding = request.headers.get(b"content-encoding", b"identity")
     if encoding in (b"identity", b""):
         return request.body
@@ -45,11 +37,7 @@ def too_large(size: int | str, limit: int) -> BodyTooLarge:
 
 
 def refuse_encoding(request: Request) -> None:
-    """Refuse a compressed body, which only infer accepts.
-
-    Raises:
-        InvalidRequest: the body is compressed.
-    """
+    """Raise InvalidRequest for a compressed body, which only infer accepts."""
     if request.headers.get(b"content-encoding", b"identity") not in (b"identity", b""):
         raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
 

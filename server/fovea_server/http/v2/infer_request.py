@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from fovea_preprocess.errors import InvalidRequest
+from fovea_preprocess.errors import InvalidRequest, MalformedJson
 from fovea_server.extensions.json_values import as_bool, as_list, as_string, as_unsigned
 from fovea_server.extensions.regions import Regions, RegionSlice, SharedOutput
-from fovea_server.http.v2.json_reader import parse_json, read, read_member
+from fovea_server.http.v2.json_reader import read, read_member
 from fovea_server.http.v2.long_array import LongArray, parse_long
-from fovea_server.http.v2.parameters import set_parameters
 from fovea_server.http.v2.tensor_json import elements_of
-from fovea_server.tensors.messages import InferRequest, InputTensor, RequestedOutput
+from fovea_server.tensors.messages import InferRequest, InputTensor, Parameter, RequestedOutput
 
 LONG = 262_144
 """Bytes of JSON that take longer to read than the event loop should stand still."""
@@ -25,10 +25,7 @@ _EMPTY = memoryview(b"")
 class OutputEncoding:
     """The encoding of each output in the answer.
 
-    Attributes:
-        binary: output -> True for binary; without outputs in shared memory.
-        shared: output -> its place in shared memory.
-        by_default: True if outputs that are not named are binary.
+    An output is in `shared` memory, or `binary` says True for binary; others are as `by_default`.
     """
 
     binary: dict[str, bool] = field(default_factory=dict)
@@ -58,17 +55,8 @@ class BodyReader:
         self._long: dict[str, LongArray] = {}
 
     def read(self) -> None:
-        """Fill in the request and the encoding.
-
-        Raises:
-            MalformedJson: it is no JSON, or a field is missing or has another type.
-            InvalidRequest: fields contradict each other, or the bytes are too few or too many.
-            RegionFailed, NotFound: a tensor's shared memory is missing or too small.
-        """
-        if len(self._json) > LONG:
-            parsed, self._long = parse_long(self._json, ("data",))
-        else:
-            parsed = parse_json(self._json)
+        """Fill in the request and the encoding; errors have Triton's text."""
+        parsed, self._long = parse_long(self._json, ("data",))
         document = _members(parsed)
         request, encoding = self._request, self.encoding
         if "id" in document:
@@ -189,3 +177,47 @@ def _one_source(**found: object) -> InvalidRequest:
 
 def _either(parameter: str) -> InvalidRequest:
     return InvalidRequest(f"Output can't set both 'shared_memory_region' and '{parameter}'")
+
+
+def set_parameters(request: InferRequest, given: object) -> bool:
+    """Store parameters in the fields of a request; return True if outputs are binary by default."""
+    if type(given) is not dict:
+        raise MalformedJson("failed to get request params.: attempt to get members of a non-object")
+    binary = False
+    for name, value in given.items():
+        if name == "binary_data_output":
+            binary = read(name, as_bool, value)
+        elif name in _PARAMETERS:
+            field, reader = _PARAMETERS[name]
+            setattr(request, field, read(name, reader, value))
+        elif name.startswith("triton_"):
+            raise InvalidRequest(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should "
+                "not be specified."
+            )
+        else:
+            request.parameters[name] = parameter(name, value)
+    return binary
+
+
+def parameter(name: str, value: object) -> Parameter:
+    """Check the type of a custom parameter."""
+    if not isinstance(value, bool | int | float | str):
+        raise InvalidRequest(
+            f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+        )
+    return value
+
+
+def _sequence_id(value: object) -> int | str:
+    return value if type(value) is int and value >= 0 else as_string(value)
+
+
+# Parameter -> its field of InferRequest, and its reader.
+_PARAMETERS: dict[str, tuple[str, Callable[[object], object]]] = {
+    "sequence_id": ("sequence_id", _sequence_id),
+    "sequence_start": ("sequence_start", as_bool),
+    "sequence_end": ("sequence_end", as_bool),
+    "priority": ("priority", as_unsigned),
+    "timeout": ("timeout_us", as_unsigned),
+}

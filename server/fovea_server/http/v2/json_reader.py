@@ -26,12 +26,7 @@ _BASE64_PIECE = 1 << 20
 
 
 def parse_json(data: bytes | bytearray) -> Any:
-    """Parse a JSON document.
-
-    Raises:
-        MalformedJson: it is invalid, or nested deeper than `MAX_DEPTH`, or has more than
-            `MOST_VALUES` values in it.
-    """
+    """Parse a JSON document of at most `MAX_DEPTH` levels and `MOST_VALUES` values."""
     if len(data) > MOST_VALUES:
         _check_commas(data)
     value = loads(data)
@@ -42,11 +37,7 @@ def parse_json(data: bytes | bytearray) -> Any:
 
 
 def loads(data: bytes | bytearray, offset: int = 0) -> Any:
-    """Parse a JSON document of any depth; `offset` is that of the text, for messages.
-
-    Raises:
-        MalformedJson: it is invalid.
-    """
+    """Parse a JSON document of any depth; `offset` is that of the text, for messages."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -113,22 +104,14 @@ def find(value: object, name: str, default: object = None) -> Any:
 
 
 def member(value: object, name: str) -> Any:
-    """Look up a member.
-
-    Raises:
-        MalformedJson: the value is no object, or has no such member.
-    """
+    """Look up a member; raise MalformedJson if there is none."""
     if type(value) is not dict or name not in value:
         raise MalformedJson(f"attempt to access non-existing object member '{name}'")
     return value[name]
 
 
 def read(field: str, reader: Callable[[Any], T], value: object) -> T:
-    """Apply `reader` to a value; its error names the field.
-
-    Raises:
-        MalformedJson: the reader refused the value.
-    """
+    """Apply `reader` to a value; its error, a MalformedJson, names the field."""
     try:
         return reader(value)
     except MalformedJson as error:
@@ -141,11 +124,7 @@ def read_member(field: str, reader: Callable[[Any], T], value: object) -> T:
 
 
 def base64_bytes(text: str) -> bytes:
-    """Decode a base64 text, in pieces so that other threads can run between them.
-
-    Raises:
-        ValueError: it is not base64.
-    """
+    """Decode base64 in pieces, so that other threads can run between them, or raise ValueError."""
     if "=" in text[:-2]:
         raise ValueError("padding that is not at the end")
     pieces = (text[at : at + _BASE64_PIECE] for at in range(0, len(text), _BASE64_PIECE))

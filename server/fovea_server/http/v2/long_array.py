@@ -57,15 +57,13 @@ class LongArray:
 
 
 def parse_long(text: bytes | bytearray, keys: Iterable[str]) -> tuple[Any, dict[str, LongArray]]:
-    """Parse a document, except its long arrays.
+    """Parse a document, except the long arrays that are members with one of the keys.
 
     Returns:
         The value, with a string in place of each long array; and the arrays by that string.
-
-    Raises:
-        MalformedJson: the parsed part is invalid, nested too deep, or has more values than
-            `parse_json` accepts.
     """
+    if len(text) <= _PIECE:
+        return parse_json(text), {}
     names = b"|".join(re.escape(orjson.dumps(key)) for key in keys)
     beginning = re.compile(rb"(?<!\\)(?:%s)\s{0,99}:\s{0,99}\[" % names)
     # No client can guess it.
@@ -128,10 +126,8 @@ def _without_strings(piece: bytes) -> bytes:
 
 
 def _last_comma(bare: bytes) -> int:
-    """Find the last comma that follows an element; 0 if there is none but the first byte.
-
-    A comma after a bracket or another comma is an error, which a cut there would hide.
-    """
+    """Find the last comma that follows an element; 0 if there is none but the first byte."""
+    # A comma after a bracket or another comma is an error, which a cut there would hide.
     at = len(bare)
     while (at := bare.rfind(b",", 0, at)) > 0:
         before = at - 1

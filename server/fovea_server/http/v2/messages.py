@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from urllib.parse import unquote
+from typing import TYPE_CHECKING
 
 import orjson
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.status import v2_http_status
+
+if TYPE_CHECKING:
+    from fovea_server.http.v2.routing import Route
 
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
@@ -24,21 +27,29 @@ _LONGEST_VERSION = 18
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A complete request.
+    """A request.
 
     Attributes:
+        target: path and query, as sent.
         headers: by name in lower case; the last of several with one name.
-        body: as sent.
+        id: in the log and in the answer.
+        began: by `time.monotonic`.
+        body: as sent; complete when an endpoint gets it.
+        answer: that of a request that needs no endpoint, mostly a refusal; it has no `route`.
         names: "model", "version", "region", ... in the path; None if absent.
-        hold: counts bytes held for the request besides those sent; raises QueueFull.
+        hold: counts bytes held for the request, also those sent; raises QueueFull.
     """
 
     method: str
-    path: str
+    target: str
     headers: dict[bytes, bytes]
-    body: bytes | bytearray
-    names: dict[str, str | None]
-    hold: Callable[[int], None]
+    id: str
+    began: float
+    body: bytes | bytearray = b""
+    answer: Answer | None = None
+    route: Route | None = None
+    names: dict[str, str | None] = field(default_factory=dict)
+    hold: Callable[[int], None] = field(init=False)
 
     def header(self, name: str) -> str | None:
         """Look up a header; None if absent."""
@@ -46,16 +57,12 @@ class Request:
         return None if value is None else value.decode("latin-1")
 
     def name(self, kind: str) -> str:
-        """Return the unquoted name of a model or region in the path; "" if absent."""
-        return unquote(self.names[kind] or "")
+        """Return the name of a model or region in the path; "" if absent."""
+        return self.names[kind] or ""
 
     @property
     def version(self) -> int | None:
-        """The version in the path; None if absent.
-
-        Raises:
-            InvalidRequest: it is too large.
-        """
+        """The version in the path; None if absent."""
         text = self.names["version"]
         if text is None:
             return None

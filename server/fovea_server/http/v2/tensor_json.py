@@ -19,22 +19,24 @@ MANY = 16_384
 """Elements that take about a millisecond to write."""
 
 _NOT_IN_JSON = ("FP16", "BF16")
-_NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+_NOT_UNSIGNED = "non-unsigned-integer as unsigned-integer"
+# Beginning of a datatype, the Python types of its elements, the message for others.
+_TAKES: tuple[tuple[str, set[type], str], ...] = (
+    ("BYTES", {str}, "non-string as string"),
+    ("BOOL", {bool}, "non-boolean as boolean"),
+    ("FP", {int, float}, "non-number as double"),
+    ("UINT", {int}, _NOT_UNSIGNED),
+    ("INT", {int}, "non-signed-integer as signed-integer"),
+)
 _WRONG_SHAPE = "Shape does not match true shape of 'data' field"
 
 
 def elements_of(name: str, datatype: str, data: list[Any] | LongArray, count: int | None) -> Array:
-    """Convert JSON to a flat array; elements of BYTES are objects of `bytes`.
-
-    Args:
-        name: of the input, for messages.
-        datatype: the protocol's name, as sent.
-        data: nested or flat.
-        count: required number of elements; None for any number.
+    """Convert the JSON of the input `name` to a flat array; BYTES are objects of `bytes`.
 
     Raises:
         InvalidRequest: tensors of this type cannot be JSON.
-        MalformedJson: an element has another type, or there are more or fewer.
+        MalformedJson: an element has another type, or there are not `count`; None for any number.
     """
     if datatype in _NOT_IN_JSON:
         raise InvalidRequest(
@@ -72,7 +74,7 @@ def _elements(datatype: str, flat: list[Any], kinds: set[type]) -> Array:
         return np.array(flat, NUMPY[datatype])
     except OverflowError:
         if datatype.startswith("UINT") and min(flat) < 0:
-            raise _unfit(_NOT_UNSIGNED) from None
+            raise _unfit(f"attempt to access JSON {_NOT_UNSIGNED}") from None
         raise _unfit(f"an element is out of the range of {datatype}") from None
 
 
@@ -100,19 +102,10 @@ def _collect(data: list[Any], leaves: list[Any]) -> None:
 
 def _objection(datatype: str, kinds: set[type]) -> MalformedJson | None:
     """Make the error for elements of these Python types; None if they are valid."""
-    access = "attempt to access JSON"
-    takes: set[type]
-    if datatype == "BYTES":
-        takes, wrong = {str}, f"{access} non-string as string"
-    elif datatype == "BOOL":
-        takes, wrong = {bool}, f"{access} non-boolean as boolean"
-    elif datatype.startswith("FP"):
-        takes, wrong = {int, float}, f"{access} non-number as double"
-    elif datatype.startswith("UINT"):
-        takes, wrong = {int}, _NOT_UNSIGNED
-    else:
-        takes, wrong = {int}, f"{access} non-signed-integer as signed-integer"
-    return None if kinds <= takes else _unfit(wrong)
+    for prefix, takes, wrong in _TAKES:
+        if datatype.startswith(prefix) and not kinds <= takes:
+            return _unfit(f"attempt to access JSON {wrong}")
+    return None
 
 
 def _unfit(why: str) -> MalformedJson:
@@ -120,9 +113,7 @@ def _unfit(why: str) -> MalformedJson:
 
 
 def data_json(tensor: OutputTensor) -> list[bytes]:
-    """Convert an output to a flat JSON array, in pieces to be joined.
-
-    Pieces let other threads run between them.
+    """Convert an output to a flat JSON array, in pieces that let other threads run between them.
 
     Raises:
         InvalidRequest: tensors of this type cannot be JSON.

@@ -56,7 +56,7 @@ def test_a_client_that_leaves_before_its_answer(runner, service, budget):
     started, cancelled = [], []
 
     class Slow(Front):
-        async def answer(self, route, request):
+        async def answer(self, request):
             started.append(request)
             try:
                 await asyncio.Event().wait()
@@ -72,7 +72,7 @@ def test_a_client_that_leaves_before_its_answer(runner, service, budget):
 
 def test_a_server_that_stops_before_the_answer(runner, service, budget):
     class Slow(Front):
-        async def answer(self, route, request):
+        async def answer(self, request):
             asyncio.current_task().cancel()
             await asyncio.sleep(0)
 
@@ -87,8 +87,8 @@ def test_large_answers_are_counted(runner, service):
     held = []
 
     class Large(Front):
-        async def answer(self, route, request):
-            answer = await super().answer(route, request)
+        async def answer(self, request):
+            answer = await super().answer(request)
             held.append(self.budget._held)
             return replace(answer, body=[bytes(60_000), bytes(60_000)])
 

@@ -6,7 +6,7 @@ Source: "Generate Extension" of Triton's protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -15,11 +15,10 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.json_values import as_string
 from fovea_server.http.v2.compression import refuse_encoding
-from fovea_server.http.v2.infer_request import LONG
-from fovea_server.http.v2.json_reader import parse_json, read
+from fovea_server.http.v2.infer_request import LONG, parameter
+from fovea_server.http.v2.json_reader import read
 from fovea_server.http.v2.long_array import LongArray, parse_long
 from fovea_server.http.v2.messages import EVENTS, Answer, Buffer, Request, error_answer
-from fovea_server.http.v2.parameters import parameter
 from fovea_server.http.v2.tensor_json import MANY, data_json, elements_of
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.signature import ModelTensor
@@ -45,55 +44,45 @@ async def _generated(service: Service, request: Request) -> bytes:
     model = service.plane.find(request.name("model"), request.version)
     refuse_encoding(request)
     version = None if request.names["version"] is None else model.version
-    reader = _Reader(InferRequest(model.name, version, []), model.signature.inputs)
+    asked = InferRequest(model.name, version, [])
+    arguments = request.body, asked, model.signature.inputs
     if len(request.body) > LONG:
-        asked = await asyncio.to_thread(reader.read, request.body)
+        await asyncio.to_thread(_read, *arguments)
     else:
-        asked = reader.read(request.body)
+        _read(*arguments)
     response = await service.plane.infer(model, asked)
     if any(tensor.array.size > MANY for tensor in response.outputs):
         return await asyncio.to_thread(_written, response)
     return _written(response)
 
 
-class _Reader:
-    """Builds a request from a JSON object."""
+def _read(body: bytes | bytearray, asked: InferRequest, signature: Sequence[ModelTensor]) -> None:
+    """Fill in a request; errors have Triton's text."""
+    inputs = {tensor.name: tensor for tensor in signature}
+    given, long = parse_long(body, inputs)
+    if type(given) is not dict:
+        raise MalformedJson("attempt to get members of a non-object")
+    _set(asked, inputs, long, given)
 
-    def __init__(self, asked: InferRequest, inputs: Sequence[ModelTensor]) -> None:
-        self._asked = asked
-        self._inputs = {tensor.name: tensor for tensor in inputs}
-        self._long: dict[str, LongArray] = {}
 
-    def read(self, body: bytes | bytearray) -> InferRequest:
-        """Fill in and return the request.
-
-        Raises:
-            MalformedJson: the body is no JSON, or a member has another type.
-            InvalidRequest: an input does not fit the model.
-        """
-        if len(body) > LONG:
-            given, self._long = parse_long(body, self._inputs)
+def _set(
+    asked: InferRequest,
+    inputs: Mapping[str, ModelTensor],
+    long: Mapping[str, LongArray],
+    given: dict[str, Any],
+) -> None:
+    for name, value in given.items():
+        if name in inputs:
+            data = long.get(value, value) if type(value) is str else value
+            asked.inputs.append(_input(inputs[name], data))
+        elif name == "id":
+            asked.id = read("id", as_string, value)
+        elif name == "parameters":
+            if type(value) is not dict:
+                raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
+            _set(asked, inputs, long, value)
         else:
-            given = parse_json(body)
-        if type(given) is not dict:
-            raise MalformedJson("attempt to get members of a non-object")
-        self._set(given)
-        return self._asked
-
-    def _set(self, given: dict[str, Any]) -> None:
-        for name, value in given.items():
-            if name in self._inputs:
-                if type(value) is str and value in self._long:
-                    value = self._long[value]
-                self._asked.inputs.append(_input(self._inputs[name], value))
-            elif name == "id":
-                self._asked.id = read("id", as_string, value)
-            elif name == "parameters":
-                if type(value) is not dict:
-                    raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
-                self._set(value)
-            else:
-                self._asked.parameters[name] = parameter(name, value)
+            asked.parameters[name] = parameter(name, value)
 
 
 def _input(tensor: ModelTensor, value: object) -> InputTensor:

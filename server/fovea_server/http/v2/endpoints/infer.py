@@ -89,11 +89,7 @@ def _header_size(request: Request, body_size: int) -> int:
 
 
 def _raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
-    """Make the input from the whole body.
-
-    Raises:
-        InvalidRequest: the model has several inputs, or the shape is ambiguous; Triton's text.
-    """
+    """Make the input from the whole body."""
     view = memoryview(body)
     signature = model.signature
     if len(signature.inputs) != 1:
@@ -142,13 +138,12 @@ def _is_long(response: InferResponse, encoding: OutputEncoding) -> bool:
 
 
 def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Answer:
-    """Write the answer; outputs in shared memory are written there.
-
-    Raises:
-        InvalidRequest: an output's type cannot be JSON.
-        RegionFailed: an output does not fit its shared memory.
-    """
-    described = _described(response)
+    """Write the answer; outputs in shared memory are written there."""
+    described: dict[str, Any] = {"id": response.id} if response.id else {}
+    described["model_name"] = response.model_name
+    described["model_version"] = response.model_version
+    if response.parameters:
+        described["parameters"] = response.parameters
     outputs: list[dict[str, Any]] = []
     described["outputs"] = outputs
     binary: list[Buffer] = []
@@ -189,12 +184,3 @@ def _spliced(text: bytes, long: dict[str, list[bytes]]) -> list[Buffer]:
         before, _, text = text.partition(b'"%s"' % name.encode())
         spliced += (before, *pieces)
     return [*spliced, text]
-
-
-def _described(response: InferResponse) -> dict[str, Any]:
-    described: dict[str, Any] = {"id": response.id} if response.id else {}
-    described["model_name"] = response.model_name
-    described["model_version"] = response.model_version
-    if response.parameters:
-        described["parameters"] = response.parameters
-    return described

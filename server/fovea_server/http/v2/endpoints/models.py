@@ -7,6 +7,7 @@ is one.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 
 from fovea_preprocess.errors import (
     InvalidRequest,
@@ -33,27 +34,20 @@ async def server(service: Service, request: Request) -> Answer:
 
 async def model(service: Service, request: Request) -> Answer:
     """Answer with a model's versions, inputs and outputs."""
-    return json_answer(
-        service.plane.metadata(service.plane.find(request.name("model"), request.version))
-    )
+    found = service.plane.find(request.name("model"), request.version)
+    return json_answer(service.plane.metadata(found))
 
 
 async def config(service: Service, request: Request) -> Answer:
     """Answer with the complete configuration of a model."""
-    return Answer(
-        body=[config_json(service.plane.find(request.name("model"), request.version).config)]
-    )
+    found = service.plane.find(request.name("model"), request.version)
+    return Answer(body=[config_json(found.config)])
 
 
 async def statistics(service: Service, request: Request) -> Answer:
-    """Answer with the counters of a model."""
-    name, version = request.name("model"), request.version
+    """Answer with the counters of a model, or of all."""
+    name, version = request.names["model"], request.version
     return json_answer(statistics_json(service.plane, name, version))
-
-
-async def all_statistics(service: Service, request: Request) -> Answer:
-    """Answer with the counters of all models."""
-    return json_answer(statistics_json(service.plane, None, None))
 
 
 async def live(service: Service, request: Request) -> Answer:
@@ -91,17 +85,8 @@ def _not_ready(value: dict[str, object]) -> Answer:
 async def index(service: Service, request: Request) -> Answer:
     """List every model of the repository, or those that are ready."""
     ready = as_bool(find(_body(request), "ready", False))
-    entries = service.plane.index(ready)
-    return json_answer(
-        [
-            {
-                key: value
-                for key in ("name", "version", "state", "reason")
-                if (value := getattr(entry, key))
-            }
-            for entry in entries
-        ]
-    )
+    entries = map(asdict, service.plane.index(ready))
+    return json_answer([{k: value for k, value in entry.items() if value} for entry in entries])
 
 
 async def load(service: Service, request: Request) -> Answer:
@@ -115,26 +100,27 @@ async def load(service: Service, request: Request) -> Answer:
 
 def _sent(request: Request) -> tuple[str | None, dict[str, bytes]]:
     """Read the configuration and the files in a request."""
-    given = _parameters(request)
     config, files = None, {}
-    for name, value in given.items():
+    for name, value in _parameters(request).items():
         text = as_string(value)
         if name == "config":
             config = text
-        elif name.startswith("file:"):
-            files[name.removeprefix("file:")] = _file(name, text)
-        else:
+        elif not name.startswith("file:"):
             raise LoadFailed("unexpected error on creating Triton parameter")
+        else:
+            try:
+                files[name.removeprefix("file:")] = base64_bytes(text)
+            except ValueError:
+                raise InvalidRequest(f"'{name}' is not base64") from None
     return config, files
 
 
 async def unload(service: Service, request: Request) -> Answer:
     """Unload a model, and on request the models that it depends on."""
     refuse_repository(request.names["repository"])
-    dependents = find(_parameters(request), "unload_dependents", False)
-    await service.plane.unload(
-        request.name("model"), dependents=read("unload_dependents", as_bool, dependents)
-    )
+    field = "unload_dependents"
+    dependents = read(field, as_bool, find(_parameters(request), field, False))
+    await service.plane.unload(request.name("model"), dependents=dependents)
     return Answer()
 
 
@@ -147,10 +133,3 @@ def _parameters(request: Request) -> dict[str, object]:
     if type(given) is not dict:
         raise MalformedJson("attempt to get members of a non-object")
     return given
-
-
-def _file(name: str, text: str) -> bytes:
-    try:
-        return base64_bytes(text)
-    except ValueError:
-        raise InvalidRequest(f"'{name}' is not base64") from None
