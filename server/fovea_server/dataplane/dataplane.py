@@ -23,7 +23,6 @@ from fovea_server.dataplane.images import (
     timeout_of,
     wanted,
 )
-from fovea_server.dataplane.metadata import model_metadata
 from fovea_server.dataplane.model_documents import (
     Model,
     ModelList,
@@ -32,7 +31,7 @@ from fovea_server.dataplane.model_documents import (
     model_document,
     model_list,
 )
-from fovea_server.dataplane.statistics_json import version_statistics
+from fovea_server.dataplane.v2 import model_metadata, version_statistics
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.images.job import ImageJob, ImageResult, Timing
 from fovea_server.models.model import ServedModel, State

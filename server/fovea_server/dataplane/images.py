@@ -21,9 +21,9 @@ from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
 from fovea_server.images.job import ImageResult
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.byte_strings import decode
 from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
+from fovea_server.tensors.wire import decode_strings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | N
         )
     elements = sent.data
     if isinstance(elements, memoryview):
-        elements = decode(elements, sent.shape[0])
+        elements = decode_strings(elements, sent.shape[0])
     images: list[bytes] = elements.tolist()
     if len(images) != sent.shape[0]:
         raise InvalidRequest(

@@ -27,8 +27,8 @@ from fovea_server.models.config.completion import complete
 from fovea_server.models.config.files import inside
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors.byte_strings import decode
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
+from fovea_server.tensors.wire import decode_strings
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ def _from_file(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], about: 
     count = int(np.prod(shape))
     try:
         if dtype.hasobject:
-            return decode(memoryview(data), count).reshape(shape)
+            return decode_strings(memoryview(data), count).reshape(shape)
         return np.frombuffer(data, dtype, count).reshape(shape)
     except (ValueError, InvalidRequest) as error:
         raise InvalidModel(

@@ -19,8 +19,8 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
 from fovea_server.scheduling.contract import Contract
 from fovea_server.statistics.model import Duration, ModelStatistics
-from fovea_server.tensors import byte_strings
-from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor, OutputTensor
+from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
+from fovea_server.tensors.wire import wire
 
 # Memory of an answer without outputs (with its key), and of an output without elements; measured.
 _ANSWER_BYTES, _OUTPUT_BYTES = 512, 512
@@ -188,15 +188,11 @@ def _key(identity: bytes, request: InferRequest) -> bytes:
     for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
         # Lengths precede contents, so that different requests cannot give the same digest input.
         digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
-        data = _wire(tensor)
+        sent = tensor.data
+        if isinstance(sent, memoryview):
+            data: bytes | memoryview = sent
+        else:
+            data = wire(OutputTensor(tensor.name, tensor.datatype, sent))
         digest.update(len(data).to_bytes(8))
         digest.update(data)
     return digest.digest()
-
-
-def _wire(tensor: InputTensor) -> memoryview | bytes:
-    if isinstance(tensor.data, memoryview):
-        return tensor.data
-    if tensor.datatype == "BYTES":
-        return byte_strings.encode(tensor.data)
-    return tensor.data.tobytes()

@@ -15,10 +15,10 @@ import numpy as np
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.tensors import byte_strings
 from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import InferRequest, InputTensor
 from fovea_server.tensors.signature import ModelSignature, ModelTensor, shape_text
+from fovea_server.tensors.wire import check_count, decode_strings
 
 BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
@@ -166,8 +166,8 @@ class RequestCheck:
     def _strings(self, tensor: InputTensor, count: int) -> Array:
         what = f"inference input '{tensor.name}' for model '{self._model}'"
         if isinstance(tensor.data, memoryview):
-            return byte_strings.decode(tensor.data, count, what)
-        byte_strings.check_count(len(tensor.data), count, what)
+            return decode_strings(tensor.data, count, what)
+        check_count(len(tensor.data), count, what)
         return tensor.data
 
     def _engine_shape(self, expected: ModelTensor, tensor: InputTensor) -> tuple[int, ...]:

@@ -19,9 +19,9 @@ from fovea_server.scheduling.base import HasScheduler, Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors import byte_strings
 from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
+from fovea_server.tensors.wire import encode_strings
 
 
 class Gate:
@@ -93,7 +93,7 @@ class Served:
 
 def wire(name: str, array: Array) -> InputTensor:
     """An input as it comes in binary."""
-    data = byte_strings.encode(array) if array.dtype == object else array.tobytes()
+    data = encode_strings(array) if array.dtype == object else array.tobytes()
     return InputTensor(name, NAMES[array.dtype], array.shape, memoryview(data))
 
 
