@@ -225,7 +225,7 @@ class ServedModel:
             session=None if self.engine is None else self.engine.session,
             statistics=self.statistics,
             cache=self._cache,
-            find=self._find,
+            find=lambda name, version: self._find(name, version).scheduler,
         )
         if self.engine is not None and self.engine.preprocessor is not None:
             self._pipeline = open_pipeline(

@@ -18,18 +18,17 @@ from fovea_preprocess.errors import (
     QueueFull,
     ShuttingDown,
 )
+from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.batching import DynamicBatching
-from fovea_server.scheduling.contract import Contract
+from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.scheduling.execution import HEAVY_NS, Execution, InlineExecution, execute
-from fovea_server.scheduling.inflight_gate import InflightGate
-from fovea_server.scheduling.job import Job, Outputs
-from fovea_server.scheduling.priority_queue import PriorityQueue
+from fovea_server.scheduling.priority_queue import Job, PriorityQueue
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 from fovea_server.tensors.check import Checked, request_prefix
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
-class BatchScheduler:
+class BatchScheduler(Scheduler):
     """Runs one queue in front of one engine; all but the engine runs on the event loop.
 
     Args:
@@ -37,6 +36,8 @@ class BatchScheduler:
         batching: decides which requests form a batch, and when.
         side_by_side: number of executions at a time.
     """
+
+    failure: str | None = None
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class BatchScheduler:
         batching: DynamicBatching,
         side_by_side: int,
     ) -> None:
-        self.failure: str | None = None
+        super().__init__()
         self.contract = contract
         self._statistics = statistics
         self._waiting = waiting
@@ -61,7 +62,6 @@ class BatchScheduler:
         self._threads = ThreadPoolExecutor(side_by_side, f"{contract.name}-infer")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.Handle | None = None
-        self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
@@ -72,11 +72,6 @@ class BatchScheduler:
     def pending(self) -> int:
         """Number of requests in the queue."""
         return len(self._waiting)
-
-    @property
-    def inflight(self) -> int:
-        """Number of requests in the queue or at the engine."""
-        return self._gate.inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request from the queue."""
@@ -116,7 +111,7 @@ class BatchScheduler:
 
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests, then stop."""
-        self._gate.close(timeout_s)
+        super().close(timeout_s)
         if self._waiting and self._loop is not None and self._loop.is_running():
             empty = Future[None]()
             self._loop.call_soon_threadsafe(self._empty, empty)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fovea_server.scheduling.job import Job
+from fovea_server.scheduling.priority_queue import Job
 
 
 @dataclass(frozen=True, slots=True)

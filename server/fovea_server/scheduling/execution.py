@@ -14,7 +14,7 @@ import numpy as np
 
 from fovea_engines.session import Array, Session
 from fovea_preprocess.errors import FoveaError, InferenceFailed
-from fovea_server.scheduling.job import Outputs
+from fovea_server.scheduling.contract import Outputs
 from fovea_server.statistics.model import Spans
 from fovea_server.tensors.check import Checked
 

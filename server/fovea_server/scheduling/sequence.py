@@ -23,7 +23,7 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.scheduling.base import SchedulerWrapper
 from fovea_server.scheduling.batch import BatchScheduler
-from fovea_server.scheduling.job import Outputs
+from fovea_server.scheduling.contract import Outputs
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.messages import InferRequest, InferResponse

@@ -15,7 +15,7 @@ from fovea_engines.backends.registry import open_session
 from fovea_engines.repository.model_config import config_message, parse_config, read_config
 from fovea_engines.session import Array, Session
 from fovea_server.models.config.config import with_defaults
-from fovea_server.scheduling.base import HasScheduler, Scheduler
+from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.statistics.model import ModelStatistics
@@ -54,7 +54,7 @@ class Served:
         gated: bool = False,
         change: Callable[[Any], object] = lambda config: None,
         cache: ResponseCache | None = None,
-        find: Callable[[str, int | None], HasScheduler] | None = None,
+        find: Callable[[str, int | None], Scheduler] | None = None,
     ) -> None:
         self.name = folder.name
         self.statistics = ModelStatistics()
@@ -109,5 +109,5 @@ def strings(*elements: bytes, shape: tuple[int, ...] | None = None) -> Array:
     return array if shape is None else array.reshape(shape)
 
 
-def _nothing(name: str, version: int | None) -> HasScheduler:
+def _nothing(name: str, version: int | None) -> Scheduler:
     raise AssertionError(f"no model should be asked for, and {name} was")

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,23 +9,18 @@ import pytest
 from tests.server.scheduling.golden import Served, rows
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, QueueFull
-from fovea_server.scheduling.base import HasScheduler, Scheduler
+from fovea_server.scheduling.base import Scheduler
 from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.messages import InferResponse
 
 Serve = Callable[..., Served]
 
 
-@dataclass
-class Model:
-    scheduler: Scheduler
-
-
-def finder(**served: Served) -> Callable[[str, int | None], HasScheduler]:
-    def find(name: str, version: int | None) -> HasScheduler:
+def finder(**served: Served) -> Callable[[str, int | None], Scheduler]:
+    def find(name: str, version: int | None) -> Scheduler:
         if name not in served:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        return Model(served[name].scheduler)
+        return served[name].scheduler
 
     return find
 
