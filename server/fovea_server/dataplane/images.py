@@ -31,7 +31,6 @@ class Prediction:
     """The answer for a list of images.
 
     Attributes:
-        model: name of the model that answered.
         task: "detect"; "tensors" where the head is not recognised.
         reason: why there are tensors and no boxes; empty where there are boxes.
         labels: class names by id; None when unknown.
@@ -86,11 +85,7 @@ def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | N
 
 
 def options_of(request: InferRequest) -> PredictOptions:
-    """Read the options of the detector from the request's parameters.
-
-    Raises:
-        InvalidOption: one is unknown or out of its range.
-    """
+    """Read the options of the detector from the request's parameters, as `parse_options`."""
     given = dict(request.parameters)
     if isinstance(given.get("classes"), int):
         given["classes"] = str(given["classes"])
@@ -111,20 +106,21 @@ def timeout_of(model: ServedModel, request: InferRequest) -> float | None:
 
 
 def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
-    """Convert a prediction to tensors.
+    """Convert a prediction to tensors; raises the error of the first image that failed.
 
     Returns:
         ``num_detections`` INT32 [n]; ``boxes`` FP32 [n, k, 4], x1 y1 x2 y2 in pixels of the
         upright image; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
         [n, k]. k is the largest number of detections on one image; the other rows are zero.
         The engine's own outputs, [n, ...], where the head is not recognised.
-
-    Raises:
-        FoveaError: of the first image that failed.
     """
     results = [_result(prediction, index) for index in range(len(prediction.images))]
     if results[0].detections is None:
-        return _raw(results)
+        rows = [result.tensors or {} for result in results]
+        return [
+            OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))
+            for name, array in rows[0].items()
+        ]
     found = [result.detections for result in results if result.detections is not None]
     most = max(len(detections.scores) for detections in found)
     names = np.full((len(found), most), b"", object)
@@ -133,11 +129,9 @@ def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
             names[row, column] = class_name(prediction.labels, class_id).encode()
     return [
         OutputTensor("num_detections", "INT32", np.array([len(d.scores) for d in found], np.int32)),
-        OutputTensor("boxes", "FP32", _padded([d.boxes for d in found], (most, 4))),
-        OutputTensor("scores", "FP32", _padded([d.scores for d in found], (most,))),
-        OutputTensor(
-            "class_ids", "INT32", _padded([d.class_ids for d in found], (most,), np.int32)
-        ),
+        OutputTensor("boxes", "FP32", _padded([d.boxes for d in found], most, np.float32)),
+        OutputTensor("scores", "FP32", _padded([d.scores for d in found], most, np.float32)),
+        OutputTensor("class_ids", "INT32", _padded([d.class_ids for d in found], most, np.int32)),
         OutputTensor("class_names", "BYTES", names),
     ]
 
@@ -167,16 +161,8 @@ def _result(prediction: Prediction, index: int) -> ImageResult:
     raise image
 
 
-def _raw(results: list[ImageResult]) -> list[OutputTensor]:
-    rows = [result.tensors or {} for result in results]
-    return [
-        OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))
-        for name, array in rows[0].items()
-    ]
-
-
-def _padded(arrays: list[Array], shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
-    padded = np.zeros((len(arrays), *shape), dtype)
+def _padded(arrays: list[Array], length: int, dtype: DTypeLike) -> Array:
+    padded = np.zeros((len(arrays), length, *arrays[0].shape[1:]), dtype)
     for row, array in zip(padded, arrays, strict=True):
         row[: len(array)] = array
     return padded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -155,12 +156,7 @@ def model_list(registry: Registry) -> ModelList:
 
 
 def model_document(registry: Registry, name: str, version: int | None) -> Model:
-    """Describe one version of a model; for None, the newest that answers.
-
-    Raises:
-        NotFound: there is no such model or version.
-        ModelNotReady: none of its versions could be read.
-    """
+    """Describe one version of a model, as `Registry.get` finds it."""
     model = registry.get(name, version)
     engine = model.engine
     tensors = model_metadata(model, ())
@@ -195,14 +191,9 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
         "ready": ready,
         "reason": _reason(model),
         "versions": [
-            ModelVersion(
-                version=entry.version,
-                state=entry.state,
-                ready=entry.state == State.READY,
-                reason=entry.reason,
-            )
+            ModelVersion(**asdict(entry), ready=entry.state == State.READY)
             for entry in registry.entries(model.name)
-            if entry.version is not None and entry.state is not None
+            if entry.version is not None
         ],
         "task": task,
         "accepts_images": model.takes_images,
@@ -213,5 +204,4 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
 
 
 def _reason(model: ServedModel) -> str | None:
-    """Find the reason why a model is not ready; None if it is."""
     return model.failure or model.reason or None

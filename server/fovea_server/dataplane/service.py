@@ -20,14 +20,7 @@ from fovea_server.traffic.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The objects that answer requests over any transport.
-
-    Attributes:
-        regions: finds tensors in registered shared memory of both kinds.
-        traffic: logs and counts every answered request.
-        http_restrictions: secrets that parts of the protocol require over HTTP.
-        grpc_restrictions: secrets that parts of the protocol require over gRPC.
-    """
+    """The objects that answer requests over any transport."""
 
     settings: Settings
     plane: DataPlane
@@ -42,11 +35,7 @@ class Service:
 
     @classmethod
     def of(cls, settings: Settings, registry: Registry) -> Self:
-        """Build the service of a registry.
-
-        Raises:
-            InvalidOption: a setting is invalid.
-        """
+        """Build the service of a registry; raises InvalidOption if a setting is invalid."""
         system = SharedMemory(settings.allow_client_shm)
         cuda = CudaSharedMemory(settings.allow_client_shm)
         trace = TraceSettings(settings.trace_config, registry)

@@ -50,7 +50,6 @@ class ServedModel:
 
     def __init__(
         self,
-        name: str,
         version: int,
         folder: Path,
         settings: Settings,
@@ -58,7 +57,7 @@ class ServedModel:
         find: Find,
         cache: ResponseCache | None = None,
     ) -> None:
-        self.name = name
+        self.name = config.name
         self.version = version
         self.reason = "it is being loaded"
         self.config = config
@@ -87,7 +86,7 @@ class ServedModel:
 
     @property
     def state(self) -> State:
-        """LOADING, READY, UNLOADING or UNAVAILABLE."""
+        """The present state; a version that died is UNAVAILABLE."""
         if self._state is State.READY and self.failure:
             return State.UNAVAILABLE
         return self._state
@@ -144,7 +143,7 @@ class ServedModel:
             raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
-        """Look up the class names of an output, by index; None where it has none."""
+        """Look up the class names of an output, by index."""
         return self._labels.get(output)
 
     @property
@@ -156,11 +155,9 @@ class ServedModel:
             return True
 
     def _found_members(self) -> list[ServedModel]:
-        """Look up the models of the ensemble's steps."""
         return [self._find(step.model_name, step.version) for step in self.config.steps]
 
     def _member_labels(self) -> dict[str, tuple[str, ...]]:
-        """Collect the ensemble's tensors with labels: name -> class names by index."""
         labels = {}
         for step, member in zip(self.config.steps, self._members, strict=True):
             for output, tensor in step.output_map.items():
@@ -171,9 +168,8 @@ class ServedModel:
     def load(self, *, rebuild: bool) -> None:
         """Open the engine, warm it up, start the stages. Never raises: see `state`.
 
-        Args:
-            rebuild: rebuild an engine that needs it and whose settings allow it, which may take
-                minutes. Without, such a version stays LOADING.
+        An engine that has to be rebuilt, where settings allow it, takes minutes; without `rebuild`
+        it stays LOADING.
         """
         if self._state is not State.LOADING:
             return

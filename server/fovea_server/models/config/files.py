@@ -1,4 +1,4 @@
-"""Files of a model: those that its configuration names, and those in a request to load it.
+"""Names and files of a model: those in its configuration, and those in a request to load it.
 
 Either may come over the network, so no path may lead out of the model's folder.
 """
@@ -14,7 +14,7 @@ from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.repository.card import CARD_FILE
 from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_engines.repository.labels import read_labels
-from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
+from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 
 _PREFIX = "file:"
 # Deserialising a TensorRT engine runs the code in it; a card may name any file as one.
@@ -24,6 +24,26 @@ _UNSAFE = (
     "could be a TensorRT engine, which runs any code when it is loaded: put it into the repository "
     "yourself"
 )
+
+
+def check_name(name: str) -> None:
+    """Refuse names that could lead out of the repository, or forge a line of the log.
+
+    Raises:
+        InvalidRequest: Triton's text, where it has one.
+    """
+    if not name:
+        raise InvalidRequest("model name must not be empty")
+    if not name.strip():
+        raise InvalidRequest("model name must not contain only whitespace characters")
+    if ".." in name or "/" in name:
+        raise InvalidRequest(
+            f"invalid model name '{name}', model name must not contain path traversal characters"
+        )
+    if not name.isprintable():
+        raise InvalidRequest(
+            f"invalid model name {name!r}, model name must not contain control characters"
+        )
 
 
 def inside(folder: Path, name: str) -> Path:
