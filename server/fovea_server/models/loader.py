@@ -114,7 +114,7 @@ class Loader:
         """Load models, several at once, then ensembles, then rebuild engines, one by one."""
         plain = [one for one in begun if not one[1].config.composing]
         with ThreadPoolExecutor(self._settings.model_load_thread_count, "load") as pool:
-            list(pool.map(_finish, plain))
+            list(pool.map(self._finish, plain))
         for slot, source in begun:
             if source.config.composing:
                 self._try(slot, source)
@@ -125,6 +125,11 @@ class Loader:
         for slot in list(self.slots.values()):
             if slot.rebuild():
                 self._refresh(slot.name)
+
+    def _finish(self, begun: tuple[ModelSlot, Source]) -> None:
+        slot, source = begun
+        with suppress(ShuttingDown):
+            slot.finish(source, rebuild=False)
 
     def _try(self, slot: ModelSlot, source: Source) -> None:
         # The slot has the fault.
@@ -245,10 +250,3 @@ class Loader:
         with ThreadPoolExecutor(8) as pool:
             for group in (ensembles, slots):
                 list(pool.map(self._empty, group))
-
-
-def _finish(begun: tuple[ModelSlot, Source]) -> None:
-    slot, source = begun
-    with suppress(ShuttingDown):
-        # Rebuilding comes last: it may take minutes, and other models must not wait.
-        slot.finish(source, rebuild=False)

@@ -137,25 +137,22 @@ class OrderedScheduler(SchedulerWrapper):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request after all that came before it."""
-        with self._gate.open_for(request):
-            return await self._in_order(request)
-
-    async def _in_order(self, request: InferRequest) -> InferResponse:
         before = self._last
-        self._last = mine = asyncio.get_running_loop().create_future()
-        try:
-            return await self._inside.infer(request)
-        finally:
+        with self._gate.open_for(request):
+            self._last = mine = asyncio.get_running_loop().create_future()
             try:
-                if before is not None and not before.done():
-                    # Shielded: cancelling this request must not cancel the one before it.
-                    await asyncio.shield(before)
+                return await self._inside.infer(request)
             finally:
-                # Keeps the order even if this request was cancelled.
-                if before is None or before.done():
-                    mine.set_result(None)
-                else:
-                    before.add_done_callback(lambda _: mine.set_result(None))
+                try:
+                    if before is not None and not before.done():
+                        # Shielded: cancelling this request must not cancel the one before it.
+                        await asyncio.shield(before)
+                finally:
+                    # Keeps the order even if this request was cancelled.
+                    if before is None or before.done():
+                        mine.set_result(None)
+                    else:
+                        before.add_done_callback(lambda _: mine.set_result(None))
 
 
 def _stopped(request: InferRequest) -> ShuttingDown:

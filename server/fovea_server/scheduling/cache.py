@@ -93,7 +93,7 @@ class ResponseCache:
         The answer is copied where it shares its memory; `owner` identifies the model.
         """
         began_ns = time.monotonic_ns()
-        size = _size(answer)
+        size = _ANSWER_BYTES + sum(_OUTPUT_BYTES + _bytes(t.array) for t in answer.outputs)
         with self._lock:
             if size <= self.size and key not in self._answers:
                 while self.used + size > self.size:
@@ -111,10 +111,6 @@ class ResponseCache:
         with self._lock:
             for key in [key for key, kept in self._answers.items() if kept.owner == owner]:
                 self.used -= self._answers.pop(key).size
-
-
-def _size(answer: InferResponse) -> int:
-    return _ANSWER_BYTES + sum(_OUTPUT_BYTES + _bytes(t.array) for t in answer.outputs)
 
 
 def _bytes(array: Array) -> int:

@@ -72,14 +72,18 @@ class EnsembleScheduler(Scheduler):
                 reason = FailureReason.OTHER if known else FailureReason.CANCELED
                 self._statistics.failed(time.monotonic_ns() - arrived_ns, reason)
                 raise
-        self._count(request, checked.rows, arrived_ns, _sum(began_ns - arrived_ns, parts))
-        return self._contract.respond(request, outputs)
-
-    def _count(self, request: InferRequest, rows: int, arrived_ns: int, spans: Spans) -> None:
-        self._statistics.executed(rows, spans)
-        self._statistics.succeeded(rows, time.monotonic_ns() - arrived_ns, spans)
+        # The times of the models, without their queues, as in Triton's core.
+        spans = Spans(
+            began_ns - arrived_ns,
+            sum(part.compute_input for part in parts),
+            sum(part.compute_infer for part in parts),
+            sum(part.compute_output for part in parts),
+        )
+        self._statistics.executed(checked.rows, spans)
+        self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, spans)
         if request.spans is not None:
             request.spans.append(spans)
+        return self._contract.respond(request, outputs)
 
     async def _outputs(self, request: InferRequest) -> Outputs:
         """Run all steps."""
@@ -137,13 +141,3 @@ class EnsembleScheduler(Scheduler):
             InputTensor(step.output_map[made.name], made.datatype, made.shape, made.array.ravel())
             for made in response.outputs
         ]
-
-
-def _sum(queue_ns: int, parts: Sequence[Spans]) -> Spans:
-    """Add the times of the models, without their queues, as Triton's core does."""
-    return Spans(
-        queue_ns,
-        sum(part.compute_input for part in parts),
-        sum(part.compute_infer for part in parts),
-        sum(part.compute_output for part in parts),
-    )
