@@ -57,11 +57,7 @@ def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
 
 
 def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | None:
-    """Extract the images in a request; None if it holds tensors for the engine.
-
-    Raises:
-        InvalidRequest: the shape or the number of its BYTES elements is wrong.
-    """
+    """Extract the images in a request; None if it holds tensors for the engine."""
     if not model.takes_images or len(request.inputs) != 1:
         return None
     sent, expected = request.inputs[0], model.signature.inputs[0]
@@ -137,11 +133,7 @@ def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
 
 
 def wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
-    """Select the tensors that the request asks for.
-
-    Raises:
-        InvalidRequest: it asks for an unknown one.
-    """
+    """Select the tensors that the request asks for; InvalidRequest if it asks for others."""
     asked = {output.name for output in request.outputs}
     known = {tensor.name for tensor in tensors}
     if unknown := sorted(asked - known):

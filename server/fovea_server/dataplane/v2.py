@@ -79,9 +79,7 @@ def _tensor(tensor: ModelTensor) -> dict[str, Any]:
 def statistics_json(
     models: Iterable[ServedModel], name: str | None, version: int | None
 ) -> dict[str, Any]:
-    """Report the counters of models that are ready, sorted by name and version.
-
-    For a name of None they are of all models, and for a version of None of all versions.
+    """Report the counters of models that are ready, by name and version; None for all.
 
     Raises:
         InvalidRequest: there is no such model or version; Triton's text.

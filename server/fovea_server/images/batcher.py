@@ -71,10 +71,9 @@ class Batcher:
         self._closed = False
 
     def lease(self) -> tuple[Batch, int]:
-        """Lease a row of the open batch, or of a new one; waits while none is free.
+        """Lease a row of the open batch, or of a new one; ShuttingDown once closed.
 
-        Raises:
-            ShuttingDown: the batcher was closed.
+        Waits while no batch is free.
         """
         with self._changed:
             while True:

@@ -112,9 +112,7 @@ class ServedModel:
     def pipeline(self) -> Pipeline:
         """The pipeline that answers images.
 
-        Raises:
-            InvalidRequest: it takes tensors only.
-            ModelNotReady: it is loading, failed to load, has died or is being unloaded.
+        Raises InvalidRequest if the model takes tensors only, and ModelNotReady as `scheduler`.
         """
         # Read once: another thread may be unloading it.
         pipeline = self._pipeline
@@ -127,11 +125,7 @@ class ServedModel:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler that answers tensors.
-
-        Raises:
-            ModelNotReady: it is loading, failed to load, has died or is being unloaded.
-        """
+        """The scheduler that answers tensors; ModelNotReady while the version cannot answer."""
         scheduler = self._scheduler
         self._check_ready()
         assert scheduler is not None, "one that is ready has one"

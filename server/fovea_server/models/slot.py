@@ -162,9 +162,7 @@ class ModelSlot:
 
         If one version fails, none is replaced: `fault` has the reason. Nor is one while
         an engine is still to be rebuilt. Nothing happens if another load has begun since.
-
-        Raises:
-            ShuttingDown: the server is stopping.
+        Raises ShuttingDown if the server is stopping.
         """
         with self._lock:
             if self._closing.is_set():

@@ -40,11 +40,7 @@ class Repositories:
         return tuple(sorted({name for each in self._all for name in each.models()}))
 
     def folder(self, name: str) -> Path:
-        """Find the folder of a model, whether or not it exists.
-
-        Raises:
-            InvalidModel: it is in more than one repository.
-        """
+        """Find the folder of a model, whether or not it exists; InvalidModel if it is in two."""
         folders = [repository.root / name for repository in self._all]
         found = [folder for folder in folders if folder.is_dir()]
         if len(found) > 1:

@@ -27,11 +27,7 @@ class InflightGate:
         self.locked = False
 
     def open_for(self, request: InferRequest) -> InflightGate:
-        """Admit a request: use the result in a `with` statement.
-
-        Raises:
-            ShuttingDown: the gate is closed.
-        """
+        """Admit a request, in a `with` statement; ShuttingDown if the gate is closed."""
         if self._closed:
             raise _stopped(request)
         return self

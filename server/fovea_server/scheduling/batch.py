@@ -19,10 +19,9 @@ from fovea_preprocess.errors import (
     ShuttingDown,
 )
 from fovea_server.scheduling.base import Scheduler
-from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.scheduling.execution import HEAVY_NS, Execution, InlineExecution, execute
-from fovea_server.scheduling.priority_queue import Job, PriorityQueue
+from fovea_server.scheduling.priority_queue import DynamicBatching, Job, PriorityQueue
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 from fovea_server.tensors.check import Checked, request_prefix
 from fovea_server.tensors.messages import InferRequest, InferResponse
@@ -82,11 +81,7 @@ class BatchScheduler(Scheduler):
         return self.contract.respond(request, outputs)
 
     async def run(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
-        """Run the engine for a request that fits the model.
-
-        Raises:
-            Unavailable, InferenceFailed: see `Scheduler.infer`.
-        """
+        """Run the engine for a request that fits the model; raises as `infer`."""
         if self.failure:
             raise ModelNotReady(self.failure)
         self._gate.check(request)

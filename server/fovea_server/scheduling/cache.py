@@ -57,11 +57,7 @@ class ResponseCache:
 
     @classmethod
     def parse(cls, setting: str) -> Self:
-        """Parse the value of `--cache-config`: "local,size=1048576".
-
-        Raises:
-            InvalidOption: it has another form.
-        """
+        """Parse the value of `--cache-config`: "local,size=1048576"."""
         kind, _, option = setting.partition(",")
         key, _, size = option.partition("=")
         if kind != "local" or key != "size" or not size.isdecimal():

@@ -39,11 +39,7 @@ class Contract:
         return self.check(request)
 
     def respond(self, request: InferRequest, outputs: Outputs) -> InferResponse:
-        """Build the answer: the requested outputs, in the order of the configuration.
-
-        Raises:
-            InferenceFailed: an output contradicts the configuration.
-        """
+        """Build the answer: the requested outputs, in the order of the configuration."""
         wanted = self._outputs
         if request.outputs:
             asked = {output.name for output in request.outputs}

@@ -9,11 +9,10 @@ from fovea_engines.repository.config_scheduling import ModelDynamicBatching, Str
 from fovea_engines.session import Session
 from fovea_server.scheduling.base import OrderedScheduler, Scheduler
 from fovea_server.scheduling.batch import BatchScheduler
-from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.cache import CachedScheduler, ResponseCache
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.ensemble import EnsembleScheduler, Find
-from fovea_server.scheduling.priority_queue import PriorityQueue
+from fovea_server.scheduling.priority_queue import DynamicBatching, PriorityQueue
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import ModelSignature
@@ -29,12 +28,9 @@ def make_scheduler(
     cache: ResponseCache | None,
     find: Find,
 ) -> Scheduler:
-    """Build the scheduler of a model version.
+    """Build the scheduler of a model version; UnsupportedModel if there is none for it.
 
     The configuration is complete; `session` is None for an ensemble.
-
-    Raises:
-        UnsupportedModel: the configuration asks for something that is not supported.
     """
     contract = Contract(name, version, ModelSignature.of(config))
     if session is None:

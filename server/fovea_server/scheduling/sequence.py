@@ -39,11 +39,7 @@ class _Sequence:
 
 
 class SequenceScheduler(SchedulerWrapper):
-    """Runs the requests of a sequence one after the other.
-
-    Args:
-        inside: runs requests, in batches with those of other sequences.
-        batched: the model has a batch dimension.
+    """Runs the requests of a sequence one after the other, in batches with other sequences.
 
     Raises:
         UnsupportedModel: a control has no values, or a sequence begins with a state from a file.

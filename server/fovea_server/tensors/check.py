@@ -57,11 +57,7 @@ class RequestCheck:
         self._required = sum(not tensor.optional for tensor in signature.inputs)
 
     def __call__(self, request: InferRequest) -> Checked:
-        """Check a request and return its arrays.
-
-        Raises:
-            InvalidRequest: it does not fit the model.
-        """
+        """Return the arrays of a request; InvalidRequest if it does not fit the model."""
         inputs = request.inputs
         for output in request.outputs:
             if output.name not in self._outputs:

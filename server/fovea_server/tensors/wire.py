@@ -52,10 +52,8 @@ def _encoded(flat: Array) -> bytes:
 def decode_strings(view: memoryview, count: int, what: str = "the tensor") -> Array:
     """Decode `count` elements into a flat array of `bytes` objects.
 
-    `what` names the tensor in messages.
-
     Raises:
-        InvalidRequest: there are more or fewer, or the last one is incomplete.
+        InvalidRequest: there are more or fewer, or the last is incomplete; `what` names the tensor.
     """
     pieces: list[Array] = []
     at, end, got = 0, len(view), 0
@@ -91,11 +89,7 @@ def _decoded(view: memoryview, at: int, most: int, what: str) -> tuple[list[byte
 
 
 def check_count(got: int, count: int, what: str) -> None:
-    """Check the number of elements against the tensor's shape.
-
-    Raises:
-        InvalidRequest: they differ.
-    """
+    """Raise InvalidRequest if the number of elements is not that of the tensor's shape."""
     if got < count:
         raise InvalidRequest(f"expected {count} string elements for {what}, got {got}")
     if got > count:

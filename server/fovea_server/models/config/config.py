@@ -60,12 +60,9 @@ def load_config(
     variant: str = "",
     required: bool = False,
 ) -> ModelConfig:
-    """Read and check the configuration of a model; defaults where there is none.
+    """Read and check the configuration of a model; InvalidModel if it cannot be used.
 
     The file is configs/VARIANT.pbtxt where that exists; the JSON `override` replaces it.
-
-    Raises:
-        InvalidModel: it is no model configuration, contradicts itself, or is missing.
     """
     if override is not None:
         config = parse_config(override)
@@ -110,10 +107,9 @@ def _prefer_full_batches(batching: _Batching, rows: int) -> _Batching:
 
 
 def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> ModelConfig:
-    """Complete the configuration of a version; without `fill_in`, tensors must be in it.
+    """Complete the configuration of a version; InvalidModel if it does not fit the engine.
 
-    Raises:
-        InvalidModel: the configuration does not fit the engine.
+    Without `fill_in`, the tensors must be in it.
     """
     card = engine.card
     config = replace(

@@ -60,11 +60,7 @@ _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
 
 
 def check_config(config: ModelConfig, name: str) -> None:
-    """Refuse a configuration, with its defaults, that no engine can serve.
-
-    Raises:
-        InvalidModel: the first fault, in Triton's words where it has them.
-    """
+    """Raise InvalidModel for the first fault, in Triton's words where it has them."""
     if (fault := next(_faults(config, name), None)) is not None:
         raise InvalidModel(fault)
 

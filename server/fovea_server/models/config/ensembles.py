@@ -32,13 +32,7 @@ class _StepTensor:
 def check_ensemble(
     ensemble: ModelConfig, config_of: Callable[[str, int | None], ModelConfig]
 ) -> None:
-    """Compare the inputs and outputs of an ensemble's steps.
-
-    `config_of` gives the complete configuration of a model, by name and version.
-
-    Raises:
-        InvalidModel: they do not fit.
-    """
+    """Raise InvalidModel if an ensemble does not fit its models' configurations."""
     if (fault := next(_faults(ensemble, config_of), None)) is not None:
         raise InvalidModel(fault)
 

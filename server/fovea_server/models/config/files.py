@@ -27,11 +27,7 @@ _UNSAFE = (
 
 
 def check_name(name: str) -> None:
-    """Refuse names that could lead out of the repository, or forge a line of the log.
-
-    Raises:
-        InvalidRequest: Triton's text, where it has one.
-    """
+    """Raise InvalidRequest for names that lead out of the repository, or forge a log line."""
     if not name:
         raise InvalidRequest("model name must not be empty")
     if not name.strip():
@@ -47,11 +43,7 @@ def check_name(name: str) -> None:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Join a folder and the name of a file below it; links in the folder are followed.
-
-    Raises:
-        InvalidModel: the name leads out of the folder.
-    """
+    """Join a folder and the name of a file below it; InvalidModel if it leads out of there."""
     path = Path(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise InvalidModel(
@@ -61,11 +53,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Read output -> labels by index; outputs without labels are left out.
-
-    Raises:
-        InvalidModel: a file is missing, or holds no labels.
-    """
+    """Read output -> labels by index; InvalidModel if a file is missing, or holds none."""
     labels = {}
     for output in config.output:
         if output.label_filename:
@@ -78,13 +66,10 @@ def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str
 
 @contextmanager
 def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Make a temporary model folder with these files, for the duration of the block.
-
-    `files` are paths in the folder, with or without the prefix "file:", and contents.
+    """Make a temporary model folder with these files: path, also with "file:" -> content.
 
     Raises:
-        InvalidModel: the name is not valid for a folder, a path leads out of it, or a file has
-            an unsafe type.
+        InvalidModel: the name or a path cannot be used, or a file has an unsafe type.
     """
     with tempfile.TemporaryDirectory(prefix="fovea-model-") as root:
         folder = Path(root).resolve() / name
@@ -98,11 +83,7 @@ def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def check_engine_files(config: ModelConfig) -> None:
-    """Refuse a configuration that would load one of the files as a TensorRT engine.
-
-    Raises:
-        InvalidModel: it names such a file, or TensorRT.
-    """
+    """Raise InvalidModel if a file would be loaded as a TensorRT engine."""
     unsafe = [backend for backend in BACKENDS.values() if backend.runs_code]
     if any(config.backend == one.name or config.platform == one.platform for one in unsafe):
         raise InvalidModel(f"what is for {config.backend or config.platform} {_UNSAFE}")
