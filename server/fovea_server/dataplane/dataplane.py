@@ -148,7 +148,7 @@ class DataPlane:
             if not self._registry.ready:
                 raise Unavailable(self._registry.reason)
         elif (model := self._registry.get(name)).state is not State.READY:
-            raise ModelNotReady(f"model '{name}': {model.failure or model.reason}")
+            raise ModelNotReady(f"model '{name}': {model.reason}")
 
     def models(self) -> ModelList:
         """List every model that is served, or could not be loaded."""

@@ -166,7 +166,7 @@ def model_document(registry: Registry, name: str, version: int | None) -> Model:
     elif engine is not None:
         missing = _NOT_BUILT
     else:
-        missing = _reason(model) or "an ensemble has no engine of its own"
+        missing = model.reason or "an ensemble has no engine of its own"
     return Model(
         **_summary(registry, model),
         max_batch_size=model.signature.max_batch_size,
@@ -189,7 +189,7 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
         "name": model.name,
         "version": str(model.version),
         "ready": ready,
-        "reason": _reason(model),
+        "reason": model.reason or None,
         "versions": [
             ModelVersion(**asdict(entry), ready=entry.state == State.READY)
             for entry in registry.entries(model.name)
@@ -201,7 +201,3 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
         "precision": None if engine is None else engine.card.precision,
         "label_count": len(engine.labels or ()) if engine is not None else 0,
     }
-
-
-def _reason(model: ServedModel) -> str | None:
-    return model.failure or model.reason or None

@@ -43,7 +43,6 @@ class ServedModel:
     """A model version. It is loaded once, and then it fails or is closed.
 
     Attributes:
-        reason: the reason why it is not ready, in one sentence; empty when it is.
         config: complete from READY on.
         engine: None for an ensemble, and until it is loaded.
     """
@@ -59,7 +58,7 @@ class ServedModel:
     ) -> None:
         self.name = config.name
         self.version = version
-        self.reason = "it is being loaded"
+        self._reason = "it is being loaded"
         self.config = config
         self.signature = ModelSignature.of(config)
         self.statistics = ModelStatistics()
@@ -92,6 +91,11 @@ class ServedModel:
         return self._state
 
     @property
+    def reason(self) -> str:
+        """The reason why it is not ready, in one sentence; empty when it is."""
+        return self.failure or self._reason
+
+    @property
     def is_live(self) -> bool:
         """True if it holds an engine, or may come to hold one."""
         return self.state is not State.UNAVAILABLE or self.failure is not None
@@ -101,7 +105,7 @@ class ServedModel:
         """The reason why it is not served although it should be; otherwise empty."""
         if self._retired or self.state is State.READY:
             return ""
-        return self.failure or self.reason
+        return self.reason
 
     @property
     def takes_images(self) -> bool:
@@ -133,8 +137,7 @@ class ServedModel:
 
     def _check_ready(self) -> None:
         if self.state is not State.READY:
-            reason = self.failure or self.reason
-            raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
+            raise ModelNotReady(f"model '{self.name}' version {self.version}: {self.reason}")
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
         """Look up the class names of an output, by index."""
@@ -169,7 +172,7 @@ class ServedModel:
             return
         try:
             if self._settings.rebuild and (reason := self._mismatch()) is not None:
-                self.reason = f"it is being rebuilt: {reason}"
+                self._reason = f"it is being rebuilt: {reason}"
                 if not rebuild:
                     return
                 self._rebuild()
@@ -194,7 +197,7 @@ class ServedModel:
             "model %s version %d: %s; its last build took %.0f s",
             self.name,
             self.version,
-            self.reason,
+            self._reason,
             sum(EngineCard.read(self._folder / CARD_FILE).build_seconds.values()),
         )
         rebuild(self._folder, self._rebuilding)
@@ -221,7 +224,7 @@ class ServedModel:
             self._pipeline = open_pipeline(
                 self.engine, self._config, self._settings, self.statistics
             )
-        self.reason, self._state = "", State.READY
+        self._reason, self._state = "", State.READY
         log.info(
             "model %s version %d is ready: %s, %.2f s",
             self.name,
@@ -246,7 +249,7 @@ class ServedModel:
     def fail(self, reason: str) -> None:
         """Give up loading it, for this reason."""
         self._free(0)
-        self._state, self.reason = State.UNAVAILABLE, reason
+        self._state, self._reason = State.UNAVAILABLE, reason
 
     def cancel(self) -> None:
         """Stop a rebuild, now or as soon as it begins."""
@@ -255,13 +258,13 @@ class ServedModel:
     def retire(self) -> None:
         """Refuse new requests; `close` does the rest."""
         self._retired = True
-        self._state, self.reason = State.UNLOADING, "it is being unloaded"
+        self._state, self._reason = State.UNLOADING, "it is being unloaded"
 
     def close(self, timeout_s: float, reason: str = "unloaded") -> None:
         """Finish accepted requests, then free the engine."""
         self.retire()
         self._free(timeout_s)
-        self._state, self.reason = State.UNAVAILABLE, reason
+        self._state, self._reason = State.UNAVAILABLE, reason
 
     def _free(self, timeout_s: float) -> None:
         if self._scheduler is not None:

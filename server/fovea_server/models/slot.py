@@ -119,7 +119,7 @@ class ModelSlot:
         for version, model in versions.items():
             state = model.state
             if state is State.READY or not ready:
-                reason = model.failure or model.reason if state is State.UNAVAILABLE else None
+                reason = model.reason if state is State.UNAVAILABLE else None
                 if state is State.READY and self.fault:
                     reason = f"the last reload failed: {self.fault}"
                 yield IndexEntry(self.name, str(version), state.value, reason)

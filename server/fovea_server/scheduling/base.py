@@ -53,10 +53,10 @@ class InflightGate:
 
 
 class Scheduler(ABC):
-    """Queues requests, forms batches, and returns the answers."""
+    """Queues requests, forms batches, and returns the answers; `gate` counts those in flight."""
 
     def __init__(self) -> None:
-        self._gate = InflightGate()
+        self.gate = InflightGate()
 
     @property
     @abstractmethod
@@ -73,11 +73,6 @@ class Scheduler(ABC):
         """Number of requests accepted and not yet given to an engine."""
         return 0
 
-    @property
-    def inflight(self) -> int:
-        """Number of requests accepted and not yet answered."""
-        return self._gate.inside
-
     @abstractmethod
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request; cancelling this frees its place in the queue.
@@ -91,7 +86,7 @@ class Scheduler(ABC):
 
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests within the timeout, then stop. The engine stays open."""
-        self._gate.close(timeout_s)
+        self.gate.close(timeout_s)
 
 
 class SchedulerWrapper(Scheduler):
@@ -134,7 +129,7 @@ class OrderedScheduler(SchedulerWrapper):
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request after all that came before it."""
         before = self._last
-        with self._gate.open_for(request):
+        with self.gate.open_for(request):
             self._last = mine = asyncio.get_running_loop().create_future()
             try:
                 return await self._inside.infer(request)

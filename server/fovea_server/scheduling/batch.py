@@ -75,7 +75,7 @@ class BatchScheduler(Scheduler):
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request from the queue."""
         arrived_ns = time.monotonic_ns()
-        with self._gate.open_for(request):
+        with self.gate.open_for(request):
             checked = await self.contract.checked(request)
             outputs = await self.run(request, checked, arrived_ns)
         return self.contract.respond(request, outputs)
@@ -84,7 +84,7 @@ class BatchScheduler(Scheduler):
         """Run the engine for a request that fits the model; raises as `infer`."""
         if self.failure:
             raise ModelNotReady(self.failure)
-        self._gate.check(request)
+        self.gate.check(request)
         idle = not self._running and not self._waiting
         if idle and not self._batching.waits and self._inline.takes((checked,)):
             return self._run_here(request, checked, arrived_ns)
@@ -207,7 +207,7 @@ class BatchScheduler(Scheduler):
     ) -> None:
         """Count an execution, and answer its requests."""
         refused = isinstance(execution.error, InferenceFailed)
-        if refused and len(jobs) > 1 and not self._gate.locked:
+        if refused and len(jobs) > 1 and not self.gate.locked:
             # A single request may be the cause: run each alone, so that the others succeed.
             for job in jobs:
                 self._start([job], [job.checked], loop)

@@ -141,7 +141,7 @@ class CachedScheduler(SchedulerWrapper):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request from the cache, or run it and keep the answer."""
-        with self._gate.open_for(request):
+        with self.gate.open_for(request):
             return await self._answer(request)
 
     def close(self, timeout_s: float) -> None:

@@ -61,7 +61,7 @@ class EnsembleScheduler(Scheduler):
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request by running all steps."""
         arrived_ns = time.monotonic_ns()
-        with self._gate.open_for(request):
+        with self.gate.open_for(request):
             checked = await self._contract.checked(request)
             began_ns = time.monotonic_ns()
             parts: list[Spans] = []

@@ -66,7 +66,7 @@ class SequenceScheduler(SchedulerWrapper):
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request after those before it in its sequence."""
         arrived_ns = time.monotonic_ns()
-        with self._gate.open_for(request):
+        with self.gate.open_for(request):
             checked = await self._batches.contract.checked(request)
             sequence = self._sequence(request, checked, arrived_ns)
             async with self._turn_of(sequence):
