@@ -161,7 +161,6 @@ class Pipeline:
         return threading.Thread(target=run, name=f"{self.engine.card.name}-{name}", daemon=True)
 
     def _fail(self, reason: str) -> None:
-        """Refuse further jobs, and fail all that wait."""
         with self._gate:
             self.failure = reason
         log.critical("model %s: %s", self.engine.card.name, self.failure)

@@ -171,10 +171,8 @@ class RequestCheck:
         batched = self._max_batch_size > 0
         have = tensor.shape[1:] if batched else tensor.shape
         want = expected.shape[1:] if batched else expected.shape
-        if have != want:
+        if have != want or -1 in want:
             self._check_shape(want, have, tensor)
-        elif -1 in want:
-            raise self._unspecified(tensor)
         return have if expected.reshape is None else reshaped(want, have, expected.reshape)
 
     def _check_shape(
@@ -185,7 +183,10 @@ class RequestCheck:
             if not fits:
                 break
             if sent < 0 and size in (-1, sent):
-                raise self._unspecified(tensor)
+                raise InvalidRequest(
+                    f"All input dimensions should be specified for input '{tensor.name}' for model "
+                    f"'{self._model}', got {shape_text(tensor.shape)}"
+                )
             fits = size in (-1, sent)
         if not fits:
             batched = self._max_batch_size > 0
@@ -195,12 +196,6 @@ class RequestCheck:
                 f"{shape_text(full)}, got {shape_text(tensor.shape)}. "
                 f"{BATCH_NOTE if batched else ''}"
             )
-
-    def _unspecified(self, tensor: InputTensor) -> InvalidRequest:
-        return InvalidRequest(
-            f"All input dimensions should be specified for input '{tensor.name}' for model "
-            f"'{self._model}', got {shape_text(tensor.shape)}"
-        )
 
 
 def reshaped(

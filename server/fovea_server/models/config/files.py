@@ -16,7 +16,6 @@ from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_engines.repository.labels import read_labels
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 
-_PREFIX = "file:"
 # Deserialising a TensorRT engine runs the code in it; a card may name any file as one.
 _UNSAFE_SUFFIXES = (".plan", ".engine")
 _SAFE_ENGINES = (".onnx", ".xml")
@@ -94,7 +93,7 @@ def check_engine_files(config: ModelConfig) -> None:
 
 def _write(folder: Path, path: str, content: bytes) -> None:
     try:
-        file = (folder / path.removeprefix(_PREFIX)).resolve()
+        file = (folder / path.removeprefix("file:")).resolve()
         if folder not in file.parents:
             raise InvalidModel(
                 f"Invalid file parameter '{path}' with normalized path '{file}' must stay within "
