@@ -1,4 +1,4 @@
-"""What HTTP and gRPC share of the v2 protocol: documents about the server and models, refusals."""
+"""Parts of the v2 protocol for HTTP and gRPC: documents about the server and models, refusals."""
 
 from __future__ import annotations
 
