@@ -66,7 +66,6 @@ class ServedModel:
         self._retired = False
         self._folder = folder
         self._settings = settings
-        self._config = config
         self._find = find
         self._cache = cache
         self.engine: Engine | None = None
@@ -171,11 +170,13 @@ class ServedModel:
         if self._state is not State.LOADING:
             return
         try:
-            if self._settings.rebuild and (reason := self._mismatch()) is not None:
-                self._reason = f"it is being rebuilt: {reason}"
-                if not rebuild:
-                    return
-                self._rebuild()
+            if self._settings.rebuild and (self._folder / CARD_FILE).exists():
+                card = EngineCard.read(self._folder / CARD_FILE)
+                if (reason := mismatch(card)) is not None:
+                    self._reason = f"it is being rebuilt: {reason}"
+                    if not rebuild:
+                        return
+                    self._rebuild(card)
             self._serve()
         except FoveaError as error:
             self._fail_to_load(str(error))
@@ -185,11 +186,7 @@ class ServedModel:
             log.exception("model %s version %d", self.name, self.version)
             self._fail_to_load("an internal error; the server's log has the details")
 
-    def _mismatch(self) -> str | None:
-        card = self._folder / CARD_FILE
-        return mismatch(EngineCard.read(card)) if card.exists() else None
-
-    def _rebuild(self) -> None:
+    def _rebuild(self, card: EngineCard) -> None:
         # Imported here: a build imports much that serving does not need.
         from fovea_engines.build.rebuild import rebuild
 
@@ -198,21 +195,20 @@ class ServedModel:
             self.name,
             self.version,
             self._reason,
-            sum(EngineCard.read(self._folder / CARD_FILE).build_seconds.values()),
+            sum(card.build_seconds.values()),
         )
         rebuild(self._folder, self._rebuilding)
 
     def _serve(self) -> None:
         started = time.monotonic()
-        if self._config.composing:
+        if self.config.composing:
             self._members = self._found_members()
             self._labels = self._member_labels()
         else:
-            self.engine, self.config = open_engine(self._folder, self._config, self._settings)
+            self.engine, self.config = open_engine(self._folder, self.config, self._settings)
         self.signature = ModelSignature.of(self.config)
         self._labels |= read_output_labels(self.config, self._folder.parent)
         self._scheduler = make_scheduler(
-            name=self.name,
             version=self.version,
             config=self.config,
             session=None if self.engine is None else self.engine.session,
@@ -222,7 +218,7 @@ class ServedModel:
         )
         if self.engine is not None and self.engine.preprocessor is not None:
             self._pipeline = open_pipeline(
-                self.engine, self._config, self._settings, self.statistics
+                self.engine, self.config, self._settings, self.statistics
             )
         self._reason, self._state = "", State.READY
         log.info(
@@ -235,7 +231,7 @@ class ServedModel:
 
     def _describe(self) -> str:
         if self.engine is None:
-            return f"an ensemble of {', '.join(self._config.composing)}"
+            return f"an ensemble of {', '.join(self.config.composing)}"
         card = self.engine.card
         head = card.family or "not recognised (serves tensors)"
         return f"{card.backend} {card.precision}, head {head}"

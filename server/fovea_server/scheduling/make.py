@@ -20,7 +20,6 @@ from fovea_server.tensors.signature import ModelSignature
 
 def make_scheduler(
     *,
-    name: str,
     version: int,
     config: ModelConfig,
     session: Session | None,
@@ -32,7 +31,7 @@ def make_scheduler(
 
     The configuration is complete; `session` is None for an ensemble.
     """
-    contract = Contract(name, version, ModelSignature.of(config))
+    contract = Contract(config.name, version, ModelSignature.of(config))
     if session is None:
         inputs = [tensor.name for tensor in config.input]
         made: Scheduler = EnsembleScheduler(contract, inputs, config.steps, statistics, find)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class Served:
         self.statistics = ModelStatistics()
         message = config_message(read_config(folder / "config.pbtxt"))
         change(message)
-        config = with_defaults(parse_config(MessageToJson(message)))
+        config = replace(with_defaults(parse_config(MessageToJson(message))), name=self.name)
         self.session: Any = None
         if config.ensemble_scheduling is None:
             self.session = exits.enter_context(
@@ -71,7 +72,6 @@ class Served:
             if gated:
                 self.session = self.gate = Gate(self.session)
         self.scheduler: Scheduler = make_scheduler(
-            name=self.name,
             version=1,
             config=config,
             session=self.session,
