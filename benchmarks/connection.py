@@ -55,7 +55,7 @@ def serve(models: Path, own: int, stock: int) -> None:
     )
     set_up_logging("warning")
     registry = Registry(settings)
-    service = Service.of(settings, registry)
+    service = Service(settings, registry)
     registry.start()
     app = V2App(Front(service, ByteBudget(settings.max_held_bytes)))
     config = uvicorn.Config(

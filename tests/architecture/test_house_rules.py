@@ -68,7 +68,7 @@ def test_protobuf_is_read_and_written_at_the_edges_only():
         "engines/repository/triton_messages.py",
         "engines/graph/",
         "server/grpc/",
-        "server/dataplane/config_json.py",
+        "server/dataplane/v2.py",
     )
     names = ("google.protobuf", "model_config_messages", "service_pb2")
     inside = [

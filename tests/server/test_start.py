@@ -23,7 +23,7 @@ PORTS = ("http_port", "grpc_port", "metrics_port")
 
 def server_of(folder: Path, **settings: object) -> tuple[Settings, Server]:
     chosen = Settings(model_repository=folder, **settings)
-    return chosen, make_server(Service.of(chosen, Registry(chosen)))
+    return chosen, make_server(Service(chosen, Registry(chosen)))
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc", "metrics"])

@@ -55,7 +55,7 @@ def demo(
         Settings, only_http | {"allow_metrics": False, "model_repository": repository}
     )
     registry = Registry(settings)
-    server = make_server(Service.of(settings, registry))
+    server = make_server(Service(settings, registry))
     registry.start()
 
     def ask() -> None:

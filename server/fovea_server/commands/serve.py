@@ -77,7 +77,7 @@ def _serve(settings: Settings) -> None:
     # All that can be wrong with the settings is reported before any model is loaded.
     registry = Registry(settings)
     listeners = bind_all(settings)
-    service = Service.of(settings, registry)
+    service = Service(settings, registry)
     https_files(settings)
     check_grpc_files(settings)
     registry.start()

@@ -23,7 +23,6 @@ from fovea_server.dataplane.images import (
     timeout_of,
     wanted,
 )
-from fovea_server.dataplane.metadata import model_metadata
 from fovea_server.dataplane.model_documents import (
     Model,
     ModelList,
@@ -32,7 +31,7 @@ from fovea_server.dataplane.model_documents import (
     model_document,
     model_list,
 )
-from fovea_server.dataplane.statistics_json import version_statistics
+from fovea_server.dataplane.v2 import model_metadata, version_statistics
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.images.job import ImageJob, ImageResult, Timing
 from fovea_server.models.model import ServedModel, State
@@ -42,8 +41,6 @@ from fovea_server.tensors.messages import InferRequest, InferResponse
 
 # Sorting this many elements takes about a millisecond.
 _MANY = 65_536
-
-
 # Most threads of loads wait for others that load the same model.
 _LOAD_THREADS = 8
 
@@ -51,10 +48,7 @@ _LOAD_THREADS = 8
 class DataPlane:
     """Answers from the models of a registry; iterating gives every version that is loaded.
 
-    Attributes:
-        get, find, index: look-ups of the registry, for /v1, for Triton's clients, and of all.
-        cache: the response cache of all models; None where the server keeps none.
-        close: drains and unloads every model; blocks.
+    `get` looks a model up for /v1, and `find` for Triton's clients.
     """
 
     def __init__(self, registry: Registry, trace: TraceSettings) -> None:
@@ -149,18 +143,12 @@ class DataPlane:
         )
 
     def check_ready(self, name: str | None = None) -> None:
-        """Raise an error if the server, or one of its models, cannot take requests.
-
-        Raises:
-            Unavailable: the server is not ready.
-            NotFound: there is no such model.
-            ModelNotReady: none of its versions is ready.
-        """
+        """Raise an error if the server, or one of its models, cannot take requests."""
         if name is None:
             if not self._registry.ready:
                 raise Unavailable(self._registry.reason)
         elif (model := self._registry.get(name)).state is not State.READY:
-            raise ModelNotReady(f"model '{name}': {model.failure or model.reason}")
+            raise ModelNotReady(f"model '{name}': {model.reason}")
 
     def models(self) -> ModelList:
         """List every model that is served, or could not be loaded."""
@@ -191,11 +179,10 @@ class DataPlane:
         images = encoded_images(model, request)
         if images is not None:
             return await self._boxes(model, request, images)
-        classes = {
-            each.name: each.classification for each in request.outputs if each.classification
-        }
-        if classes:
-            _check_classes(classes, model)
+        classes = {one.name: one.classification for one in request.outputs if one.classification}
+        for tensor in model.signature.outputs:
+            if tensor.name in classes:
+                check_class_type(tensor.datatype)
         request.trace = self._trace.sample(model.name, model.version, request.id)
         response = await model.scheduler.infer(request)
         if classes:
@@ -218,17 +205,10 @@ class DataPlane:
         return InferResponse(model.name, str(model.version), tensors, request.id)
 
 
-def _check_classes(classes: Mapping[str, int], model: ServedModel) -> None:
-    """Refuse outputs that cannot be classified, before the model runs."""
-    for tensor in model.signature.outputs:
-        if classes.get(tensor.name):
-            check_class_type(tensor.datatype)
-
-
 async def _classify(
     response: InferResponse, classes: Mapping[str, int], model: ServedModel
 ) -> None:
-    """Replace outputs by their top classes, as many as `classes` says of each."""
+    """Replace outputs by their top classes."""
     for index, tensor in enumerate(response.outputs):
         if not (k := classes.get(tensor.name, 0)):
             continue

@@ -21,9 +21,9 @@ from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
 from fovea_server.images.job import ImageResult
 from fovea_server.models.model import ServedModel
-from fovea_server.tensors.byte_strings import decode
 from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
+from fovea_server.tensors.wire import decode_strings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +31,6 @@ class Prediction:
     """The answer for a list of images.
 
     Attributes:
-        model: name of the model that answered.
         task: "detect"; "tensors" where the head is not recognised.
         reason: why there are tensors and no boxes; empty where there are boxes.
         labels: class names by id; None when unknown.
@@ -58,11 +57,7 @@ def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
 
 
 def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | None:
-    """Extract the images in a request; None if it holds tensors for the engine.
-
-    Raises:
-        InvalidRequest: the shape or the number of its BYTES elements is wrong.
-    """
+    """Extract the images in a request; None if it holds tensors for the engine."""
     if not model.takes_images or len(request.inputs) != 1:
         return None
     sent, expected = request.inputs[0], model.signature.inputs[0]
@@ -75,7 +70,7 @@ def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | N
         )
     elements = sent.data
     if isinstance(elements, memoryview):
-        elements = decode(elements, sent.shape[0])
+        elements = decode_strings(elements, sent.shape[0])
     images: list[bytes] = elements.tolist()
     if len(images) != sent.shape[0]:
         raise InvalidRequest(
@@ -86,11 +81,7 @@ def encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | N
 
 
 def options_of(request: InferRequest) -> PredictOptions:
-    """Read the options of the detector from the request's parameters.
-
-    Raises:
-        InvalidOption: one is unknown or out of its range.
-    """
+    """Read the options of the detector from the request's parameters, as `parse_options`."""
     given = dict(request.parameters)
     if isinstance(given.get("classes"), int):
         given["classes"] = str(given["classes"])
@@ -111,20 +102,21 @@ def timeout_of(model: ServedModel, request: InferRequest) -> float | None:
 
 
 def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
-    """Convert a prediction to tensors.
+    """Convert a prediction to tensors; raises the error of the first image that failed.
 
     Returns:
         ``num_detections`` INT32 [n]; ``boxes`` FP32 [n, k, 4], x1 y1 x2 y2 in pixels of the
         upright image; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
         [n, k]. k is the largest number of detections on one image; the other rows are zero.
         The engine's own outputs, [n, ...], where the head is not recognised.
-
-    Raises:
-        FoveaError: of the first image that failed.
     """
     results = [_result(prediction, index) for index in range(len(prediction.images))]
     if results[0].detections is None:
-        return _raw(results)
+        rows = [result.tensors or {} for result in results]
+        return [
+            OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))
+            for name, array in rows[0].items()
+        ]
     found = [result.detections for result in results if result.detections is not None]
     most = max(len(detections.scores) for detections in found)
     names = np.full((len(found), most), b"", object)
@@ -133,21 +125,15 @@ def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
             names[row, column] = class_name(prediction.labels, class_id).encode()
     return [
         OutputTensor("num_detections", "INT32", np.array([len(d.scores) for d in found], np.int32)),
-        OutputTensor("boxes", "FP32", _padded([d.boxes for d in found], (most, 4))),
-        OutputTensor("scores", "FP32", _padded([d.scores for d in found], (most,))),
-        OutputTensor(
-            "class_ids", "INT32", _padded([d.class_ids for d in found], (most,), np.int32)
-        ),
+        OutputTensor("boxes", "FP32", _padded([d.boxes for d in found], most, np.float32)),
+        OutputTensor("scores", "FP32", _padded([d.scores for d in found], most, np.float32)),
+        OutputTensor("class_ids", "INT32", _padded([d.class_ids for d in found], most, np.int32)),
         OutputTensor("class_names", "BYTES", names),
     ]
 
 
 def wanted(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
-    """Select the tensors that the request asks for.
-
-    Raises:
-        InvalidRequest: it asks for an unknown one.
-    """
+    """Select the tensors that the request asks for; InvalidRequest if it asks for others."""
     asked = {output.name for output in request.outputs}
     known = {tensor.name for tensor in tensors}
     if unknown := sorted(asked - known):
@@ -167,16 +153,8 @@ def _result(prediction: Prediction, index: int) -> ImageResult:
     raise image
 
 
-def _raw(results: list[ImageResult]) -> list[OutputTensor]:
-    rows = [result.tensors or {} for result in results]
-    return [
-        OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))
-        for name, array in rows[0].items()
-    ]
-
-
-def _padded(arrays: list[Array], shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
-    padded = np.zeros((len(arrays), *shape), dtype)
+def _padded(arrays: list[Array], length: int, dtype: DTypeLike) -> Array:
+    padded = np.zeros((len(arrays), length, *arrays[0].shape[1:]), dtype)
     for row, array in zip(padded, arrays, strict=True):
         row[: len(array)] = array
     return padded

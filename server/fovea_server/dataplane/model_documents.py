@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,7 +11,7 @@ from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.public import public_card
 from fovea_preprocess.errors import ModelNotReady, NotFound
 from fovea_preprocess.spec import PreprocessSpec
-from fovea_server.dataplane.metadata import model_metadata
+from fovea_server.dataplane.v2 import model_metadata
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 
@@ -155,12 +156,7 @@ def model_list(registry: Registry) -> ModelList:
 
 
 def model_document(registry: Registry, name: str, version: int | None) -> Model:
-    """Describe one version of a model; for None, the newest that answers.
-
-    Raises:
-        NotFound: there is no such model or version.
-        ModelNotReady: none of its versions could be read.
-    """
+    """Describe one version of a model, as `Registry.get` finds it."""
     model = registry.get(name, version)
     engine = model.engine
     tensors = model_metadata(model, ())
@@ -170,7 +166,7 @@ def model_document(registry: Registry, name: str, version: int | None) -> Model:
     elif engine is not None:
         missing = _NOT_BUILT
     else:
-        missing = _reason(model) or "an ensemble has no engine of its own"
+        missing = model.reason or "an ensemble has no engine of its own"
     return Model(
         **_summary(registry, model),
         max_batch_size=model.signature.max_batch_size,
@@ -193,16 +189,11 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
         "name": model.name,
         "version": str(model.version),
         "ready": ready,
-        "reason": _reason(model),
+        "reason": model.reason or None,
         "versions": [
-            ModelVersion(
-                version=entry.version,
-                state=entry.state,
-                ready=entry.state == State.READY,
-                reason=entry.reason,
-            )
+            ModelVersion(**asdict(entry), ready=entry.state == State.READY)
             for entry in registry.entries(model.name)
-            if entry.version is not None and entry.state is not None
+            if entry.version is not None
         ],
         "task": task,
         "accepts_images": model.takes_images,
@@ -210,8 +201,3 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
         "precision": None if engine is None else engine.card.precision,
         "label_count": len(engine.labels or ()) if engine is not None else 0,
     }
-
-
-def _reason(model: ServedModel) -> str | None:
-    """Find the reason why a model is not ready; None if it is."""
-    return model.failure or model.reason or None

@@ -14,11 +14,7 @@ _SHOWN = 60
 
 
 def parse_options(given: Mapping[str, Any]) -> PredictOptions:
-    """Parse options from text or JSON values.
-
-    Raises:
-        InvalidOption: one is unknown, of another type, or out of range.
-    """
+    """Parse options from text or JSON values; InvalidOption names the one that is wrong."""
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _OPTIONS:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
-
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.extensions.log_settings import LogSettings
@@ -18,47 +15,21 @@ from fovea_server.settings import Settings
 from fovea_server.traffic.traffic import Traffic
 
 
-@dataclass(frozen=True, slots=True)
 class Service:
     """The objects that answer requests over any transport.
 
-    Attributes:
-        regions: finds tensors in registered shared memory of both kinds.
-        traffic: logs and counts every answered request.
-        http_restrictions: secrets that parts of the protocol require over HTTP.
-        grpc_restrictions: secrets that parts of the protocol require over gRPC.
+    Raises:
+        InvalidOption: a setting is invalid.
     """
 
-    settings: Settings
-    plane: DataPlane
-    system_shared_memory: SharedMemory
-    cuda_shared_memory: CudaSharedMemory
-    regions: Regions
-    trace: TraceSettings
-    log_settings: LogSettings
-    traffic: Traffic
-    http_restrictions: Restrictions
-    grpc_restrictions: Restrictions
-
-    @classmethod
-    def of(cls, settings: Settings, registry: Registry) -> Self:
-        """Build the service of a registry.
-
-        Raises:
-            InvalidOption: a setting is invalid.
-        """
-        system = SharedMemory(settings.allow_client_shm)
-        cuda = CudaSharedMemory(settings.allow_client_shm)
-        trace = TraceSettings(settings.trace_config, registry)
-        return cls(
-            settings=settings,
-            plane=DataPlane(registry, trace),
-            system_shared_memory=system,
-            cuda_shared_memory=cuda,
-            regions=Regions(system, cuda),
-            trace=trace,
-            log_settings=LogSettings(SERVER_LOG),
-            traffic=Traffic(registry, log_access=settings.log_access),
-            http_restrictions=Restrictions.parse(settings.http_restricted_api),
-            grpc_restrictions=Restrictions.parse(settings.grpc_restricted_protocol),
-        )
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self.settings = settings
+        self.system_shared_memory = SharedMemory(settings.allow_client_shm)
+        self.cuda_shared_memory = CudaSharedMemory(settings.allow_client_shm)
+        self.regions = Regions(self.system_shared_memory, self.cuda_shared_memory)
+        self.trace = TraceSettings(settings.trace_config, registry)
+        self.plane = DataPlane(registry, self.trace)
+        self.log_settings = LogSettings(SERVER_LOG)
+        self.traffic = Traffic(registry, log_access=settings.log_access)
+        self.http_restrictions = Restrictions.parse(settings.http_restricted_api)
+        self.grpc_restrictions = Restrictions.parse(settings.grpc_restricted_protocol)

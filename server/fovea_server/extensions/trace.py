@@ -20,7 +20,7 @@ from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound, Uns
 from fovea_server.extensions.json_values import as_list, as_string
 from fovea_server.extensions.leading_number import leading_number
 from fovea_server.models.registry import Registry
-from fovea_server.tensors.request_trace import RequestTrace
+from fovea_server.tensors.messages import RequestTrace
 
 log = logging.getLogger(__name__)
 

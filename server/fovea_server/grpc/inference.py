@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from fovea_preprocess.errors import FoveaError, QueueFull
 from fovea_server.byte_budget import ByteBudget
-from fovea_server.dataplane.refusals import refuse_decoupled
 from fovea_server.dataplane.service import Service
+from fovea_server.dataplane.v2 import refuse_decoupled
 from fovea_server.extensions.regions import SharedOutput
 from fovea_server.grpc.calls import LARGE, Call, Context, fault, refuse
 from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request

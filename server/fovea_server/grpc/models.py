@@ -9,10 +9,8 @@ from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.repository.model_config import config_message
 from fovea_preprocess.errors import InvalidRequest, ModelNotReady, NotFound
-from fovea_server.dataplane.metadata import server_metadata
-from fovea_server.dataplane.refusals import refuse_repository
 from fovea_server.dataplane.service import Service
-from fovea_server.dataplane.statistics_json import statistics_json
+from fovea_server.dataplane.v2 import refuse_repository, server_metadata, statistics_json
 from fovea_server.extensions.leading_number import leading_number
 from fovea_server.grpc.parameters import value_of
 from fovea_server.models.model import State
@@ -61,7 +59,7 @@ async def model_ready(service: Service, request: messages.ModelReadyRequest) -> 
 
 async def server(service: Service, request: messages.ServerMetadataRequest) -> Fields:
     """Answer with the server's name, version and extensions."""
-    return server_metadata(service)
+    return server_metadata(service.settings)
 
 
 async def model(service: Service, request: messages.ModelMetadataRequest) -> Fields:

@@ -21,19 +21,14 @@ _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 class Admission:
-    """Limits the images accepted at once, and measures how fast they are answered."""
+    """Limits the images accepted and not yet answered, and measures how fast they are answered."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._lock = threading.Lock()
-        self._inside = 0
+        self.inside = 0
         self._last_leave: float | None = None
         self._interval_s = 0.0
-
-    @property
-    def inside(self) -> int:
-        """Number of images accepted and not yet answered."""
-        return self._inside
 
     def enter(self, count: int) -> None:
         """Accept `count` images, all or none.
@@ -48,23 +43,23 @@ class Admission:
                 "split it"
             )
         with self._lock:
-            if self._inside + count > self.limit:
+            if self.inside + count > self.limit:
                 raise QueueFull(
-                    f"{counted(self._inside, 'image')} accepted and not yet answered, and "
+                    f"{counted(self.inside, 'image')} accepted and not yet answered, and "
                     f"the limit is {self.limit} (--max-queue); send again after the time in "
                     "Retry-After",
-                    retry_after_s=self._inside * self._interval_s,
+                    retry_after_s=self.inside * self._interval_s,
                 )
-            if self._inside == 0:
+            if self.inside == 0:
                 # Idle time says nothing about speed.
                 self._last_leave = time.monotonic()
-            self._inside += count
+            self.inside += count
 
     def leave(self, *, served: bool) -> None:
         """Count an answered image; one that is not `served` failed or was cancelled."""
         now = time.monotonic()
         with self._lock:
-            self._inside -= 1
+            self.inside -= 1
             if not served:
                 # It took no time, and says nothing about speed.
                 return

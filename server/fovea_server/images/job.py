@@ -38,7 +38,6 @@ class ImageResult:
         orientation: EXIF orientation found in the file, 1 to 8.
         detections: boxes in pixels of the upright image; None where the head is not recognised.
         tensors: the raw output rows, by name, where the head is not recognised; else None.
-        timing: seconds by stage.
         pixels: the upright image, uint8 [h, w, 3] RGB, if the job keeps it.
     """
 
@@ -59,12 +58,10 @@ class ImageJob:
     cancelled future means that no caller waits any more: the job is dropped at the next stage.
 
     Attributes:
-        data: the encoded image.
         deadline: `time.monotonic()` after which work on it stops; None for never.
-        keep_pixels: return the upright image with the result.
         image: decoded image, for an engine whose device letterboxes.
         accepted_at: `time.monotonic()` of its construction.
-        waiting_since: time at which the job last began to wait for a stage.
+        waiting_since: that when the job last began to wait for a stage.
         computing: the job has reached the engine.
     """
 

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.engine import Engine
@@ -28,7 +30,7 @@ from fovea_preprocess.errors import (
     ShuttingDown,
 )
 from fovea_preprocess.image import ImageLimits, decode_image
-from fovea_server.images.batcher import Batch, BatchEntry, Batcher
+from fovea_server.images.batcher import Batch, Batcher
 from fovea_server.images.counts import Admission, ImageCounts
 from fovea_server.images.job import ImageJob, ImageResult
 from fovea_server.statistics.model import ModelStatistics
@@ -36,11 +38,8 @@ from fovea_server.statistics.model import ModelStatistics
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
-    """A batch with its outputs, which took `infer_s` seconds."""
-
-    entries: list[BatchEntry[ImageJob]]
+class _Computed(NamedTuple):
+    jobs: list[ImageJob]
     outputs: dict[str, Array]
     infer_s: float
 
@@ -75,7 +74,7 @@ class Pipeline:
         self._live: set[ImageJob] = set()
         self._inbox: queue.SimpleQueue[ImageJob | None] = queue.SimpleQueue()
         owners = engine.session.concurrency
-        self._batcher: Batcher[ImageJob] = Batcher(
+        self._batcher = Batcher(
             # Images that a device letterboxes go to it whole, and need no rows.
             engine.session.inputs if engine.preprocessor and not engine.images else (),
             max_batch=engine.rows,
@@ -83,7 +82,6 @@ class Pipeline:
             # together would wait for pixels.
             batches=2 * owners,
             max_delay_s=max_queue_delay_s,
-            wanted=ImageJob.wanted,
         )
         self._computed: queue.Queue[_Computed | None] = queue.Queue(maxsize=2 * owners)
         # Keeping a GPU busy takes more decoding threads than it has owners.
@@ -114,7 +112,7 @@ class Pipeline:
                 raise
             self._live.update(jobs)
         for job in jobs:
-            job.future.add_done_callback(self._leave(job))
+            job.future.add_done_callback(partial(self._leave, job))
             self._inbox.put(job)
 
     @property
@@ -143,15 +141,12 @@ class Pipeline:
         self._finisher.join()
         self.engine.close()
 
-    def _leave(self, job: ImageJob) -> Callable[[Future[ImageResult]], None]:
-        def leave(future: Future[ImageResult]) -> None:
-            # A cancelled job may stay in the inbox for a while: it must not hold its bytes.
-            job.data = b""
-            self._live.discard(job)
-            self.admission.leave(served=not future.cancelled() and future.exception() is None)
-            self.counts.answered(job, future)
-
-        return leave
+    def _leave(self, job: ImageJob, future: Future[ImageResult]) -> None:
+        # A cancelled job may stay in the inbox for a while: it must not hold its bytes.
+        job.data = b""
+        self._live.discard(job)
+        self.admission.leave(served=not future.cancelled() and future.exception() is None)
+        self.counts.answered(job, future)
 
     def _thread(self, name: str, stage: Callable[[], None]) -> threading.Thread:
         def run() -> None:
@@ -166,7 +161,6 @@ class Pipeline:
         return threading.Thread(target=run, name=f"{self.engine.card.name}-{name}", daemon=True)
 
     def _fail(self, reason: str) -> None:
-        """Refuse further jobs, and fail all that wait."""
         with self._gate:
             self.failure = reason
         log.critical("model %s: %s", self.engine.card.name, self.failure)
@@ -190,7 +184,7 @@ class Pipeline:
             job.pixels = image.pixels
         job.timing.decode = time.monotonic() - started
         job.begin_wait()
-        lease = self._batcher.lease()
+        batch, row = self._batcher.lease()
         job.end_wait()
         started = time.monotonic()
         written = False
@@ -198,24 +192,24 @@ class Pipeline:
             if self.engine.images is not None:
                 job.image, job.map = self.engine.images.place(image.pixels)
             else:
-                row = lease.rows(self.engine.session.inputs[0].name)[0]
-                job.map = preprocessor(image.pixels, row)
+                buffer = batch.buffers[self.engine.session.inputs[0].name]
+                job.map = preprocessor(image.pixels, buffer[row])
             written = True
         finally:
             job.timing.letterbox = time.monotonic() - started
             job.begin_wait()
-            self._batcher.commit(lease, job if written else None)
+            self._batcher.commit(batch, row, job if written else None)
 
     def _infer_stage(self) -> None:
         while (batch := self._batcher.take()) is not None:
-            jobs = [entry.owner for entry in batch.entries if entry.owner is not None]
+            jobs = [*batch.jobs.values()]
             for job in jobs:
                 job.end_wait()
             with self._failing_only(*jobs):
                 self._infer(batch, jobs)
             self._batcher.release(batch)
 
-    def _infer(self, batch: Batch[ImageJob], jobs: list[ImageJob]) -> None:
+    def _infer(self, batch: Batch, jobs: list[ImageJob]) -> None:
         started = time.monotonic()
         for job in jobs:
             job.computing = True
@@ -227,10 +221,10 @@ class Pipeline:
         while not self.failure:
             # With a timeout, so that a dead postprocess stage cannot block this one for ever.
             with suppress(queue.Full):
-                self._computed.put(_Computed(batch.entries, outputs, infer_s), timeout=1)
+                self._computed.put(_Computed(jobs, outputs, infer_s), timeout=1)
                 return
 
-    def _outputs(self, batch: Batch[ImageJob], jobs: list[ImageJob]) -> dict[str, Array]:
+    def _outputs(self, batch: Batch, jobs: list[ImageJob]) -> dict[str, Array]:
         if self.engine.images is None:
             alone = self.admission.inside <= len(jobs)
             return self.engine.session.infer(batch.feeds(), alone=alone)
@@ -243,14 +237,12 @@ class Pipeline:
     def _postprocess_stage(self) -> None:
         while (computed := self._computed.get()) is not None:
             started = time.monotonic()
-            for entry in computed.entries:
-                job = entry.owner
-                if job is not None and job.wanted():
+            for row, job in enumerate(computed.jobs):
+                if job.wanted():
                     job.end_wait()
                     with self._failing_only(job):
-                        self._postprocess(job, entry.start, computed.outputs)
-            jobs = [entry.owner for entry in computed.entries if entry.owner is not None]
-            self.counts.executed(jobs, computed.infer_s, time.monotonic() - started)
+                        self._postprocess(job, row, computed.outputs)
+            self.counts.executed(computed.jobs, computed.infer_s, time.monotonic() - started)
 
     def _postprocess(self, job: ImageJob, row: int, outputs: dict[str, Array]) -> None:
         started = time.monotonic()

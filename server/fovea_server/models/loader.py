@@ -11,9 +11,8 @@ from contextlib import suppress
 from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
 from fovea_server.models.config.ensembles import check_ensemble
 from fovea_server.models.model import Find, ServedModel
-from fovea_server.models.repositories import Repositories
 from fovea_server.models.slot import ModelSlot
-from fovea_server.models.source import Source
+from fovea_server.models.source import Repositories, Source
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import Settings
 
@@ -27,10 +26,7 @@ class Loader:
     """Loads and unloads models, from any number of threads; each model waits for itself only.
 
     An ensemble is loaded after the models that it runs, and again when one of them changes.
-
-    Attributes:
-        slots: models that were ever loaded, by name.
-        closing: set once no model is loaded any more.
+    `closing` is set once no model is loaded any more.
     """
 
     def __init__(
@@ -52,11 +48,8 @@ class Loader:
         return self.slots.setdefault(name, new)
 
     def _make(self, source: Source, version: int) -> ServedModel:
-        name = source.config.name
         folder = source.folder / str(version)
-        return ServedModel(
-            name, version, folder, self._settings, source.config, self._find, self._cache
-        )
+        return ServedModel(version, folder, self._settings, source.config, self._find, self._cache)
 
     def read(self, name: str, config: str | None = None) -> Source:
         """Read a model's folder as it is now; raises as `Source.read`."""
@@ -121,7 +114,7 @@ class Loader:
         """Load models, several at once, then ensembles, then rebuild engines, one by one."""
         plain = [one for one in begun if not one[1].config.composing]
         with ThreadPoolExecutor(self._settings.model_load_thread_count, "load") as pool:
-            list(pool.map(_finish, plain))
+            list(pool.map(self._finish, plain))
         for slot, source in begun:
             if source.config.composing:
                 self._try(slot, source)
@@ -133,20 +126,25 @@ class Loader:
             if slot.rebuild():
                 self._refresh(slot.name)
 
+    def _finish(self, begun: tuple[ModelSlot, Source]) -> None:
+        slot, source = begun
+        with suppress(ShuttingDown):
+            slot.finish(source, rebuild=False)
+
     def _try(self, slot: ModelSlot, source: Source) -> None:
         # The slot has the fault.
         with suppress(InvalidModel, ShuttingDown):
             self.load(slot.name, source, wanted=False)
 
     def _load_composing(self, name: str, source: Source, above: tuple[str, ...]) -> None:
-        """Load the models of an ensemble that are not ready, and compare their tensors."""
+        """Load the models of an ensemble that are not ready, and compare its tensors."""
         composing, missing = source.config.composing, []
         for other in composing:
             if other in (name, *above) or name in self._composing_of(other):
                 raise InvalidModel(
                     f"circular dependency between ensembles: {other} -> ... -> {name} -> {other}"
                 )
-            if self._ready(other):
+            if self.ready(other):
                 continue
             try:
                 found = self.read(other)
@@ -160,7 +158,7 @@ class Loader:
                 f"{', '.join(missing)}"
             )
         for other, versions in composing.items():
-            for version in sorted(versions - {-1, *self._ready(other)}):
+            for version in sorted(versions - {-1, *self.ready(other)}):
                 raise InvalidModel(
                     f"ensemble '{name}' depends on '{other}' whose required version {version} is "
                     "not loaded."
@@ -181,13 +179,13 @@ class Loader:
             ) from error
 
     def _composing_of(self, name: str) -> set[str]:
-        """Collect the models that a loaded model runs, directly or through others."""
         slot = self.slots.get(name)
         if slot is None or not slot.ready:
             return set()
         return set(slot.composing).union(*map(self._composing_of, slot.composing))
 
-    def _ready(self, name: str) -> tuple[int, ...]:
+    def ready(self, name: str) -> tuple[int, ...]:
+        """List the versions of a model that can answer, ascending."""
         slot = self.slots.get(name)
         return slot.ready if slot is not None else ()
 
@@ -237,7 +235,6 @@ class Loader:
         slot.close()
 
     def _ensembles_of(self, name: str) -> list[ModelSlot]:
-        """Find the ensembles that run a model and can answer."""
         return [slot for slot in list(self.slots.values()) if slot.ready and name in slot.composing]
 
     def stop(self) -> None:
@@ -253,10 +250,3 @@ class Loader:
         with ThreadPoolExecutor(8) as pool:
             for group in (ensembles, slots):
                 list(pool.map(self._empty, group))
-
-
-def _finish(begun: tuple[ModelSlot, Source]) -> None:
-    slot, source = begun
-    with suppress(ShuttingDown):
-        # Rebuilding comes last: it may take minutes, and other models must not wait.
-        slot.finish(source, rebuild=False)

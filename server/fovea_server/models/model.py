@@ -43,14 +43,12 @@ class ServedModel:
     """A model version. It is loaded once, and then it fails or is closed.
 
     Attributes:
-        reason: the reason why it is not ready, in one sentence; empty when it is.
         config: complete from READY on.
         engine: None for an ensemble, and until it is loaded.
     """
 
     def __init__(
         self,
-        name: str,
         version: int,
         folder: Path,
         settings: Settings,
@@ -58,9 +56,9 @@ class ServedModel:
         find: Find,
         cache: ResponseCache | None = None,
     ) -> None:
-        self.name = name
+        self.name = config.name
         self.version = version
-        self.reason = "it is being loaded"
+        self._reason = "it is being loaded"
         self.config = config
         self.signature = ModelSignature.of(config)
         self.statistics = ModelStatistics()
@@ -68,7 +66,6 @@ class ServedModel:
         self._retired = False
         self._folder = folder
         self._settings = settings
-        self._config = config
         self._find = find
         self._cache = cache
         self.engine: Engine | None = None
@@ -87,10 +84,15 @@ class ServedModel:
 
     @property
     def state(self) -> State:
-        """LOADING, READY, UNLOADING or UNAVAILABLE."""
+        """The present state; a version that died is UNAVAILABLE."""
         if self._state is State.READY and self.failure:
             return State.UNAVAILABLE
         return self._state
+
+    @property
+    def reason(self) -> str:
+        """The reason why it is not ready, in one sentence; empty when it is."""
+        return self.failure or self._reason
 
     @property
     def is_live(self) -> bool:
@@ -102,7 +104,7 @@ class ServedModel:
         """The reason why it is not served although it should be; otherwise empty."""
         if self._retired or self.state is State.READY:
             return ""
-        return self.failure or self.reason
+        return self.reason
 
     @property
     def takes_images(self) -> bool:
@@ -113,9 +115,7 @@ class ServedModel:
     def pipeline(self) -> Pipeline:
         """The pipeline that answers images.
 
-        Raises:
-            InvalidRequest: it takes tensors only.
-            ModelNotReady: it is loading, failed to load, has died or is being unloaded.
+        Raises InvalidRequest if the model takes tensors only, and ModelNotReady as `scheduler`.
         """
         # Read once: another thread may be unloading it.
         pipeline = self._pipeline
@@ -128,11 +128,7 @@ class ServedModel:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler that answers tensors.
-
-        Raises:
-            ModelNotReady: it is loading, failed to load, has died or is being unloaded.
-        """
+        """The scheduler that answers tensors; ModelNotReady while the version cannot answer."""
         scheduler = self._scheduler
         self._check_ready()
         assert scheduler is not None, "one that is ready has one"
@@ -140,11 +136,10 @@ class ServedModel:
 
     def _check_ready(self) -> None:
         if self.state is not State.READY:
-            reason = self.failure or self.reason
-            raise ModelNotReady(f"model '{self.name}' version {self.version}: {reason}")
+            raise ModelNotReady(f"model '{self.name}' version {self.version}: {self.reason}")
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
-        """Look up the class names of an output, by index; None where it has none."""
+        """Look up the class names of an output, by index."""
         return self._labels.get(output)
 
     @property
@@ -156,11 +151,9 @@ class ServedModel:
             return True
 
     def _found_members(self) -> list[ServedModel]:
-        """Look up the models of the ensemble's steps."""
         return [self._find(step.model_name, step.version) for step in self.config.steps]
 
     def _member_labels(self) -> dict[str, tuple[str, ...]]:
-        """Collect the ensemble's tensors with labels: name -> class names by index."""
         labels = {}
         for step, member in zip(self.config.steps, self._members, strict=True):
             for output, tensor in step.output_map.items():
@@ -171,18 +164,19 @@ class ServedModel:
     def load(self, *, rebuild: bool) -> None:
         """Open the engine, warm it up, start the stages. Never raises: see `state`.
 
-        Args:
-            rebuild: rebuild an engine that needs it and whose settings allow it, which may take
-                minutes. Without, such a version stays LOADING.
+        An engine that has to be rebuilt, where settings allow it, takes minutes; without `rebuild`
+        it stays LOADING.
         """
         if self._state is not State.LOADING:
             return
         try:
-            if self._settings.rebuild and (reason := self._mismatch()) is not None:
-                self.reason = f"it is being rebuilt: {reason}"
-                if not rebuild:
-                    return
-                self._rebuild()
+            if self._settings.rebuild and (self._folder / CARD_FILE).exists():
+                card = EngineCard.read(self._folder / CARD_FILE)
+                if (reason := mismatch(card)) is not None:
+                    self._reason = f"it is being rebuilt: {reason}"
+                    if not rebuild:
+                        return
+                    self._rebuild(card)
             self._serve()
         except FoveaError as error:
             self._fail_to_load(str(error))
@@ -192,11 +186,7 @@ class ServedModel:
             log.exception("model %s version %d", self.name, self.version)
             self._fail_to_load("an internal error; the server's log has the details")
 
-    def _mismatch(self) -> str | None:
-        card = self._folder / CARD_FILE
-        return mismatch(EngineCard.read(card)) if card.exists() else None
-
-    def _rebuild(self) -> None:
+    def _rebuild(self, card: EngineCard) -> None:
         # Imported here: a build imports much that serving does not need.
         from fovea_engines.build.rebuild import rebuild
 
@@ -204,34 +194,33 @@ class ServedModel:
             "model %s version %d: %s; its last build took %.0f s",
             self.name,
             self.version,
-            self.reason,
-            sum(EngineCard.read(self._folder / CARD_FILE).build_seconds.values()),
+            self._reason,
+            sum(card.build_seconds.values()),
         )
         rebuild(self._folder, self._rebuilding)
 
     def _serve(self) -> None:
         started = time.monotonic()
-        if self._config.composing:
+        if self.config.composing:
             self._members = self._found_members()
             self._labels = self._member_labels()
         else:
-            self.engine, self.config = open_engine(self._folder, self._config, self._settings)
+            self.engine, self.config = open_engine(self._folder, self.config, self._settings)
         self.signature = ModelSignature.of(self.config)
         self._labels |= read_output_labels(self.config, self._folder.parent)
         self._scheduler = make_scheduler(
-            name=self.name,
             version=self.version,
             config=self.config,
             session=None if self.engine is None else self.engine.session,
             statistics=self.statistics,
             cache=self._cache,
-            find=self._find,
+            find=lambda name, version: self._find(name, version).scheduler,
         )
         if self.engine is not None and self.engine.preprocessor is not None:
             self._pipeline = open_pipeline(
-                self.engine, self._config, self._settings, self.statistics
+                self.engine, self.config, self._settings, self.statistics
             )
-        self.reason, self._state = "", State.READY
+        self._reason, self._state = "", State.READY
         log.info(
             "model %s version %d is ready: %s, %.2f s",
             self.name,
@@ -242,7 +231,7 @@ class ServedModel:
 
     def _describe(self) -> str:
         if self.engine is None:
-            return f"an ensemble of {', '.join(self._config.composing)}"
+            return f"an ensemble of {', '.join(self.config.composing)}"
         card = self.engine.card
         head = card.family or "not recognised (serves tensors)"
         return f"{card.backend} {card.precision}, head {head}"
@@ -256,7 +245,7 @@ class ServedModel:
     def fail(self, reason: str) -> None:
         """Give up loading it, for this reason."""
         self._free(0)
-        self._state, self.reason = State.UNAVAILABLE, reason
+        self._state, self._reason = State.UNAVAILABLE, reason
 
     def cancel(self) -> None:
         """Stop a rebuild, now or as soon as it begins."""
@@ -265,13 +254,13 @@ class ServedModel:
     def retire(self) -> None:
         """Refuse new requests; `close` does the rest."""
         self._retired = True
-        self._state, self.reason = State.UNLOADING, "it is being unloaded"
+        self._state, self._reason = State.UNLOADING, "it is being unloaded"
 
     def close(self, timeout_s: float, reason: str = "unloaded") -> None:
         """Finish accepted requests, then free the engine."""
         self.retire()
         self._free(timeout_s)
-        self._state, self.reason = State.UNAVAILABLE, reason
+        self._state, self._reason = State.UNAVAILABLE, reason
 
     def _free(self, timeout_s: float) -> None:
         if self._scheduler is not None:

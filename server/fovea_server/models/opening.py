@@ -23,12 +23,12 @@ from fovea_engines.triton_engine import PlainChoice
 from fovea_preprocess.errors import InvalidModel, InvalidRequest
 from fovea_preprocess.image import ImageLimits
 from fovea_server.images.pipeline import Pipeline
-from fovea_server.models.config.completion import complete
+from fovea_server.models.config.config import complete
 from fovea_server.models.config.files import inside
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors.byte_strings import decode
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
+from fovea_server.tensors.wire import decode_strings
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,7 @@ _SEED = 1
 def open_engine(
     folder: Path, config: ModelConfig, settings: Settings
 ) -> tuple[Engine, ModelConfig]:
-    """Open a version folder's engine, ready to answer.
-
-    Returns:
-        The engine, and its complete configuration.
+    """Open a version folder's engine, ready to answer; return it with its full configuration.
 
     Raises:
         NotFound, InvalidModel, BackendUnavailable: as `Engine.open`.
@@ -92,7 +89,7 @@ def open_pipeline(
 
 
 def _file(config: ModelConfig) -> str:
-    """Choose the engine file that the configuration names for this machine; "" for none."""
+    """Choose the engine file that the configuration names for this machine, if any."""
     gpu = gpu_here() if config.cc_model_filenames else None
     if gpu is not None:
         dotted = f"{gpu.capability[:-1]}.{gpu.capability[-1]}"
@@ -129,12 +126,7 @@ def _check_batch(engine: Engine, said: int) -> None:
 
 
 def warm_up_images(engine: Engine) -> None:
-    """Run an empty image through all stages, alone and in a batch.
-
-    Raises:
-        InvalidModel: the card does not describe the engine.
-        InferenceFailed: the engine refuses or breaks.
-    """
+    """Run an empty image through all stages, alone and in a batch."""
     assert engine.preprocessor is not None, "the model takes images"
     image = engine.session.inputs[0]
     feeds = _zeros(engine.session.inputs, 1)
@@ -172,10 +164,12 @@ def _zeros(specs: tuple[TensorSpec, ...], rows: int) -> dict[str, Array]:
         shape = tuple(abs(n) for n in spec.shape)
         if spec.shape[:1] == (-1,):
             shape = (rows, *shape[1:])
-        feeds[spec.name] = np.zeros(shape, spec.numpy_dtype)
-        if spec.dtype == "object":
-            feeds[spec.name][...] = b""
+        feeds[spec.name] = _zero(shape, spec.numpy_dtype)
     return feeds
+
+
+def _zero(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    return np.full(shape, b"" if dtype.hasobject else 0, dtype)
 
 
 def _input(config: ModelConfig, sample: ModelWarmup, name: str, folder: Path) -> Array:
@@ -198,10 +192,7 @@ def _input(config: ModelConfig, sample: ModelWarmup, name: str, folder: Path) ->
         return _random(shape, dtype, about)
     if given.input_data_file is not None:
         return _from_file(inside(folder / _SAMPLES, given.input_data_file), shape, dtype, about)
-    array = np.zeros(shape, dtype)
-    if dtype.hasobject:
-        array[...] = b""
-    return array
+    return _zero(shape, dtype)
 
 
 def _random(shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:
@@ -221,7 +212,7 @@ def _from_file(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], about: 
     count = int(np.prod(shape))
     try:
         if dtype.hasobject:
-            return decode(memoryview(data), count).reshape(shape)
+            return decode_strings(memoryview(data), count).reshape(shape)
         return np.frombuffer(data, dtype, count).reshape(shape)
     except (ValueError, InvalidRequest) as error:
         raise InvalidModel(

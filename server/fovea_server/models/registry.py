@@ -19,12 +19,11 @@ from fovea_preprocess.errors import (
     ShuttingDown,
     Unavailable,
 )
-from fovea_server.models.config.files import check_engine_files, model_of_files
+from fovea_server.models.config.files import check_engine_files, check_name, model_of_files
 from fovea_server.models.loader import Loader
 from fovea_server.models.model import ServedModel, State
-from fovea_server.models.repositories import Repositories
 from fovea_server.models.slot import IndexEntry, trim
-from fovea_server.models.source import Source, check_name
+from fovea_server.models.source import Repositories, Source
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.settings import ModelControlMode, Settings
 
@@ -35,11 +34,7 @@ class Registry:
     """The models of the repositories: looks them up, and decides when they are loaded.
 
     As in Triton, that is at the start, when the repositories are polled, or when requested, as
-    `model_control_mode` of the settings says. `Loader` loads them.
-
-    Attributes:
-        cache: the response cache of all models.
-        started: every model of the start has been tried.
+    `model_control_mode` of the settings says. It has `started` once every model was tried.
 
     Raises:
         NotFound: a repository is not a folder.
@@ -59,7 +54,7 @@ class Registry:
         self._thread = threading.Thread(target=self._run, name="load")
 
     def start(self) -> None:
-        """Begin to load the models of the start, and return at once; see `ready`."""
+        """Begin to load the models of the start, and return at once."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -87,7 +82,6 @@ class Registry:
         self._loader.finish(begun)
 
     def _log_start(self) -> None:
-        """Log how the start went."""
         ready = sum(bool(slot.ready) for slot in list(self._slots.values()))
         if failed := [name for name, slot in sorted(self._slots.items()) if slot.unserved()]:
             text = "%s ready, %d failed: %s (see above)"
@@ -96,10 +90,7 @@ class Registry:
             log.info("%s ready", counted(ready, "model"))
 
     def _poll(self) -> None:
-        """Unload what has left the repositories, and load what is new or has changed.
-
-        A model that failed to load is tried again when it has changed.
-        """
+        """Unload what has left the repositories, and load what is new or has changed."""
         there = self._repositories.models()
         for slot in list(self._slots.values()):
             if slot.wanted and slot.name not in there:
@@ -160,12 +151,11 @@ class Registry:
 
     def versions(self, name: str) -> tuple[int, ...]:
         """List the versions of a model that can answer, ascending."""
-        slot = self._slots.get(name)
-        return slot.ready if slot is not None else ()
+        return self._loader.ready(name)
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
         """List every model of the repository, or every version that can answer, by name."""
-        names = {*self._slots, *(() if ready else self._repositories.folders())}
+        names = set(self._slots) if ready else self._repositories.folders().union(self._slots)
         return [entry for name in sorted(names) for entry in self.entries(name, ready)]
 
     def entries(self, name: str, ready: bool = False) -> list[IndexEntry]:
@@ -175,16 +165,12 @@ class Registry:
 
     @property
     def ready(self) -> bool:
-        """True if there is no `reason`."""
+        """True if all models of the start are ready, and none has died."""
         return not self.reason
 
     @property
     def reason(self) -> str:
-        """The reason why the server is not ready, in a sentence; empty when it is.
-
-        It is ready when all models of the start are, and none has died. Models that requests load
-        and unload later do not count.
-        """
+        """The reason why the server is not ready, in a sentence; empty when it is."""
         if not self._scanned:
             return "the repository is being read"
         if not self._settings.strict_readiness:
@@ -251,11 +237,7 @@ class Registry:
         return source
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model, as `Loader.unload`; blocks.
-
-        Raises:
-            Unavailable: not in this mode; or the server is stopping.
-        """
+        """Unload a model, as `Loader.unload`; blocks. Raises Unavailable as `load`."""
         self._check_mode(f"unload model {name!r}")
         self._loader.unload(name, dependents=dependents)
 
@@ -281,7 +263,7 @@ class Registry:
 
 
 def _attempt(read: Callable[[], None]) -> None:
-    """Read the repositories and load. Never raises: a fault is logged."""
+    """Read the repositories and load; faults are logged."""
     try:
         read()
     except (FoveaError, OSError) as error:

@@ -29,7 +29,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replacement:
-    """The versions of a source: `kept` are served already and unchanged, `fresh` are not loaded."""
+    """The versions of a source: `kept` are served already and unchanged, `fresh` are not."""
 
     source: Source
     kept: dict[int, ServedModel]
@@ -46,7 +46,6 @@ class ModelSlot:
     Args:
         make: makes a version of a source, not loaded yet.
         timeout_s: time for versions to finish accepted requests before they are unloaded.
-        closing: set once no model is loaded any more.
 
     Attributes:
         versions: the latest of each version, ascending, also unloaded ones.
@@ -120,7 +119,7 @@ class ModelSlot:
         for version, model in versions.items():
             state = model.state
             if state is State.READY or not ready:
-                reason = model.failure or model.reason if state is State.UNAVAILABLE else None
+                reason = model.reason if state is State.UNAVAILABLE else None
                 if state is State.READY and self.fault:
                     reason = f"the last reload failed: {self.fault}"
                 yield IndexEntry(self.name, str(version), state.value, reason)
@@ -135,14 +134,14 @@ class ModelSlot:
             self.finish(source, rebuild=True)
 
     def begin(self, source: Source) -> None:
-        """Decide which versions to load; `finish` loads them. Raises as `Source.served`."""
+        """Decide which versions to load; `finish` loads them. Raises as `ModelConfig.served`."""
         with self._lock:
             self.tried, self.fault = source, ""
             for model in self.versions.values():
                 if model.failure:
                     # A dead version answers no request, and holds memory that its successor needs.
                     model.close(0)
-            chosen = source.served()
+            chosen = source.config.served(source.versions)
             kept = {
                 version: model
                 for version, model in self.versions.items()
@@ -162,14 +161,8 @@ class ModelSlot:
         """Load the fresh versions, serve them, and unload those that they replace.
 
         If one version fails, none is replaced: `fault` has the reason. Nor is one while
-        an engine is still to be rebuilt by `rebuild`.
-
-        Args:
-            source: of `begin`; nothing happens if another load has begun since.
-            rebuild: rebuild engines that need and allow it.
-
-        Raises:
-            ShuttingDown: the server is stopping.
+        an engine is still to be rebuilt. Nothing happens if another load has begun since.
+        Raises ShuttingDown if the server is stopping.
         """
         with self._lock:
             if self._closing.is_set():
@@ -185,7 +178,10 @@ class ModelSlot:
         states = {model.state for model in coming.fresh.values()}
         if State.UNAVAILABLE in states:
             self._give_up(coming)
-        elif State.LOADING not in states or not self._displaces(coming):
+        elif State.LOADING not in states or all(
+            self.versions[v] is coming.versions.get(v) for v in self.ready
+        ):
+            # Nothing in service has to make way for an engine that is still to be rebuilt.
             self._exchange(coming)
 
     def _give_up(self, coming: _Replacement) -> None:
@@ -197,10 +193,6 @@ class ModelSlot:
         for model in coming.fresh.values():
             if model.state is State.READY:
                 model.close(self._timeout_s)
-
-    def _displaces(self, coming: _Replacement) -> bool:
-        """Return True if it replaces a version in service."""
-        return any(self.versions[v] is not coming.versions.get(v) for v in self.ready)
 
     def _exchange(self, coming: _Replacement) -> None:
         self._next = None
@@ -249,8 +241,7 @@ class ModelSlot:
     def close(self, fault: str = "") -> None:
         """Unload every version after its accepted requests; a rebuild is cancelled.
 
-        Args:
-            fault: the reason why it is taken out of service; empty where that was requested.
+        A `fault` is the reason if nobody requested it.
         """
         self.cancel()
         with self._lock:

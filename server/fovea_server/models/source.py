@@ -1,10 +1,10 @@
-"""The folder and configuration that a model is loaded from, and their changes."""
+"""The folder and configuration that a model is loaded from, in one of several repositories."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -12,7 +12,7 @@ from typing import Self
 from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_engines.repository.model_config import without_version_policy
 from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidRequest, NotFound
+from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
 from fovea_server.models.config.config import load_config
 from fovea_server.settings import Settings
 
@@ -20,11 +20,40 @@ Stamp = frozenset[tuple[str, int, int]]
 """Path, time of change (ns) and size of every file below a folder."""
 
 
+class Repositories:
+    """Finds models in several folders, of which duplicates count once."""
+
+    def __init__(self, roots: Iterable[Path]) -> None:
+        places = {root.resolve(): root for root in roots}
+        self._all = tuple(ModelRepository(root) for root in places.values())
+
+    def __str__(self) -> str:
+        """List the repositories, as they were given."""
+        return ", ".join(str(repository.root) for repository in self._all)
+
+    def folders(self) -> set[str]:
+        """Return the names of folders that may hold a model; raises as `ModelRepository`."""
+        return {name for each in self._all for name in each.folders()}
+
+    def models(self) -> tuple[str, ...]:
+        """List the models with at least one version, by name; raises as `ModelRepository`."""
+        return tuple(sorted({name for each in self._all for name in each.models()}))
+
+    def folder(self, name: str) -> Path:
+        """Find the folder of a model, whether or not it exists; InvalidModel if it is in two."""
+        folders = [repository.root / name for repository in self._all]
+        found = [folder for folder in folders if folder.is_dir()]
+        if len(found) > 1:
+            raise InvalidModel(
+                f"failed to poll model '{name}': not unique across all model repositories: "
+                f"{' and '.join(map(str, found))}: rename or remove one of them"
+            )
+        return (found or folders)[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A snapshot of a model's folder and configuration.
-
-    Two are equal if nothing has changed between them.
+    """A snapshot of a model's folder and configuration; equal if nothing has changed.
 
     Attributes:
         config: from config.pbtxt, or from the request.
@@ -41,14 +70,25 @@ class Source:
     def read(cls, folder: Path, name: str, settings: Settings, config: str | None = None) -> Self:
         """Read a model's folder as it is now; `config` is JSON that replaces config.pbtxt.
 
-        Errors name files as they lie in the repository.
-
         Raises:
             NotFound: the folder is not there.
             InvalidModel: its configuration cannot be used, or the folder cannot be read.
         """
         try:
-            return cls._read(folder, name, settings, config)
+            if not folder.is_dir():
+                raise NotFound(f"there is no folder {folder}: put the model there")
+            return cls(
+                folder,
+                load_config(
+                    folder,
+                    name,
+                    override=config,
+                    variant=settings.model_config_name,
+                    required=settings.disable_auto_complete_config,
+                ),
+                ModelRepository(folder.parent).versions(folder.name),
+                {entry.name: frozenset(_stamps(entry)) for entry in os.scandir(folder)},
+            )
         except OSError as error:
             failed: type[FoveaError] = InvalidModel
             said = f"{error.filename} cannot be read: {error.strerror}"
@@ -56,31 +96,6 @@ class Source:
             failed, said = type(error), str(error)
         # Clients read this, and need not know where the repository lies.
         raise failed(said.replace(f"{folder.parent}/", ""))
-
-    @classmethod
-    def _read(cls, folder: Path, name: str, settings: Settings, config: str | None) -> Self:
-        if not folder.is_dir():
-            raise NotFound(f"there is no folder {folder}: put the model there")
-        return cls(
-            folder,
-            load_config(
-                folder,
-                name,
-                override=config,
-                variant=settings.model_config_name,
-                required=settings.disable_auto_complete_config,
-            ),
-            ModelRepository(folder.parent).versions(folder.name),
-            {entry.name: frozenset(_stamps(entry)) for entry in os.scandir(folder)},
-        )
-
-    def served(self) -> tuple[int, ...]:
-        """Choose the versions to serve.
-
-        Raises:
-            InvalidModel: the version policy chooses none that exists.
-        """
-        return self.config.served(self.versions)
 
     def same_version(self, other: Source, version: int) -> bool:
         """Return True if a version loaded from `other` need not be loaded again from this."""
@@ -112,23 +127,3 @@ def _stamps(entry: os.DirEntry[str], *above: tuple[int, int]) -> Iterator[tuple[
         yield entry.path, found.st_mtime_ns, 0
         for inner in os.scandir(entry.path):
             yield from _stamps(inner, *above, place)
-
-
-def check_name(name: str) -> None:
-    """Refuse names that could lead out of the repository, or forge a line of the log.
-
-    Raises:
-        InvalidRequest: Triton's text, where it has one.
-    """
-    if not name:
-        raise InvalidRequest("model name must not be empty")
-    if not name.strip():
-        raise InvalidRequest("model name must not contain only whitespace characters")
-    if ".." in name or "/" in name:
-        raise InvalidRequest(
-            f"invalid model name '{name}', model name must not contain path traversal characters"
-        )
-    if not name.isprintable():
-        raise InvalidRequest(
-            f"invalid model name {name!r}, model name must not contain control characters"
-        )

@@ -4,35 +4,76 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from abc import ABC, abstractmethod
 
-from fovea_server.scheduling.inflight_gate import InflightGate
+from fovea_preprocess.errors import ShuttingDown
+from fovea_server.tensors.check import request_prefix
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
-class Scheduler(Protocol):
-    """Queues requests, forms batches, and returns the answers."""
+class InflightGate:
+    """Counts the requests in a scheduler, and refuses new ones once it closes.
+
+    A context around each request, entered before its first `await`.
+
+    Attributes:
+        inside: number of requests in flight.
+        locked: closed, and the time for requests in flight is over.
+    """
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self._closed = False
+        self.locked = False
+
+    def open_for(self, request: InferRequest) -> InflightGate:
+        """Admit a request, in a `with` statement; ShuttingDown if the gate is closed."""
+        if self._closed:
+            raise _stopped(request)
+        return self
+
+    def check(self, request: InferRequest) -> None:
+        """Raise ShuttingDown if the time for requests in flight is over."""
+        if self.locked:
+            raise _stopped(request)
+
+    def __enter__(self) -> None:
+        self.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.inside -= 1
+
+    def close(self, timeout_s: float) -> None:
+        """Refuse new requests and wait for those in flight; blocks, up to the timeout."""
+        self._closed = True
+        until = time.monotonic() + timeout_s
+        while self.inside and time.monotonic() < until:
+            time.sleep(0.01)
+        self.locked = True
+
+
+class Scheduler(ABC):
+    """Queues requests, forms batches, and returns the answers; `gate` counts those in flight."""
+
+    def __init__(self) -> None:
+        self.gate = InflightGate()
 
     @property
+    @abstractmethod
     def identity(self) -> bytes:
         """Identify the loaded model: the value changes when a part of it is loaded again."""
-        ...
 
     @property
     def failure(self) -> str | None:
         """The reason why it can never answer again; None while it can."""
-        ...
+        return None
 
     @property
     def pending(self) -> int:
         """Number of requests accepted and not yet given to an engine."""
-        ...
+        return 0
 
-    @property
-    def inflight(self) -> int:
-        """Number of requests accepted and not yet answered."""
-        ...
-
+    @abstractmethod
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request; cancelling this frees its place in the queue.
 
@@ -42,29 +83,19 @@ class Scheduler(Protocol):
             ModelNotReady, ShuttingDown: the model cannot answer any more.
             InferenceFailed: the engine refused or broke.
         """
-        ...
 
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests within the timeout, then stop. The engine stays open."""
-        ...
+        self.gate.close(timeout_s)
 
 
-class HasScheduler(Protocol):
-    """A model that answers requests."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """Its scheduler."""
-        ...
-
-
-class SchedulerWrapper:
+class SchedulerWrapper(Scheduler):
     """Passes everything but `infer` on to the scheduler inside."""
 
     def __init__(self, inside: Scheduler) -> None:
+        # The gate counts requests that have not entered `inside` yet.
+        super().__init__()
         self._inside = inside
-        # Requests may be in flight here that have not entered `inside` yet.
-        self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
@@ -81,15 +112,10 @@ class SchedulerWrapper:
         """Number of requests not yet given to an engine."""
         return self._inside.pending
 
-    @property
-    def inflight(self) -> int:
-        """Number of requests not yet answered."""
-        return self._gate.inside
-
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests, then stop."""
         until = time.monotonic() + timeout_s
-        self._gate.close(timeout_s)
+        super().close(timeout_s)
         self._inside.close(max(0.0, until - time.monotonic()))
 
 
@@ -102,22 +128,26 @@ class OrderedScheduler(SchedulerWrapper):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request after all that came before it."""
-        with self._gate.open_for(request):
-            return await self._in_order(request)
-
-    async def _in_order(self, request: InferRequest) -> InferResponse:
         before = self._last
-        self._last = mine = asyncio.get_running_loop().create_future()
-        try:
-            return await self._inside.infer(request)
-        finally:
+        with self.gate.open_for(request):
+            self._last = mine = asyncio.get_running_loop().create_future()
             try:
-                if before is not None and not before.done():
-                    # Shielded: cancelling this request must not cancel the one before it.
-                    await asyncio.shield(before)
+                return await self._inside.infer(request)
             finally:
-                # Keeps the order even if this request was cancelled.
-                if before is None or before.done():
-                    mine.set_result(None)
-                else:
-                    before.add_done_callback(lambda _: mine.set_result(None))
+                try:
+                    if before is not None and not before.done():
+                        # Shielded: cancelling this request must not cancel the one before it.
+                        await asyncio.shield(before)
+                finally:
+                    # Keeps the order even if this request was cancelled.
+                    if before is None or before.done():
+                        mine.set_result(None)
+                    else:
+                        before.add_done_callback(lambda _: mine.set_result(None))
+
+
+def _stopped(request: InferRequest) -> ShuttingDown:
+    return ShuttingDown(
+        f"{request_prefix(request)}Server is stopping, scheduler for model has stopped accepting "
+        "new inference requests"
+    )

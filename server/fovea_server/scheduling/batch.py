@@ -18,18 +18,16 @@ from fovea_preprocess.errors import (
     QueueFull,
     ShuttingDown,
 )
-from fovea_server.scheduling.batching import DynamicBatching
-from fovea_server.scheduling.contract import Contract
+from fovea_server.scheduling.base import Scheduler
+from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.scheduling.execution import HEAVY_NS, Execution, InlineExecution, execute
-from fovea_server.scheduling.inflight_gate import InflightGate
-from fovea_server.scheduling.job import Job, Outputs
-from fovea_server.scheduling.priority_queue import PriorityQueue
+from fovea_server.scheduling.priority_queue import DynamicBatching, Job, PriorityQueue
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 from fovea_server.tensors.check import Checked, request_prefix
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 
-class BatchScheduler:
+class BatchScheduler(Scheduler):
     """Runs one queue in front of one engine; all but the engine runs on the event loop.
 
     Args:
@@ -37,6 +35,8 @@ class BatchScheduler:
         batching: decides which requests form a batch, and when.
         side_by_side: number of executions at a time.
     """
+
+    failure: str | None = None
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class BatchScheduler:
         batching: DynamicBatching,
         side_by_side: int,
     ) -> None:
-        self.failure: str | None = None
+        super().__init__()
         self.contract = contract
         self._statistics = statistics
         self._waiting = waiting
@@ -61,7 +61,6 @@ class BatchScheduler:
         self._threads = ThreadPoolExecutor(side_by_side, f"{contract.name}-infer")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.Handle | None = None
-        self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
@@ -73,28 +72,19 @@ class BatchScheduler:
         """Number of requests in the queue."""
         return len(self._waiting)
 
-    @property
-    def inflight(self) -> int:
-        """Number of requests in the queue or at the engine."""
-        return self._gate.inside
-
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request from the queue."""
         arrived_ns = time.monotonic_ns()
-        with self._gate.open_for(request):
+        with self.gate.open_for(request):
             checked = await self.contract.checked(request)
             outputs = await self.run(request, checked, arrived_ns)
         return self.contract.respond(request, outputs)
 
     async def run(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
-        """Run the engine for a request that fits the model.
-
-        Raises:
-            Unavailable, InferenceFailed: see `Scheduler.infer`.
-        """
+        """Run the engine for a request that fits the model; raises as `infer`."""
         if self.failure:
             raise ModelNotReady(self.failure)
-        self._gate.check(request)
+        self.gate.check(request)
         idle = not self._running and not self._waiting
         if idle and not self._batching.waits and self._inline.takes((checked,)):
             return self._run_here(request, checked, arrived_ns)
@@ -116,7 +106,7 @@ class BatchScheduler:
 
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests, then stop."""
-        self._gate.close(timeout_s)
+        super().close(timeout_s)
         if self._waiting and self._loop is not None and self._loop.is_running():
             empty = Future[None]()
             self._loop.call_soon_threadsafe(self._empty, empty)
@@ -217,7 +207,7 @@ class BatchScheduler:
     ) -> None:
         """Count an execution, and answer its requests."""
         refused = isinstance(execution.error, InferenceFailed)
-        if refused and len(jobs) > 1 and not self._gate.locked:
+        if refused and len(jobs) > 1 and not self.gate.locked:
             # A single request may be the cause: run each alone, so that the others succeed.
             for job in jobs:
                 self._start([job], [job.checked], loop)

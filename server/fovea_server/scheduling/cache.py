@@ -19,8 +19,8 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
 from fovea_server.scheduling.contract import Contract
 from fovea_server.statistics.model import Duration, ModelStatistics
-from fovea_server.tensors import byte_strings
-from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor, OutputTensor
+from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
+from fovea_server.tensors.wire import wire
 
 # Memory of an answer without outputs (with its key), and of an output without elements; measured.
 _ANSWER_BYTES, _OUTPUT_BYTES = 512, 512
@@ -57,11 +57,7 @@ class ResponseCache:
 
     @classmethod
     def parse(cls, setting: str) -> Self:
-        """Parse the value of `--cache-config`: "local,size=1048576".
-
-        Raises:
-            InvalidOption: it has another form.
-        """
+        """Parse the value of `--cache-config`: "local,size=1048576"."""
         kind, _, option = setting.partition(",")
         key, _, size = option.partition("=")
         if kind != "local" or key != "size" or not size.isdecimal():
@@ -93,7 +89,7 @@ class ResponseCache:
         The answer is copied where it shares its memory; `owner` identifies the model.
         """
         began_ns = time.monotonic_ns()
-        size = _size(answer)
+        size = _ANSWER_BYTES + sum(_OUTPUT_BYTES + _bytes(t.array) for t in answer.outputs)
         with self._lock:
             if size <= self.size and key not in self._answers:
                 while self.used + size > self.size:
@@ -111,10 +107,6 @@ class ResponseCache:
         with self._lock:
             for key in [key for key, kept in self._answers.items() if kept.owner == owner]:
                 self.used -= self._answers.pop(key).size
-
-
-def _size(answer: InferResponse) -> int:
-    return _ANSWER_BYTES + sum(_OUTPUT_BYTES + _bytes(t.array) for t in answer.outputs)
 
 
 def _bytes(array: Array) -> int:
@@ -149,7 +141,7 @@ class CachedScheduler(SchedulerWrapper):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request from the cache, or run it and keep the answer."""
-        with self._gate.open_for(request):
+        with self.gate.open_for(request):
             return await self._answer(request)
 
     def close(self, timeout_s: float) -> None:
@@ -188,15 +180,11 @@ def _key(identity: bytes, request: InferRequest) -> bytes:
     for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
         # Lengths precede contents, so that different requests cannot give the same digest input.
         digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
-        data = _wire(tensor)
+        sent = tensor.data
+        if isinstance(sent, memoryview):
+            data: bytes | memoryview = sent
+        else:
+            data = wire(OutputTensor(tensor.name, tensor.datatype, sent))
         digest.update(len(data).to_bytes(8))
         digest.update(data)
     return digest.digest()
-
-
-def _wire(tensor: InputTensor) -> memoryview | bytes:
-    if isinstance(tensor.data, memoryview):
-        return tensor.data
-    if tensor.datatype == "BYTES":
-        return byte_strings.encode(tensor.data)
-    return tensor.data.tobytes()

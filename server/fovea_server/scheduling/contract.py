@@ -8,7 +8,6 @@ from math import prod
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InferenceFailed
-from fovea_server.scheduling.job import Outputs
 from fovea_server.tensors.check import Checked, RequestCheck, reshaped
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.signature import ModelSignature, ModelTensor
@@ -16,6 +15,9 @@ from fovea_server.tensors.signature import ModelSignature, ModelTensor
 # Parsing this many bytes of strings takes about a millisecond.
 _MANY = 64 << 10
 _NUMBERS = count()
+
+Outputs = dict[str, Array]
+"""An array per output of the engine."""
 
 
 class Contract:
@@ -37,11 +39,7 @@ class Contract:
         return self.check(request)
 
     def respond(self, request: InferRequest, outputs: Outputs) -> InferResponse:
-        """Build the answer: the requested outputs, in the order of the configuration.
-
-        Raises:
-            InferenceFailed: an output contradicts the configuration.
-        """
+        """Build the answer: the requested outputs, in the order of the configuration."""
         wanted = self._outputs
         if request.outputs:
             asked = {output.name for output in request.outputs}

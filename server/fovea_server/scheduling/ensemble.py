@@ -13,10 +13,8 @@ from dataclasses import replace
 
 from fovea_engines.repository.config_scheduling import EnsembleStep
 from fovea_preprocess.errors import FoveaError
-from fovea_server.scheduling.base import HasScheduler
-from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.inflight_gate import InflightGate
-from fovea_server.scheduling.job import Outputs
+from fovea_server.scheduling.base import Scheduler
+from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.statistics.model import FailureReason, ModelStatistics, Spans
 from fovea_server.tensors.messages import (
     InferRequest,
@@ -25,17 +23,15 @@ from fovea_server.tensors.messages import (
     RequestedOutput,
 )
 
-Find = Callable[[str, int | None], HasScheduler]
+Find = Callable[[str, int | None], Scheduler]
+"""Looks up the scheduler of a model by name and version; None for the preferred version."""
 
 
-class EnsembleScheduler:
+class EnsembleScheduler(Scheduler):
     """Runs each step as soon as its inputs are there; independent steps run in parallel.
 
     `inputs` are names, `steps` come in any order, and the models count their own statistics.
     """
-
-    failure: str | None = None
-    pending = 0
 
     def __init__(
         self,
@@ -45,12 +41,12 @@ class EnsembleScheduler:
         statistics: ModelStatistics,
         find: Find,
     ) -> None:
+        super().__init__()
         self._contract = contract
         self._inputs = frozenset(inputs)
         self._steps = steps
         self._statistics = statistics
         self._find = find
-        self._gate = InflightGate()
 
     @property
     def identity(self) -> bytes:
@@ -59,18 +55,13 @@ class EnsembleScheduler:
         for step in self._steps:
             # Without one of the models nothing is answered, so no identity is needed.
             with suppress(FoveaError):
-                identities.append(self._find(step.model_name, step.version).scheduler.identity)
+                identities.append(self._find(step.model_name, step.version).identity)
         return b"".join(identities)
-
-    @property
-    def inflight(self) -> int:
-        """Number of requests not yet answered."""
-        return self._gate.inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request by running all steps."""
         arrived_ns = time.monotonic_ns()
-        with self._gate.open_for(request):
+        with self.gate.open_for(request):
             checked = await self._contract.checked(request)
             began_ns = time.monotonic_ns()
             parts: list[Spans] = []
@@ -81,18 +72,18 @@ class EnsembleScheduler:
                 reason = FailureReason.OTHER if known else FailureReason.CANCELED
                 self._statistics.failed(time.monotonic_ns() - arrived_ns, reason)
                 raise
-        self._count(request, checked.rows, arrived_ns, _sum(began_ns - arrived_ns, parts))
-        return self._contract.respond(request, outputs)
-
-    def close(self, timeout_s: float) -> None:
-        """Finish accepted requests; the models of the ensemble stay loaded."""
-        self._gate.close(timeout_s)
-
-    def _count(self, request: InferRequest, rows: int, arrived_ns: int, spans: Spans) -> None:
-        self._statistics.executed(rows, spans)
-        self._statistics.succeeded(rows, time.monotonic_ns() - arrived_ns, spans)
+        # The times of the models, without their queues, as in Triton's core.
+        spans = Spans(
+            began_ns - arrived_ns,
+            sum(part.compute_input for part in parts),
+            sum(part.compute_infer for part in parts),
+            sum(part.compute_output for part in parts),
+        )
+        self._statistics.executed(checked.rows, spans)
+        self._statistics.succeeded(checked.rows, time.monotonic_ns() - arrived_ns, spans)
         if request.spans is not None:
             request.spans.append(spans)
+        return self._contract.respond(request, outputs)
 
     async def _outputs(self, request: InferRequest) -> Outputs:
         """Run all steps."""
@@ -143,20 +134,10 @@ class EnsembleScheduler:
             outputs=[RequestedOutput(name) for name in step.output_map],
         )
         try:
-            response = await self._find(step.model_name, step.version).scheduler.infer(part)
+            response = await self._find(step.model_name, step.version).infer(part)
         except FoveaError as error:
             raise error.with_text(f"in ensemble '{self._contract.name}', {error}") from error
         return [
             InputTensor(step.output_map[made.name], made.datatype, made.shape, made.array.ravel())
             for made in response.outputs
         ]
-
-
-def _sum(queue_ns: int, parts: Sequence[Spans]) -> Spans:
-    """Add the times of the models, without their queues, as Triton's core does."""
-    return Spans(
-        queue_ns,
-        sum(part.compute_input for part in parts),
-        sum(part.compute_infer for part in parts),
-        sum(part.compute_output for part in parts),
-    )

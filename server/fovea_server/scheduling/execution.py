@@ -14,7 +14,7 @@ import numpy as np
 
 from fovea_engines.session import Array, Session
 from fovea_preprocess.errors import FoveaError, InferenceFailed
-from fovea_server.scheduling.job import Outputs
+from fovea_server.scheduling.contract import Outputs
 from fovea_server.statistics.model import Spans
 from fovea_server.tensors.check import Checked
 
@@ -57,15 +57,15 @@ class Execution:
 def execute(name: str, session: Session, batch: Sequence[Checked], *, alone: bool) -> Execution:
     """Run requests with equal shapes as one batch. Never raises.
 
-    A single request is read in place; several are copied once, into the batch.
-
-    `alone` is as in `Session.infer`.
+    A single request is read in place; several are copied once. `alone` is as in `Session.infer`.
     """
     began = computing = computed = time.monotonic_ns()
     outputs: Sequence[Outputs] = ()
     error: FoveaError | None = None
     try:
-        feeds = batch[0].feeds if len(batch) == 1 else _joined(batch)
+        feeds = batch[0].feeds
+        if len(batch) > 1:
+            feeds = {name: np.concatenate([part.feeds[name] for part in batch]) for name in feeds}
         computing = time.monotonic_ns()
         found = session.infer(feeds, alone=alone)
         computed = time.monotonic_ns()
@@ -77,10 +77,6 @@ def execute(name: str, session: Session, batch: Sequence[Checked], *, alone: boo
         error = InferenceFailed("an internal error; the server's log has the details")
     spans = Spans(0, computing - began, computed - computing, time.monotonic_ns() - computed)
     return Execution(outputs, began, spans, error)
-
-
-def _joined(batch: Sequence[Checked]) -> dict[str, Array]:
-    return {name: np.concatenate([part.feeds[name] for part in batch]) for name in batch[0].feeds}
 
 
 def _split(found: Mapping[str, Array], batch: Sequence[Checked]) -> list[Outputs]:
@@ -128,12 +124,7 @@ class InlineExecution:
         return size <= _MOST_BYTES
 
     def learn(self, call_ns: int, *, cpu_ns: int | None = None) -> None:
-        """Record the time of a call of the engine.
-
-        Args:
-            call_ns: wall time, nanoseconds.
-            cpu_ns: CPU time of a call on the event loop; None for a call in a thread.
-        """
+        """Record the wall time of a call, and its CPU time if it ran on the event loop."""
         self._calls += 1
         if cpu_ns is None:
             self._least_ns = min(self._least_ns, call_ns)

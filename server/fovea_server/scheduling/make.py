@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
 
 from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_engines.repository.config_scheduling import ModelDynamicBatching, StrategyDirect
 from fovea_engines.session import Session
-from fovea_server.scheduling.base import HasScheduler, OrderedScheduler, Scheduler
+from fovea_server.scheduling.base import OrderedScheduler, Scheduler
 from fovea_server.scheduling.batch import BatchScheduler
-from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.cache import CachedScheduler, ResponseCache
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.ensemble import EnsembleScheduler
-from fovea_server.scheduling.priority_queue import PriorityQueue
+from fovea_server.scheduling.ensemble import EnsembleScheduler, Find
+from fovea_server.scheduling.priority_queue import DynamicBatching, PriorityQueue
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import ModelSignature
@@ -22,23 +20,18 @@ from fovea_server.tensors.signature import ModelSignature
 
 def make_scheduler(
     *,
-    name: str,
     version: int,
     config: ModelConfig,
     session: Session | None,
     statistics: ModelStatistics,
     cache: ResponseCache | None,
-    find: Callable[[str, int | None], HasScheduler],
+    find: Find,
 ) -> Scheduler:
-    """Build the scheduler of a model version.
+    """Build the scheduler of a model version; UnsupportedModel if there is none for it.
 
-    The configuration is complete; `session` is None for an ensemble. `find` looks a model up; for
-    a version of None, the one that its policy prefers.
-
-    Raises:
-        UnsupportedModel: the configuration asks for something that is not supported.
+    The configuration is complete; `session` is None for an ensemble.
     """
-    contract = Contract(name, version, ModelSignature.of(config))
+    contract = Contract(config.name, version, ModelSignature.of(config))
     if session is None:
         inputs = [tensor.name for tensor in config.input]
         made: Scheduler = EnsembleScheduler(contract, inputs, config.steps, statistics, find)

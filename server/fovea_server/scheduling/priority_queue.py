@@ -1,17 +1,65 @@
-"""The queue of requests that wait for the engine.
+"""The queue of requests that wait for the engine, and the batches that they form.
 
-Source: `ModelQueuePolicy` and `priority_levels` of model_config.proto; `PriorityQueue` of Triton's
-core.
+Source: `ModelQueuePolicy`, `priority_levels` and `ModelDynamicBatching` of model_config.proto;
+`PriorityQueue` and `DynamicBatchScheduler` of Triton's core.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fovea_engines.repository.config_scheduling import ModelDynamicBatching, ModelQueuePolicy
-from fovea_server.scheduling.job import Job
+from fovea_server.scheduling.contract import Outputs
+from fovea_server.tensors.check import Checked
+from fovea_server.tensors.messages import InferRequest
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request that fits its model, from arrival to answer.
+
+    Attributes:
+        arrived_ns: `time.monotonic_ns` of its arrival.
+        future: set to its outputs, or to an error.
+        expiry: timer that ends its wait; None where it may wait for ever.
+        at_engine: a thread reads its arrays.
+        given_up: set when the thread is done, for a request that was cancelled meanwhile.
+    """
+
+    request: InferRequest
+    checked: Checked
+    arrived_ns: int
+    future: asyncio.Future[Outputs]
+    expiry: asyncio.TimerHandle | None = None
+    at_engine: bool = False
+    given_up: asyncio.Future[None] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows that it adds to a batch."""
+        return self.checked.rows
+
+    def fits(self, other: Job) -> bool:
+        """Return True if both can share a batch: the same inputs and shapes, except the rows."""
+        mine, others = self.checked.feeds, other.checked.feeds
+        return mine.keys() == others.keys() and all(
+            array.shape[1:] == others[name].shape[1:] for name, array in mine.items()
+        )
+
+    def leave_queue(self) -> None:
+        """Cancel the timer of its wait."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
+
+    def leave_engine(self) -> None:
+        """Mark that no thread reads its arrays any more."""
+        self.at_engine = False
+        if self.given_up is not None and not self.given_up.done():
+            self.given_up.set_result(None)
 
 
 @dataclass(slots=True)
@@ -91,3 +139,62 @@ class PriorityQueue:
             self._levels[number] = level
             self._levels = dict(sorted(self._levels.items()))
         return level
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next step of a queue.
+
+    Attributes:
+        count: requests to take from the front of the queue; 0 for none yet.
+        wait_s: seconds until the next decision if no request arrives; None for no limit.
+    """
+
+    count: int
+    wait_s: float | None = None
+
+
+class DynamicBatching:
+    """Combines requests into batches; with `max_rows` of 1, each request is a batch.
+
+    Args:
+        preferred: batch sizes that run at once, before the delay is over; empty for `max_rows`.
+        delay_us: microseconds that the first request waits for others while an engine is idle.
+
+    Attributes:
+        waits: a batch may wait for more requests while an engine is idle.
+    """
+
+    def __init__(self, max_rows: int, preferred: Iterable[int] = (), delay_us: int = 0) -> None:
+        self.waits = delay_us > 0
+        self._max_rows = max_rows
+        self._preferred = frozenset(preferred) or frozenset([max_rows])
+        self._largest_preferred = max(self._preferred)
+        self._delay_ns = 1000 * delay_us
+
+    def decide(self, waiting: Iterable[Job], now_ns: int) -> Decision:
+        """Decide from the queue, in order and not empty, and `time.monotonic_ns`."""
+        count = rows = best = 0
+        full = False
+        first: Job | None = None
+        oldest_ns = now_ns
+        for job in waiting:
+            if first is None:
+                first = job
+            elif rows + job.rows > self._max_rows or not job.fits(first):
+                full = True
+                # Larger than every preferred size: the batch runs as it is.
+                best = best or count
+                break
+            elif rows + job.rows > self._largest_preferred and not best:
+                best = count
+            count, rows = count + 1, rows + job.rows
+            oldest_ns = min(oldest_ns, job.arrived_ns)
+            if rows in self._preferred:
+                best = count
+        left_ns = self._delay_ns - (now_ns - oldest_ns)
+        if best and (left_ns > 0 or not self._delay_ns):
+            return Decision(best)
+        if full or rows >= self._largest_preferred or left_ns <= 0:
+            return Decision(count)
+        return Decision(0, left_ns / 1e9)

@@ -23,7 +23,7 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.scheduling.base import SchedulerWrapper
 from fovea_server.scheduling.batch import BatchScheduler
-from fovea_server.scheduling.job import Outputs
+from fovea_server.scheduling.contract import Outputs
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.messages import InferRequest, InferResponse
@@ -39,11 +39,7 @@ class _Sequence:
 
 
 class SequenceScheduler(SchedulerWrapper):
-    """Runs the requests of a sequence one after the other.
-
-    Args:
-        inside: runs requests, in batches with those of other sequences.
-        batched: the model has a batch dimension.
+    """Runs the requests of a sequence one after the other, in batches with other sequences.
 
     Raises:
         UnsupportedModel: a control has no values, or a sequence begins with a state from a file.
@@ -70,7 +66,7 @@ class SequenceScheduler(SchedulerWrapper):
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request after those before it in its sequence."""
         arrived_ns = time.monotonic_ns()
-        with self._gate.open_for(request):
+        with self.gate.open_for(request):
             checked = await self._batches.contract.checked(request)
             sequence = self._sequence(request, checked, arrived_ns)
             async with self._turn_of(sequence):

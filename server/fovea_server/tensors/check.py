@@ -15,10 +15,10 @@ import numpy as np
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.tensors import byte_strings
 from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.messages import InferRequest, InputTensor
 from fovea_server.tensors.signature import ModelSignature, ModelTensor, shape_text
+from fovea_server.tensors.wire import check_count, decode_strings
 
 BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
@@ -57,11 +57,7 @@ class RequestCheck:
         self._required = sum(not tensor.optional for tensor in signature.inputs)
 
     def __call__(self, request: InferRequest) -> Checked:
-        """Check a request and return its arrays.
-
-        Raises:
-            InvalidRequest: it does not fit the model.
-        """
+        """Return the arrays of a request; InvalidRequest if it does not fit the model."""
         inputs = request.inputs
         for output in request.outputs:
             if output.name not in self._outputs:
@@ -166,8 +162,8 @@ class RequestCheck:
     def _strings(self, tensor: InputTensor, count: int) -> Array:
         what = f"inference input '{tensor.name}' for model '{self._model}'"
         if isinstance(tensor.data, memoryview):
-            return byte_strings.decode(tensor.data, count, what)
-        byte_strings.check_count(len(tensor.data), count, what)
+            return decode_strings(tensor.data, count, what)
+        check_count(len(tensor.data), count, what)
         return tensor.data
 
     def _engine_shape(self, expected: ModelTensor, tensor: InputTensor) -> tuple[int, ...]:
@@ -175,10 +171,8 @@ class RequestCheck:
         batched = self._max_batch_size > 0
         have = tensor.shape[1:] if batched else tensor.shape
         want = expected.shape[1:] if batched else expected.shape
-        if have != want:
+        if have != want or -1 in want:
             self._check_shape(want, have, tensor)
-        elif -1 in want:
-            raise self._unspecified(tensor)
         return have if expected.reshape is None else reshaped(want, have, expected.reshape)
 
     def _check_shape(
@@ -189,7 +183,10 @@ class RequestCheck:
             if not fits:
                 break
             if sent < 0 and size in (-1, sent):
-                raise self._unspecified(tensor)
+                raise InvalidRequest(
+                    f"All input dimensions should be specified for input '{tensor.name}' for model "
+                    f"'{self._model}', got {shape_text(tensor.shape)}"
+                )
             fits = size in (-1, sent)
         if not fits:
             batched = self._max_batch_size > 0
@@ -199,12 +196,6 @@ class RequestCheck:
                 f"{shape_text(full)}, got {shape_text(tensor.shape)}. "
                 f"{BATCH_NOTE if batched else ''}"
             )
-
-    def _unspecified(self, tensor: InputTensor) -> InvalidRequest:
-        return InvalidRequest(
-            f"All input dimensions should be specified for input '{tensor.name}' for model "
-            f"'{self._model}', got {shape_text(tensor.shape)}"
-        )
 
 
 def reshaped(

@@ -19,11 +19,7 @@ _UNSUPPORTED = frozenset({"BOOL", "FP16", "BF16", "BYTES"})
 
 
 def check_class_type(datatype: str) -> None:
-    """Check that tensors of a type can be classified.
-
-    Raises:
-        InvalidRequest: Triton does not sort this type.
-    """
+    """Raise InvalidRequest for a type that cannot be classified."""
     if datatype in _UNSUPPORTED:
         raise InvalidRequest(
             f"class result not available for output due to unsupported type '{datatype}'"

@@ -1,14 +1,25 @@
-"""Tensors in the protocol's binary form."""
+"""Tensors in the protocol's binary form; BYTES: each element follows its length.
+
+The texts of errors are those of Triton's core (`ValidateBytesInputs`) and its backends.
+"""
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 
-from fovea_server.tensors.byte_strings import encode
+from fovea_engines.session import Array
+from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors.messages import OutputTensor
 
 # Below this size in bytes a copy is cheaper than a view.
 _SMALL = 16_384
+# 4 bytes, little-endian.
+_LENGTH = struct.Struct("<I")
+# Elements converted in one step, which takes a few milliseconds: a longer step would block other
+# threads.
+_PIECE = 16_384
 
 
 def wire(tensor: OutputTensor) -> bytes | memoryview:
@@ -17,8 +28,72 @@ def wire(tensor: OutputTensor) -> bytes | memoryview:
     Elements of BYTES follow their lengths.
     """
     if tensor.datatype == "BYTES":
-        return encode(tensor.array)
+        return encode_strings(tensor.array)
     if tensor.array.nbytes < _SMALL:
         return tensor.array.tobytes()
     # As bytes, because a memoryview has no float16 and bfloat16.
     return np.ascontiguousarray(tensor.array).reshape(-1).view(np.uint8).data
+
+
+def encode_strings(array: Array) -> bytes:
+    """Encode the elements, objects of `bytes`, in row-major order."""
+    flat = array.ravel()
+    pieces = [_encoded(flat[at : at + _PIECE]) for at in range(0, flat.size, _PIECE)]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _encoded(flat: Array) -> bytes:
+    parts: list[bytes] = []
+    for element in flat.tolist():
+        parts += (_LENGTH.pack(len(element)), element)
+    return b"".join(parts)
+
+
+def decode_strings(view: memoryview, count: int, what: str = "the tensor") -> Array:
+    """Decode `count` elements into a flat array of `bytes` objects.
+
+    Raises:
+        InvalidRequest: there are more or fewer, or the last is incomplete; `what` names the tensor.
+    """
+    pieces: list[Array] = []
+    at, end, got = 0, len(view), 0
+    while at < end and got <= count:
+        elements, at = _decoded(view, at, count + 1 - got, what)
+        got += len(elements)
+        piece = np.empty(len(elements), object)
+        piece[:] = elements
+        pieces.append(piece)
+    check_count(got, count, what)
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.empty(0, object)
+
+
+def _decoded(view: memoryview, at: int, most: int, what: str) -> tuple[list[bytes], int]:
+    """Decode up to `most` elements, of which the last is one too many; return the next offset."""
+    elements: list[bytes] = []
+    end = len(view)
+    while at < end and len(elements) < min(most, _PIECE):
+        if end - at < _LENGTH.size:
+            raise InvalidRequest("element byte size indicator exceeds the end of the buffer.")
+        (size,) = _LENGTH.unpack_from(view, at)
+        at += _LENGTH.size
+        if size > end - at and len(elements) < most - 1:
+            raise InvalidRequest(
+                f"incomplete string data for {what}, expecting string of length {size} but only "
+                f"{end - at} bytes available"
+            )
+        elements.append(bytes(view[at : at + size]))
+        at += size
+    return elements, at
+
+
+def check_count(got: int, count: int, what: str) -> None:
+    """Raise InvalidRequest if the number of elements is not that of the tensor's shape."""
+    if got < count:
+        raise InvalidRequest(f"expected {count} string elements for {what}, got {got}")
+    if got > count:
+        # Triton stops at the first extra element.
+        raise InvalidRequest(
+            f"unexpected number of string elements {count + 1} for {what}, expecting {count}"
+        )

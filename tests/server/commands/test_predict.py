@@ -45,7 +45,7 @@ def url(repository: Path) -> Iterator[str]:
     )
     registry = Registry(settings)
     registry.start()
-    server = make_server(Service.of(settings, registry))
+    server = make_server(Service(settings, registry))
     thread = threading.Thread(target=server.run)
     thread.start()
     with Client(f"http://127.0.0.1:{port}") as client:

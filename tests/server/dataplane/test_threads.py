@@ -32,7 +32,7 @@ def all_threads_taken() -> Iterator[None]:
 
 def test_models_are_loaded_and_unloaded(tmp_path):
     settings = Settings(model_repository=tmp_path, model_control_mode=ModelControlMode.EXPLICIT)
-    plane = Service.of(settings, Registry(settings)).plane
+    plane = Service(settings, Registry(settings)).plane
 
     async def ask() -> None:
         with all_threads_taken():
@@ -45,7 +45,7 @@ def test_models_are_loaded_and_unloaded(tmp_path):
 
 def test_metrics_are_told(tmp_path):
     settings = Settings(model_repository=tmp_path, metrics_port=0)
-    server = MetricsServer(Service.of(settings, Registry(settings)))
+    server = MetricsServer(Service(settings, Registry(settings)))
 
     async def ask() -> httpx.Response:
         await server.start()

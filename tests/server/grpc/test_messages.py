@@ -12,8 +12,8 @@ from fovea_server.extensions.shared_memory import SharedMemory
 from fovea_server.grpc.infer_request import parse_infer, read_request
 from fovea_server.grpc.infer_response import response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.models import version_of
-from fovea_server.tensors.byte_strings import encode
 from fovea_server.tensors.messages import InferResponse, OutputTensor
+from fovea_server.tensors.wire import encode_strings
 
 NO_REGIONS = Regions(SharedMemory(False), CudaSharedMemory(False))
 
@@ -256,7 +256,7 @@ def test_an_answer_is_what_protobuf_would_write():
         (o.name, o.datatype, o.shape) for o in OUTPUTS
     ]
     assert list(parsed.raw_output_contents) == [
-        encode(WORDS) if o.datatype == "BYTES" else o.array.tobytes() for o in OUTPUTS
+        encode_strings(WORDS) if o.datatype == "BYTES" else o.array.tobytes() for o in OUTPUTS
     ]
     streamed = messages.ModelStreamInferResponse.FromString(streamed_bytes(data))
     assert streamed.infer_response == parsed

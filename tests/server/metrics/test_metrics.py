@@ -45,7 +45,7 @@ async def serving(repository: Path, **settings):
     chosen = Settings(model_repository=repository, metrics_port=0, **settings)
     registry = Registry(chosen)
     registry.start()
-    service = Service.of(chosen, registry)
+    service = Service(chosen, registry)
     server = MetricsServer(service)
     await server.start()
     try:
@@ -231,7 +231,7 @@ def test_other_paths_and_methods_are_answered_as_triton_does(repository):
 def test_a_port_that_is_taken_is_told(repository):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = Settings(model_repository=repository, metrics_port=taken.getsockname()[1])
-        server = MetricsServer(Service.of(settings, Registry(settings)))
+        server = MetricsServer(Service(settings, Registry(settings)))
         with pytest.raises(Unavailable, match="cannot listen"):
             asyncio.run(server.start())
 

@@ -22,7 +22,7 @@ def test_unloading_waits_for_what_is_in_flight(shared, tmp_path):
     async def unload_while_busy(registry: Registry) -> None:
         model = registry.find("slow_identity")
         asked = asyncio.create_task(ask(registry, "slow_identity", np.ones(3, np.float32), "FP32"))
-        while not model.scheduler.inflight:
+        while not model.scheduler.gate.inside:
             await asyncio.sleep(0)
         await asyncio.to_thread(registry.unload, "slow_identity")
         response = await asked

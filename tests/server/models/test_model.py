@@ -28,7 +28,7 @@ def nobody(name: str, version: int | None) -> ServedModel:
 
 def loaded(folder: Path) -> ServedModel:
     config = load_config(folder.parent, "digits")
-    model = ServedModel("digits", 1, folder, Settings(), config, nobody)
+    model = ServedModel(1, folder, Settings(), config, nobody)
     model.load(rebuild=False)
     return model
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.server.registries import ADDER_CONFIG, adder, serving
 
-from fovea_server.tensors import byte_strings
+from fovea_server.tensors.wire import encode_strings
 
 
 def looker(repository: Path, sample: str) -> Path:
@@ -79,7 +79,7 @@ def test_strings_can_be_samples(shared, tmp_path, data):
     models = shared / "data" / "triton" / "models"
     (folder / "1/model.onnx").symlink_to(models / "string_identity" / "1" / "model.onnx")
     words = np.array([b"one", b"two"], object)
-    (folder / "warmup" / "words").write_bytes(byte_strings.encode(words))
+    (folder / "warmup" / "words").write_bytes(encode_strings(words))
     sample = f"value {{ data_type: TYPE_STRING dims: [ 2 ] {data} }}"
     (folder / "config.pbtxt").write_text(
         f'model_warmup {{ name: "s" inputs {{ key: "INPUT0" {sample} }} }}'

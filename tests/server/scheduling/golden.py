@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from fovea_engines.backends.registry import open_session
 from fovea_engines.repository.model_config import config_message, parse_config, read_config
 from fovea_engines.session import Array, Session
 from fovea_server.models.config.config import with_defaults
-from fovea_server.scheduling.base import HasScheduler, Scheduler
+from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.statistics.model import ModelStatistics
-from fovea_server.tensors import byte_strings
 from fovea_server.tensors.datatypes import NAMES
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
+from fovea_server.tensors.wire import encode_strings
 
 
 class Gate:
@@ -54,13 +55,13 @@ class Served:
         gated: bool = False,
         change: Callable[[Any], object] = lambda config: None,
         cache: ResponseCache | None = None,
-        find: Callable[[str, int | None], HasScheduler] | None = None,
+        find: Callable[[str, int | None], Scheduler] | None = None,
     ) -> None:
         self.name = folder.name
         self.statistics = ModelStatistics()
         message = config_message(read_config(folder / "config.pbtxt"))
         change(message)
-        config = with_defaults(parse_config(MessageToJson(message)))
+        config = replace(with_defaults(parse_config(MessageToJson(message))), name=self.name)
         self.session: Any = None
         if config.ensemble_scheduling is None:
             self.session = exits.enter_context(
@@ -71,7 +72,6 @@ class Served:
             if gated:
                 self.session = self.gate = Gate(self.session)
         self.scheduler: Scheduler = make_scheduler(
-            name=self.name,
             version=1,
             config=config,
             session=self.session,
@@ -93,7 +93,7 @@ class Served:
 
 def wire(name: str, array: Array) -> InputTensor:
     """An input as it comes in binary."""
-    data = byte_strings.encode(array) if array.dtype == object else array.tobytes()
+    data = encode_strings(array) if array.dtype == object else array.tobytes()
     return InputTensor(name, NAMES[array.dtype], array.shape, memoryview(data))
 
 
@@ -109,5 +109,5 @@ def strings(*elements: bytes, shape: tuple[int, ...] | None = None) -> Array:
     return array if shape is None else array.reshape(shape)
 
 
-def _nothing(name: str, version: int | None) -> HasScheduler:
+def _nothing(name: str, version: int | None) -> Scheduler:
     raise AssertionError(f"no model should be asked for, and {name} was")

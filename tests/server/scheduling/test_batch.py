@@ -61,7 +61,7 @@ def test_every_answer_is_its_own_while_the_lane_opens(serve: Serve) -> None:
 
     assert served.statistics.inference_count == served.statistics.success.count == 120
     assert served.statistics.execution_count == 120
-    assert served.scheduler.inflight == served.scheduler.pending == 0
+    assert served.scheduler.gate.inside == served.scheduler.pending == 0
 
 
 def test_a_model_without_batches_and_a_zero_size(serve: Serve) -> None:

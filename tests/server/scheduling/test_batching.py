@@ -5,8 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from fovea_server.scheduling.batching import Decision, DynamicBatching
-from fovea_server.scheduling.job import Job
+from fovea_server.scheduling.priority_queue import Decision, DynamicBatching, Job
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest
 

@@ -9,7 +9,7 @@ import pytest
 from tests.server.scheduling.golden import Served, rows
 
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
-from fovea_server.scheduling.base import HasScheduler
+from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.tensors.messages import InferResponse, OutputTensor, RequestedOutput
 
@@ -100,7 +100,7 @@ def test_answers_of_a_model_that_is_unloaded_go(serve: Serve) -> None:
 
 
 def test_an_ensemble_forgets_when_a_part_of_it_is_loaded_again(serve: Serve) -> None:
-    parts: dict[str, HasScheduler] = {}
+    parts: dict[str, Scheduler] = {}
 
     def cached(config: Any) -> None:
         config.response_cache.enable = True
@@ -113,7 +113,7 @@ def test_an_ensemble_forgets_when_a_part_of_it_is_loaded_again(serve: Serve) -> 
     )
     hits = []
     for _ in range(2):
-        parts["python_int32_int32_int32"] = serve("python_int32_int32_int32")
+        parts["python_int32_int32_int32"] = serve("python_int32_int32_int32").scheduler
         for _ in range(2):
             asyncio.run(served.infer(rows(1), rows(2)))
             hits.append(served.statistics.cache_hit.count)

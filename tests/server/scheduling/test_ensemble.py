@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,23 +9,18 @@ import pytest
 from tests.server.scheduling.golden import Served, rows
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, QueueFull
-from fovea_server.scheduling.base import HasScheduler, Scheduler
+from fovea_server.scheduling.base import Scheduler
 from fovea_server.statistics.model import FailureReason
 from fovea_server.tensors.messages import InferResponse
 
 Serve = Callable[..., Served]
 
 
-@dataclass
-class Model:
-    scheduler: Scheduler
-
-
-def finder(**served: Served) -> Callable[[str, int | None], HasScheduler]:
-    def find(name: str, version: int | None) -> HasScheduler:
+def finder(**served: Served) -> Callable[[str, int | None], Scheduler]:
+    def find(name: str, version: int | None) -> Scheduler:
         if name not in served:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
-        return Model(served[name].scheduler)
+        return served[name].scheduler
 
     return find
 
@@ -47,7 +41,7 @@ def test_tensors_go_from_model_to_model(serve: Serve) -> None:
     assert counted.compute_output.ns == parts.compute_output.ns
     assert counted.queue.ns < counted.success.ns - counted.compute_infer.ns
     assert adder.statistics.inference_count == 4
-    assert served.scheduler.inflight == 0
+    assert served.scheduler.gate.inside == 0
 
 
 def test_the_order_of_the_steps_does_not_matter(serve: Serve) -> None:
@@ -80,7 +74,7 @@ def test_steps_that_wait_for_none_run_side_by_side(serve: Serve) -> None:
 
     async def ask() -> InferResponse:
         asked = asyncio.create_task(served.infer(rows(5), rows(1)))
-        while adder.scheduler.inflight < 2:
+        while adder.scheduler.gate.inside < 2:
             await asyncio.sleep(0)
         adder.gate.open.set()
         return await asked
@@ -116,7 +110,7 @@ def test_a_full_model_is_told_so_with_the_time_to_come_back(serve: Serve) -> Non
         accepted = []
         for _ in range(2):
             accepted.append(asyncio.create_task(served.infer(rows(5), rows(1))))
-            while adder.scheduler.inflight < len(accepted):
+            while adder.scheduler.gate.inside < len(accepted):
                 await asyncio.sleep(0)
         with pytest.raises(QueueFull, match=r"in ensemble .* Exceeds maximum queue") as refused:
             await served.infer(rows(5), rows(1))
@@ -140,12 +134,12 @@ def test_giving_up_gives_the_steps_up(serve: Serve) -> None:
 
     async def ask() -> None:
         asked = asyncio.create_task(served.infer(rows(5), rows(1)))
-        while not adder.scheduler.inflight:
+        while not adder.scheduler.gate.inside:
             await asyncio.sleep(0)
         asked.cancel()
         await asyncio.wait([asked])
         adder.gate.open.set()
-        while adder.scheduler.inflight:
+        while adder.scheduler.gate.inside:
             await asyncio.sleep(0)
 
     asyncio.run(ask())

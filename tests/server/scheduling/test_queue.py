@@ -42,7 +42,7 @@ def test_any_number_may_wait_where_the_model_has_no_limit(serve: Serve) -> None:
     async def ask() -> list[InferResponse | BaseException]:
         for at in range(400):
             await asked.send(str(at))
-        assert (asked.served.scheduler.pending, asked.served.scheduler.inflight) == (399, 400)
+        assert (asked.served.scheduler.pending, asked.served.scheduler.gate.inside) == (399, 400)
         return await asked.answers()
 
     assert all(isinstance(answer, InferResponse) for answer in asyncio.run(ask()))

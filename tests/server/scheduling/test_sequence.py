@@ -68,7 +68,7 @@ def test_a_sequence_keeps_its_order(serve: Serve) -> None:
     async def sequence() -> None:
         tasks = [asyncio.create_task(one(value)) for value in range(5)]
         await asyncio.sleep(0)
-        assert (served.scheduler.inflight, served.scheduler.pending) == (5, 4)
+        assert (served.scheduler.gate.inside, served.scheduler.pending) == (5, 4)
         served.gate.open.set()
         await asyncio.gather(*tasks)
 
@@ -135,7 +135,7 @@ def test_who_gives_up_at_the_engine_keeps_the_turn_until_it_is_done(serve: Serve
         second = asyncio.create_task(ask(served, 2, sequence_id=3))
         first.cancel()
         await asyncio.sleep(0.01)
-        assert (served.scheduler.inflight, served.scheduler.pending) == (2, 1)
+        assert (served.scheduler.gate.inside, served.scheduler.pending) == (2, 1)
         served.gate.open.set()
         await asyncio.wait([first])
         assert first.cancelled()

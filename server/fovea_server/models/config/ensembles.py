@@ -6,7 +6,7 @@ Texts and rules: `ValidateEnsembleConfig` of Triton's ensemble_utils.cc, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig
@@ -32,27 +32,26 @@ class _StepTensor:
 def check_ensemble(
     ensemble: ModelConfig, config_of: Callable[[str, int | None], ModelConfig]
 ) -> None:
-    """Compare the inputs and outputs of an ensemble's steps.
+    """Raise InvalidModel if an ensemble does not fit its models' configurations."""
+    if (fault := next(_faults(ensemble, config_of), None)) is not None:
+        raise InvalidModel(fault)
 
-    Args:
-        ensemble: the configuration.
-        config_of: gives the complete configuration of a model, by name and version.
 
-    Raises:
-        InvalidModel: they do not fit.
-    """
+def _faults(
+    ensemble: ModelConfig, config_of: Callable[[str, int | None], ModelConfig]
+) -> Iterator[str]:
     tensors = _of(ensemble, ensemble.input) | _of(ensemble, ensemble.output)
     for step in ensemble.steps:
         model = config_of(step.model_name, step.version)
         if 0 < model.max_batch_size < ensemble.max_batch_size:
-            raise InvalidModel(
+            yield (
                 f"ensemble {ensemble.name} allows maximum batch size {ensemble.max_batch_size}, "
                 f"but it contains model {step.model_name} which only allows maximum batch size to "
                 f"be {model.max_batch_size}"
             )
-        _check_maps(ensemble.name, step, model)
-        _join(ensemble.name, tensors, step.input_map, _of(model, model.input))
-        _join(ensemble.name, tensors, step.output_map, _of(model, model.output))
+        yield from _map_faults(ensemble.name, step, model)
+        yield from _join(ensemble.name, tensors, step.input_map, _of(model, model.input))
+        yield from _join(ensemble.name, tensors, step.output_map, _of(model, model.output))
 
 
 def _of(config: ModelConfig, tensors: Sequence[ConfigTensor]) -> dict[str, _StepTensor]:
@@ -67,24 +66,17 @@ def _of(config: ModelConfig, tensors: Sequence[ConfigTensor]) -> dict[str, _Step
     }
 
 
-def _check_maps(ensemble: str, step: EnsembleStep, model: ModelConfig) -> None:
-    about = f"in ensemble {ensemble}, "
-    where = f"in model {step.model_name}"
+def _map_faults(ensemble: str, step: EnsembleStep, model: ModelConfig) -> Iterator[str]:
+    about, where = f"in ensemble {ensemble}, ", f"in model {step.model_name}"
     for name in sorted(step.input_map.keys() - {tensor.name for tensor in model.input}):
-        raise InvalidModel(
-            f"{about}ensemble tensor {step.input_map[name]} is mapping to non-existing input "
-            f"{name} {where}"
-        )
-    for tensor in model.input:
-        if not tensor.optional and tensor.name not in step.input_map:
-            raise InvalidModel(
-                f"{about}input {tensor.name} {where} is not mapped to any ensemble tensors"
-            )
+        tensor = step.input_map[name]
+        yield f"{about}ensemble tensor {tensor} is mapping to non-existing input {name} {where}"
+    for given in model.input:
+        if not given.optional and given.name not in step.input_map:
+            yield f"{about}input {given.name} {where} is not mapped to any ensemble tensors"
     for name in sorted(step.output_map.keys() - {tensor.name for tensor in model.output}):
-        raise InvalidModel(
-            f"{about}ensemble tensor {step.output_map[name]} is mapped from non-existing output "
-            f"{name} {where}"
-        )
+        tensor = step.output_map[name]
+        yield f"{about}ensemble tensor {tensor} is mapped from non-existing output {name} {where}"
 
 
 def _join(
@@ -92,65 +84,54 @@ def _join(
     tensors: dict[str, _StepTensor],
     names: Mapping[str, str],
     own: dict[str, _StepTensor],
-) -> None:
+) -> Iterator[str]:
+    """Add the tensors of a step; yield those that contradict what is known of them."""
     for name, tensor in names.items():
         here, there = tensors.setdefault(tensor, own[name]), own[name]
-        about = f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent "
         if here.kind != there.kind:
-            raise InvalidModel(
-                f"{about}data type: {here.kind} is inferred from model {here.model} "
-                f"while {there.kind} is inferred from model {there.model}"
-            )
-        if not (shapes_match(here.dims, there.dims) or shapes_match(here.full, there.full)):
-            raise InvalidModel(
-                f"{about}shape: {shape_text(here.full)} is inferred from model {here.model} while "
-                f"{shape_text(there.full)} is inferred from model {there.model}"
-            )
+            what, known, new = "data type", here.kind, there.kind
+        elif not (shapes_match(here.dims, there.dims) or shapes_match(here.full, there.full)):
+            what, known, new = "shape", shape_text(here.full), shape_text(there.full)
+        else:
+            continue
+        yield (
+            f"in ensemble {ensemble}, ensemble tensor {tensor}: inconsistent {what}: {known} is "
+            f"inferred from model {here.model} while {new} is inferred from model {there.model}"
+        )
 
 
-def check_data_flow(config: ModelConfig) -> None:
-    """Follow the tensors from the inputs of an ensemble to its outputs.
-
-    Raises:
-        InvalidModel: a tensor is written twice or never, in a cycle, or not used.
-    """
+def data_flow_faults(config: ModelConfig) -> Iterator[str]:
+    """Find tensors of an ensemble that are written twice or never, in a cycle, or not used."""
     name, steps = config.name, config.steps
     inputs = {tensor.name for tensor in config.input}
     outputs = {tensor.name for tensor in config.output}
-    written = _written(config, inputs)
+    written = yield from _written(config, inputs)
     read = {tensor for step in steps for tensor in step.input_map.values()}
     if unread := sorted(inputs - read):
-        raise InvalidModel(f"ensemble input '{unread[0]}' for ensemble {name}' is not used")
+        yield f"ensemble input '{unread[0]}' for ensemble {name}' is not used"
     if unknown := sorted(outputs - read - written):
-        raise InvalidModel(f"ensemble output '{unknown[0]}' for ensemble {name}' is not used")
+        yield f"ensemble output '{unknown[0]}' for ensemble {name}' is not used"
     ready = _ready(steps, inputs)
     if late := sorted(outputs - ready):
-        raise InvalidModel(f"output '{late[0]}' for ensemble '{name}' is not written")
+        yield f"output '{late[0]}' for ensemble '{name}' is not written"
     # A tensor that never becomes ready is part of a cycle, or no step writes it.
     if unused := sorted((read | written) - (ready & read) - outputs):
-        raise InvalidModel(f"ensemble tensor '{unused[0]}' is unused in ensemble '{name}'")
+        yield f"ensemble tensor '{unused[0]}' is unused in ensemble '{name}'"
 
 
-def _written(config: ModelConfig, inputs: set[str]) -> set[str]:
+def _written(config: ModelConfig, inputs: set[str]) -> Generator[str, None, set[str]]:
     """Collect the tensors that the steps write; no two may write the same."""
     written: set[str] = set()
     for index, step in enumerate(config.steps):
+        where = f"for ensemble '{config.name}' step {index}"
         for field in ("model_name", "input_map", "output_map"):
             if not getattr(step, field):
-                raise InvalidModel(
-                    f"must specify '{field}' in step {index} of ensemble '{config.name}'"
-                )
+                yield f"must specify '{field}' in step {index} of ensemble '{config.name}'"
         for tensor in sorted(step.output_map.values()):
             if tensor in inputs:
-                raise InvalidModel(
-                    f"ensemble input '{tensor}' can not appear in an output map for ensemble "
-                    f"'{config.name}' step {index}"
-                )
+                yield f"ensemble input '{tensor}' can not appear in an output map {where}"
             if tensor in written:
-                raise InvalidModel(
-                    f"ensemble tensor '{tensor}' can appear in an output map only once for "
-                    f"ensemble '{config.name}' step {index}"
-                )
+                yield f"ensemble tensor '{tensor}' can appear in an output map only once {where}"
             written.add(tensor)
     return written
 

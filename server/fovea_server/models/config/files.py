@@ -1,4 +1,4 @@
-"""Files of a model: those that its configuration names, and those in a request to load it.
+"""Names and files of a model: those in its configuration, and those in a request to load it.
 
 Either may come over the network, so no path may lead out of the model's folder.
 """
@@ -14,9 +14,8 @@ from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.repository.card import CARD_FILE
 from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_engines.repository.labels import read_labels
-from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
+from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 
-_PREFIX = "file:"
 # Deserialising a TensorRT engine runs the code in it; a card may name any file as one.
 _UNSAFE_SUFFIXES = (".plan", ".engine")
 _SAFE_ENGINES = (".onnx", ".xml")
@@ -26,12 +25,24 @@ _UNSAFE = (
 )
 
 
-def inside(folder: Path, name: str) -> Path:
-    """Join a folder and the name of a file below it; links in the folder are followed.
+def check_name(name: str) -> None:
+    """Raise InvalidRequest for names that lead out of the repository, or forge a log line."""
+    if not name:
+        raise InvalidRequest("model name must not be empty")
+    if not name.strip():
+        raise InvalidRequest("model name must not contain only whitespace characters")
+    if ".." in name or "/" in name:
+        raise InvalidRequest(
+            f"invalid model name '{name}', model name must not contain path traversal characters"
+        )
+    if not name.isprintable():
+        raise InvalidRequest(
+            f"invalid model name {name!r}, model name must not contain control characters"
+        )
 
-    Raises:
-        InvalidModel: the name leads out of the folder.
-    """
+
+def inside(folder: Path, name: str) -> Path:
+    """Join a folder and the name of a file below it; InvalidModel if it leads out of there."""
     path = Path(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise InvalidModel(
@@ -41,11 +52,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Read output -> labels by index; outputs without labels are left out.
-
-    Raises:
-        InvalidModel: a file is missing, or holds no labels.
-    """
+    """Read output -> labels by index; InvalidModel if a file is missing, or holds none."""
     labels = {}
     for output in config.output:
         if output.label_filename:
@@ -58,13 +65,10 @@ def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str
 
 @contextmanager
 def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Make a temporary model folder with these files, for the duration of the block.
-
-    `files` are paths in the folder, with or without the prefix "file:", and contents.
+    """Make a temporary model folder with these files: path, also with "file:" -> content.
 
     Raises:
-        InvalidModel: the name is not valid for a folder, a path leads out of it, or a file has
-            an unsafe type.
+        InvalidModel: the name or a path cannot be used, or a file has an unsafe type.
     """
     with tempfile.TemporaryDirectory(prefix="fovea-model-") as root:
         folder = Path(root).resolve() / name
@@ -78,11 +82,7 @@ def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def check_engine_files(config: ModelConfig) -> None:
-    """Refuse a configuration that would load one of the files as a TensorRT engine.
-
-    Raises:
-        InvalidModel: it names such a file, or TensorRT.
-    """
+    """Raise InvalidModel if a file would be loaded as a TensorRT engine."""
     unsafe = [backend for backend in BACKENDS.values() if backend.runs_code]
     if any(config.backend == one.name or config.platform == one.platform for one in unsafe):
         raise InvalidModel(f"what is for {config.backend or config.platform} {_UNSAFE}")
@@ -93,7 +93,7 @@ def check_engine_files(config: ModelConfig) -> None:
 
 def _write(folder: Path, path: str, content: bytes) -> None:
     try:
-        file = (folder / path.removeprefix(_PREFIX)).resolve()
+        file = (folder / path.removeprefix("file:")).resolve()
         if folder not in file.parents:
             raise InvalidModel(
                 f"Invalid file parameter '{path}' with normalized path '{file}' must stay within "

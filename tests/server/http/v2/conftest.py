@@ -27,7 +27,7 @@ def service(tmp_path_factory) -> Iterator[Service]:
     build(BuildPlan(source=DEMO / "digits.onnx", name="digits", repository=repository))
     limits = {"http_max_input_size": LIMIT, "body_timeout_s": 0.5}
     with serving(repository, **limits) as registry:
-        yield Service.of(Settings(model_repository=repository, **limits), registry)
+        yield Service(Settings(model_repository=repository, **limits), registry)
 
 
 @pytest.fixture(scope="module")

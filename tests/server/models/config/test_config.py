@@ -10,7 +10,7 @@ from tests.server.registries import ADDER_CONFIG, adder, serving
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.model_config import config_message
-from fovea_server.dataplane.config_json import config_json
+from fovea_server.dataplane.v2 import config_json
 from fovea_server.models.model import ServedModel
 
 DEMO = Path(__file__).resolve().parents[4] / "server" / "fovea_server" / "demo" / "digits.onnx"

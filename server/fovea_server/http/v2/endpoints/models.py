@@ -16,11 +16,13 @@ from fovea_preprocess.errors import (
     ModelNotReady,
     NotFound,
 )
-from fovea_server.dataplane.config_json import config_json
-from fovea_server.dataplane.metadata import server_metadata
-from fovea_server.dataplane.refusals import refuse_repository
 from fovea_server.dataplane.service import Service
-from fovea_server.dataplane.statistics_json import statistics_json
+from fovea_server.dataplane.v2 import (
+    config_json,
+    refuse_repository,
+    server_metadata,
+    statistics_json,
+)
 from fovea_server.extensions.json_values import as_bool, as_string
 from fovea_server.http.v2.json_reader import base64_bytes, find, parse_json, read
 from fovea_server.http.v2.messages import Answer, Request, json_answer
@@ -29,7 +31,7 @@ from fovea_server.models.model import State
 
 async def server(service: Service, request: Request) -> Answer:
     """Answer with the server's name, version and extensions."""
-    return json_answer(server_metadata(service))
+    return json_answer(server_metadata(service.settings))
 
 
 async def model(service: Service, request: Request) -> Answer:

@@ -5,16 +5,16 @@ import pytest
 from tests.server.scheduling.golden import strings
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.tensors.byte_strings import decode, encode
+from fovea_server.tensors.wire import decode_strings, encode_strings
 
 
 def test_what_is_encoded_is_decoded_again() -> None:
     elements = strings(b"", b"a\0b", "hé".encode(), b"\xff")
 
-    wire = encode(elements.reshape(2, 2))
+    wire = encode_strings(elements.reshape(2, 2))
 
     assert wire[:4] == bytes(4)
-    np.testing.assert_array_equal(decode(memoryview(wire), 4), elements)
+    np.testing.assert_array_equal(decode_strings(memoryview(wire), 4), elements)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_what_is_encoded_is_decoded_again() -> None:
 )  # fmt: skip
 def test_what_is_broken_is_told(wire: bytes, count: int, text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        decode(memoryview(wire), count)
+        decode_strings(memoryview(wire), count)
     assert str(refused.value) == text
 
 
@@ -39,10 +39,10 @@ def test_what_is_broken_is_told(wire: bytes, count: int, text: str) -> None:
 def test_many_elements(count: int) -> None:
     elements = strings(*(b"%d" % index for index in range(count)))
 
-    wire = memoryview(encode(elements))
+    wire = memoryview(encode_strings(elements))
 
-    assert decode(wire, count).tolist() == elements.tolist()
+    assert decode_strings(wire, count).tolist() == elements.tolist()
     with pytest.raises(InvalidRequest, match=f"expected {count + 1} string elements.*got {count}"):
-        decode(wire, count + 1)
+        decode_strings(wire, count + 1)
     with pytest.raises(InvalidRequest, match=f"of string elements {count} for"):
-        decode(wire, count - 1)
+        decode_strings(wire, count - 1)

@@ -1,0 +1,157 @@
+"""Parts of the v2 protocol for HTTP and gRPC: documents about the server and models, refusals."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from fovea_engines.repository.config_pbtxt import ModelConfig
+from fovea_engines.repository.model_config import config_message
+from fovea_preprocess.errors import InvalidRequest, Unsupported
+from fovea_server.models.model import ServedModel, State
+from fovea_server.settings import Settings
+from fovea_server.statistics.model import Duration
+from fovea_server.tensors.signature import ModelTensor
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.message import Message
+
+# The version of Triton that these answers follow; clients compare versions.
+VERSION = "2.51.0"
+_EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+def refuse_decoupled(model: ServedModel, caller: str) -> None:
+    """Raise Unsupported for a decoupled model, which sends any number of answers.
+
+    `caller` is Triton's name of the interface that expects one answer.
+    """
+    if model.config.model_transaction_policy.decoupled:
+        raise Unsupported(f"{caller} doesn't support models with decoupled transaction policy")
+
+
+def refuse_repository(name: str | None) -> None:
+    """Raise Unsupported for a request that names a repository: the only one has no name."""
+    if name:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def server_metadata(settings: Settings) -> dict[str, Any]:
+    """Describe the server: name, version and extensions of the protocol."""
+    return {"name": settings.id, "version": VERSION, "extensions": list(_EXTENSIONS)}
+
+
+def model_metadata(model: ServedModel, versions: Iterable[int]) -> dict[str, Any]:
+    """Describe a model: its inputs, outputs and the versions in service."""
+    return {
+        "name": model.name,
+        "versions": [str(version) for version in versions],
+        "platform": model.config.platform or model.config.backend,
+        "inputs": [_tensor(tensor) for tensor in model.signature.inputs],
+        "outputs": [_tensor(tensor) for tensor in model.signature.outputs],
+    }
+
+
+def _tensor(tensor: ModelTensor) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+
+
+def statistics_json(
+    models: Iterable[ServedModel], name: str | None, version: int | None
+) -> dict[str, Any]:
+    """Report the counters of models that are ready, by name and version; None for all.
+
+    Raises:
+        InvalidRequest: there is no such model or version; Triton's text.
+    """
+    ready = [model for model in models if model.state is State.READY]
+    found = [model for model in ready if name in (None, model.name)]
+    if name is not None and not found:
+        raise InvalidRequest(f"requested model '{name}' is not available")
+    found = [model for model in found if version in (None, model.version)]
+    if name is not None and not found:
+        raise InvalidRequest(f"requested model version is not available for model '{name}'")
+    found.sort(key=lambda model: (model.name, model.version))
+    return {"model_stats": [version_statistics(model) for model in found]}
+
+
+def version_statistics(model: ServedModel) -> dict[str, Any]:
+    """Report the counters of one version of a model."""
+    statistics = model.statistics
+    durations = {of: value for of, value in vars(statistics).items() if isinstance(value, Duration)}
+    return {
+        "name": model.name,
+        "version": str(model.version),
+        "last_inference": statistics.last_inference_ms,
+        "inference_count": statistics.inference_count,
+        "execution_count": statistics.execution_count,
+        "inference_stats": {of: asdict(duration) for of, duration in durations.items()},
+        "response_stats": {},
+        "batch_stats": [
+            {"batch_size": rows, **asdict(batch)}
+            for rows, batch in sorted(statistics.batches.copy().items())
+        ],
+        "memory_usage": [],
+    }
+
+
+def config_json(config: ModelConfig) -> bytes:
+    """Write a configuration as Triton's HTTP endpoint does: JSON, UTF-8.
+
+    Unlike proto3's own JSON: 64-bit numbers are numbers, every plain field is there, and fields
+    come in the order in which the schema declares them.
+    """
+    return orjson.dumps(_object(config_message(config)))
+
+
+def _object(message: Message) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        if field.has_presence and not message.HasField(field.name):
+            continue
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            kind = field.message_type.fields_by_name["value"]
+            shown[field.name] = {_key(key): _value(kind, value[key]) for key in sorted(value)}
+        elif field.is_repeated:
+            shown[field.name] = [_value(field, item) for item in value]
+        else:
+            shown[field.name] = _value(field, value)
+    return shown
+
+
+def _key(key: bool | int | str) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _value(field: FieldDescriptor, value: object) -> object:
+    if field.message_type is not None:
+        return _object(value)
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
+    if field.type == field.TYPE_FLOAT and isinstance(value, float):
+        # The shortest decimal that is the same float32: .1, not .10000000149.
+        return float(str(np.float32(value)))
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value
