@@ -24,16 +24,14 @@ Answer = TypeVar("Answer")
 class Client:
     """Sends images to a Fovea server; keeps its connections, so create one and share it.
 
-    May be used from several threads at once, and as a context manager.
+    May be used from several threads at once, and as a context manager. A `url` that is not an http
+    or https address is a `ValueError`.
 
     Args:
         url: address of the server, e.g. "http://127.0.0.1:8000".
         timeout: seconds to wait for the connection, and for each read and write.
         retries: number of further attempts when the server sends Retry-After, or when no connection
             could be made or kept.
-
-    Raises:
-        ValueError: `url` is not an http or https address.
     """
 
     def __init__(self, url: str, *, timeout: float = 30.0, retries: int = 0) -> None:
@@ -86,17 +84,14 @@ class Client:
         return self._ask(request, _responses.image)
 
     def models(self) -> tuple[ModelSummary, ...]:
-        """List the served models, and those that the server could not load, by name.
-
-        The errors are those of `predict`.
-        """
+        """List the served models, and those that could not be loaded; raises as `predict` does."""
         return self._ask(_requests.models(), _responses.models)
 
     def model(self, name: str, version: int | str | None = None) -> Model:
         """Return the inputs, outputs, labels and engine card of a model.
 
-        By default it is the version that answers requests. The errors are those of `predict`; the
-        status is 404 for an unknown model.
+        By default of the version that answers requests. An unknown model is a `ServerError` with
+        status 404; the other errors are those of `predict`.
         """
         return self._ask(_requests.model(name, version), _responses.model)
 

@@ -34,12 +34,7 @@ class Response:
 
 
 def prediction(response: Response) -> Prediction:
-    """Read the answer to a predict request.
-
-    Raises:
-        ServerError: the server refused or failed.
-        UnexpectedAnswer: the answer is not the JSON of a prediction.
-    """
+    """Read the answer to a predict request; an error of the server is a `ServerError`."""
     with _reading(response, "a prediction") as answer:
         timing = {name: float(answer["timing_ms"][name]) for name in Timing.__dataclass_fields__}
         return Prediction(
@@ -71,12 +66,7 @@ def model(response: Response) -> Model:
 
 
 def image(response: Response) -> bytes:
-    """Read the answer to a request for an annotated image: its encoded bytes.
-
-    Raises:
-        ServerError: the server refused or failed.
-        UnexpectedAnswer: the answer is no image.
-    """
+    """Read the answer to a request for an annotated image: its encoded bytes."""
     raise_for_status(response)
     kind = response.headers.get("content-type", "nothing")
     if not kind.startswith("image/"):
@@ -85,11 +75,7 @@ def image(response: Response) -> bytes:
 
 
 def ready(response: Response) -> bool:
-    """Read the answer to a readiness request.
-
-    Raises:
-        ServerError: the answer is neither yes (2xx) nor no (400, 503).
-    """
+    """Read the answer to a readiness request: yes (2xx) or no (400, 503)."""
     if response.status in (400, 503):
         return False
     raise_for_status(response)
@@ -97,12 +83,7 @@ def ready(response: Response) -> bool:
 
 
 def raise_for_status(response: Response) -> None:
-    """Raise the error of an answer other than 2xx.
-
-    Raises:
-        QueueFull: status 429.
-        ServerError: any other status outside 200 to 299.
-    """
+    """Raise the error of an answer other than 2xx: `QueueFull` for 429, or `ServerError`."""
     if 200 <= response.status < 300:
         return
     try:

@@ -50,7 +50,6 @@ class TensorSpec:
     """One input or output of a model.
 
     Attributes:
-        name: as in the model.
         dtype: numpy's name of the element type, e.g. "float32".
         shape: with -1 where a dimension is dynamic; the batch comes first.
     """
@@ -68,11 +67,9 @@ class TensorSpec:
 class Session(Protocol):
     """A loaded engine that owns its memory; a context manager.
 
-    `infer` may be called from several threads at once.
+    `infer` may be called from several threads at once. Tensors are in the model's order.
 
     Attributes:
-        inputs: in the model's order.
-        outputs: in the model's order.
         max_batch: most rows of one call.
         concurrency: number of parallel calls that keep the device busy; the server runs as many
             owner threads.
@@ -123,25 +120,11 @@ class ImageSession(Session, Protocol):
     def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
         """Prepare an image; safe from any number of threads.
 
-        Args:
-            pixels: uint8 [h, w, 3], RGB, upright; kept, and copied only if they are too large for
-                the device's buffer.
-
-        Returns:
-            The image for `infer_images`, and the map from `pixels` to the model's input.
+        The pixels are uint8 [h, w, 3], RGB, upright; kept, and copied only if they are too large
+        for the device's buffer. The map leads from them to the model's input.
         """
         ...
 
     def infer_images(self, images: Sequence[PlacedImage]) -> dict[str, Array]:
-        """Run one batch of images.
-
-        Args:
-            images: results of `place`, at most `max_batch`.
-
-        Returns:
-            As `infer`.
-
-        Raises:
-            InferenceFailed: the device refused the images or failed.
-        """
+        """Run one batch of results of `place`, at most `max_batch`; as `infer` in all else."""
         ...

@@ -30,8 +30,8 @@ class PlainChoice:
     """Options for an engine without a card.
 
     Attributes:
-        file: the engine file; "" for the first known one in the folder.
-        backend: the backend; "" for the file's default.
+        file: "" for the first known one in the folder.
+        backend: "" for the file's default.
         max_batch: most rows of a call where the model has a batch dimension, 0 where clients send
             none; None takes config.pbtxt's, at least 1.
     """

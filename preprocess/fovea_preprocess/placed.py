@@ -21,12 +21,9 @@ class PlacedImage:
 
 
 class Placer:
-    """Computes positions of images, and shrinks images that are too large. Thread-safe.
+    """Computes positions of images, and shrinks images of more than `most_bytes`. Thread-safe.
 
-    Args:
-        spec: preprocessing of the rows.
-        most_bytes: largest size of an image that is left unchanged; at least that of a row's own
-            pixels, height x width x 3.
+    A row's own pixels, height x width x 3, must not be more.
     """
 
     def __init__(self, spec: PreprocessSpec, most_bytes: int) -> None:
@@ -37,9 +34,8 @@ class Placer:
     def __call__(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
         """Place an image: uint8 [h, w, 3], RGB, upright; kept, unless it is too large.
 
-        Returns:
-            The image to letterbox, or the finished pixels of its row in its place; and the map from
-            `pixels` to the row.
+        Returns the image to letterbox, or the finished pixels of its row in its place; and the map
+        from `pixels` to the row.
         """
         height, width = pixels.shape[:2]
         box = fit(self._spec, width, height)

@@ -29,13 +29,9 @@ class Preprocessor:
     def __call__(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> LetterboxMap:
         """Write an image into a row, and return its position in it.
 
-        Args:
-            pixels: uint8 [h, w, 3], RGB, upright; any strides.
-            out: the row to fill, of the spec's `row_shape` and dtype: a row of a batch buffer is
-                written in place; a view with gaps costs a copy.
-
-        Raises:
-            ValueError: `pixels` or `out` has another shape or dtype, or `out` is read-only.
+        The image is uint8 [h, w, 3], RGB, upright, with any strides; the row has the spec's
+        `row_shape` and dtype. A row of a batch buffer is written in place; a view with gaps costs a
+        copy. Other shapes and dtypes are a `ValueError`.
         """
         spec = self.spec
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:

@@ -33,7 +33,7 @@ _BRANCHING = ("If", "Loop", "Scan", "SequenceMap")
 
 
 class OnnxRuntimeBackend(Backend):
-    """Runs ONNX files as they are. See `Backend`."""
+    """Runs ONNX files as they are."""
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
         """Write the engine file, which is the unchanged model, and return its path."""
@@ -53,12 +53,7 @@ class OnnxRuntimeBackend(Backend):
         threads: int | None = None,
         plugins: tuple[Plugin, ...] = (),
     ) -> CpuSession:
-        """Load an ONNX file; see `open_session`.
-
-        Raises:
-            InvalidModel: the file cannot be read as a model.
-            UnsupportedModel: an input or output is not a tensor.
-        """
+        """Load an ONNX file whose inputs and outputs are all tensors; see `open_session`."""
         cores = threads or usable_cores()
         wide, narrow = load_layouts(lambda width: _Layout(path, width), cores)
         return CpuSession(
@@ -84,8 +79,7 @@ ONNXRUNTIME = OnnxRuntimeBackend(
 def _branches(path: Path) -> bool:
     """Return True if a node's work depends on values; without the onnx package, to save memory.
 
-    Searches the file for the field `op_type` of a `NodeProto`. The same bytes in weights also give
-    True.
+    Searches the file for the field `op_type` of a `NodeProto`; such bytes in weights match too.
     """
     with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as model:
         return any(model.find(bytes([0x22, len(kind)]) + kind.encode()) >= 0 for kind in _BRANCHING)
@@ -159,7 +153,6 @@ class _Layout:
 
 
 def _spec(node: Any) -> TensorSpec:
-    """Describe the tensor of ONNX Runtime's `NodeArg`."""
     if not node.type.startswith("tensor("):
         raise UnsupportedModel(f"{node.name!r} is a {node.type}; only tensors are served")
     element = node.type.removeprefix("tensor(").removesuffix(")")

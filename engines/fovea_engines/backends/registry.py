@@ -33,11 +33,7 @@ REFERENCE_BACKEND = ONNXRUNTIME.name
 
 
 def get_backend(name: str) -> Backend:
-    """Return the backend of that name.
-
-    Raises:
-        BackendUnavailable: there is none.
-    """
+    """Return the backend of that name; `BackendUnavailable` if there is none."""
     if name not in BACKENDS:
         raise BackendUnavailable(
             f"there is no backend {name!r}; the backends are {', '.join(BACKENDS)}"

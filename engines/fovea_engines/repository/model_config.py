@@ -67,11 +67,7 @@ def config_text(card: EngineCard) -> str:
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Read a config.pbtxt; an empty configuration if the file is missing.
-
-    Raises:
-        InvalidModel: the file is not a model configuration.
-    """
+    """Read a config.pbtxt; an empty configuration if the file is missing."""
     from google.protobuf import text_format
 
     message = model_config_messages().ModelConfig()
@@ -91,11 +87,7 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def parse_config(text: str) -> ModelConfig:
-    """Parse the JSON of a request to load a model; numbers may be strings.
-
-    Raises:
-        InvalidModel: it is no model configuration.
-    """
+    """Parse the JSON of a request to load a model; numbers may be strings."""
     from google.protobuf import json_format
 
     try:
@@ -182,11 +174,7 @@ def _default(field: Field[Any]) -> object:
 
 
 def read_max_batch(path: Path) -> int:
-    """Read `max_batch_size` of a config.pbtxt; 1 where it is missing or 0.
-
-    Raises:
-        InvalidModel: the file is not a model configuration.
-    """
+    """Read `max_batch_size` of a config.pbtxt; 1 where it is missing or 0."""
     return max(1, read_config(path).max_batch_size)
 
 

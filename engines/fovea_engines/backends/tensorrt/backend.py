@@ -19,7 +19,7 @@ CACHE_FILE = "model.cache"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRTBackend(Backend):
-    """Compiles plans for GPUs. See `Backend`."""
+    """Compiles plans for GPUs."""
 
     suffixes: tuple[str, ...] = (".plan", ".engine")
     any_suffix: bool = True
@@ -66,8 +66,8 @@ class TensorRTBackend(Backend):
 
         A plan runs with the release that built it: NVIDIA promises more only for version-compatible
         plans (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine Compatibility"). A
-        plan of TensorRT holds kernels that were timed on one model of GPU; one of TensorRT for RTX
-        has none until it is loaded, on any GPU of the capabilities that it names.
+        plan of TensorRT holds kernels for one model of GPU; one of TensorRT for RTX has none until
+        it is loaded, on any GPU of the capabilities that it names.
         """
         version = self.info.version or card.backend_version
         gpu = gpu_here()

@@ -25,12 +25,7 @@ _MOST_IMAGE_BYTES = 256 << 20
 
 
 class Buffer:
-    """Memory of one tensor, for a number of rows.
-
-    Attributes:
-        tensor: the tensor to hold.
-        memory: on the GPU.
-    """
+    """Memory of one tensor, for a number of rows; `memory` is on the GPU."""
 
     def __init__(self, device: Device, tensor: Tensor, rows: int) -> None:
         self.tensor = tensor
@@ -69,14 +64,8 @@ class Buffer:
 class ImageBuffer:
     """Memory of images of any sizes, which a kernel letterboxes into the rows of the one input.
 
-    Args:
-        device: of the kernel and the inputs.
-        letterbox: kernel that makes the batch; not closed with the buffer.
-        inputs: of the engine.
-        rows: of the largest batch.
-
-    Raises:
-        InvalidModel: the kernel's output is not the engine's one input.
+    The kernel is not closed with it. If its output is not the engine's one input, that is
+    `InvalidModel`.
     """
 
     def __init__(
@@ -95,10 +84,7 @@ class ImageBuffer:
     def send(self, images: Sequence[PlacedImage], rows: int, stream: Stream) -> None:
         """Copy images to the host's side; enqueue their copy to the GPU, and their letterbox.
 
-        Args:
-            images: at most `rows`, none larger than `most_image_bytes`.
-            rows: rows of the input to fill; those past the last image become padding.
-            stream: of the copy and the kernel.
+        No image is larger than `most_image_bytes`. Rows past the last image become padding.
         """
         size = self._letterbox.pack(images, rows, self._pinned)
         self._device.copy_in(self._memory, self._pinned, size, stream)

@@ -59,10 +59,6 @@ def timing_cache(config: Any, file: Path) -> Iterator[None]:
     """Load kernel timings from a file into a build, and save new ones when the block succeeds.
 
     The next build then only times new kernels. A file of another GPU is an empty cache.
-
-    Args:
-        config: `IBuilderConfig` of a TensorRT that times.
-        file: from `timing_cache_file`.
     """
     known = file.read_bytes() if file.is_file() else b""
     # This reference keeps it alive while the build runs; TensorRT holds none.
@@ -76,10 +72,7 @@ def timing_cache(config: Any, file: Path) -> Iterator[None]:
 
 
 def known_kernels(engine: Path) -> bytes:
-    """Return the kernels beside an engine file that TensorRT-RTX compiled at an earlier start.
-
-    Empty where there are none. Those of another GPU or release are ignored when they are loaded.
-    """
+    """Return the kernels that TensorRT-RTX compiled beside an engine file; empty without any."""
     try:
         return engine.with_name(CACHE_FILE).read_bytes()
     except OSError:
@@ -87,13 +80,7 @@ def known_kernels(engine: Path) -> bytes:
 
 
 def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
-    """Write the compiled kernels of a session beside its engine file, unless they are `known`.
-
-    Args:
-        runtime_cache: `IRuntimeCache` of an engine that has run; its device is current.
-        engine: the engine file.
-        known: from `known_kernels`.
-    """
+    """Write a session's compiled kernels beside its engine file, unless they are `known`."""
     found = runtime_cache.serialize()
     if found is not None and (kernels := bytes(memoryview(found))) != known:
         with suppress(OSError):

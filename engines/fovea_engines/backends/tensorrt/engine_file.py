@@ -36,12 +36,7 @@ _OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
 
 
 def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
-    """Check that this machine can build a plan for a target.
-
-    Raises:
-        BackendUnavailable: the backend is not installed.
-        InvalidOption: it cannot build for that GPU, or in that precision.
-    """
+    """Check that this machine can build a plan for a target; see `Backend.check`."""
     check_capabilities(options.capabilities, load_runtime(backend))
     if precision == "int8" and _TURING in options.capabilities:
         raise InvalidOption(
@@ -53,17 +48,8 @@ def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
 def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) -> Path:
     """Build a plan into a folder, with its letterbox kernel, and keep its source.
 
-    Args:
-        backend: "tensorrt" or "tensorrt-rtx".
-        model: ONNX, in its final form.
-        folder: an existing folder.
-        plan: its progress reports TensorRT's phases, and the duration of the previous such build.
-
-    Returns:
-        Path of the engine.
-
-    Raises:
-        BuildError: no engine was built; see `build_plan` for this and others.
+    The plan's progress reports TensorRT's phases, and the duration of the previous such build. For
+    errors see `build_plan`.
     """
     options, progress = plan.builder or BuilderOptions(), plan.progress
     runtime, device = load_runtime(backend), target(options)
@@ -88,13 +74,7 @@ def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) ->
 def open_engine(
     backend: str, path: Path, *, max_batch: int, plugins: tuple[Plugin, ...] = ()
 ) -> TensorRTSession:
-    """Load a plan, or a file in Ultralytics' format with one.
-
-    Args:
-        backend: "tensorrt" or "tensorrt-rtx".
-        path: the file.
-        max_batch: most rows of a call; 0 when the model has no batch dimension.
-        plugins: libraries that it needs.
+    """Load a plan, or a file in Ultralytics' format with one; see `open_session`.
 
     Raises:
         InvalidModel: the file is no plan.
@@ -135,7 +115,6 @@ def open_engine(
 
 
 def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
-    """Load the `ICudaEngine` of a plan; the device is current."""
     with file.plan() as data, runtime.log.collect() as messages:
         if (reason := runtime.objection(data)) is not None:
             raise BackendUnavailable(f"{file.path} was not built for {device.name}: {reason}")

@@ -49,13 +49,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
-    """One TensorRT in this process.
-
-    Attributes:
-        backend: "tensorrt" or "tensorrt-rtx".
-        trt: its module.
-        logger: an `ILogger` that writes to `log`.
-    """
+    """One TensorRT in this process: its module, and an `ILogger` that writes to `log`."""
 
     backend: str
     trt: Any
@@ -80,11 +74,7 @@ class Runtime:
         return tuple(name.removeprefix("SM") for name in names if name.startswith("SM"))
 
     def builder(self) -> Any:
-        """Create a `Builder`.
-
-        Raises:
-            BackendUnavailable: TensorRT builds for this machine's GPU, and there is none.
-        """
+        """Create a `Builder`; `BackendUnavailable` if that needs a GPU, and there is none."""
         trt = self.trt
         with self.log.collect() as messages:
             try:
@@ -178,11 +168,7 @@ _LOADING = Lock()
 
 
 def load_runtime(backend: str) -> Runtime:
-    """Load "tensorrt" or "tensorrt-rtx"; returns the same object every time.
-
-    Raises:
-        BackendUnavailable: it or its libraries are not installed; the message says what to do.
-    """
+    """Load a TensorRT; the same object every time, or `BackendUnavailable` with what to do."""
     with _LOADING:
         if backend not in _LOADED:
             trt, log = _import(backend), Log()

@@ -37,7 +37,7 @@ class TensorRTSession(Closing):
     """A `Session` over a pool of slots, each of which holds one batch at a time.
 
     A batch is padded up to the nearest bucket, and split if it exceeds the largest. All GPU memory
-    is allocated at construction.
+    is allocated at construction; nothing stays allocated when that fails.
 
     Args:
         engine: an `ICudaEngine`; released with the session.
@@ -50,11 +50,6 @@ class TensorRTSession(Closing):
         graphs: record a CUDA graph per bucket. Not together with a `runtime_config` with which
             TensorRT-RTX records graphs itself.
         letterbox: for `TensorRTImageSession`.
-
-    Raises:
-        OutOfMemory: the GPU has not enough memory; nothing stays allocated.
-        UnsupportedModel: the engine has inputs or outputs that cannot be served.
-        InferenceFailed: the engine does not run.
     """
 
     # A call waits for a slot, and for the GPU.
@@ -194,11 +189,7 @@ def _closed() -> InferenceFailed:
 class TensorRTImageSession(TensorRTSession):
     """An `ImageSession`: images are copied unchanged, and letterboxed on the GPU.
 
-    The letterbox is closed with the session, and when its creation fails. All else is as in
-    `TensorRTSession`.
-
-    Raises:
-        InvalidModel: the kernel does not fit this engine.
+    The letterbox is closed with the session, and when its creation fails.
     """
 
     def __init__(

@@ -19,15 +19,8 @@ from fovea_preprocess.placed import PlacedImage
 def check_memory(device: Device, slots: int, activations: int, buffers: int, rows: int) -> None:
     """Compare the memory of all slots with the free memory; the device is current.
 
-    Args:
-        device: the GPU.
-        slots: number of slots.
-        activations: bytes of a slot to compute in.
-        buffers: bytes of a slot for inputs and outputs, and for images that become inputs.
-        rows: rows of the largest batch.
-
-    Raises:
-        OutOfMemory: it does not fit; the message has the figures and what to do.
+    `activations` are bytes of a slot to compute in, `buffers` those for inputs and outputs, and for
+    images that become inputs; `rows` are those of the largest batch.
     """
     needed = slots * (activations + buffers)
     free, total = device.memory()
@@ -46,22 +39,9 @@ def check_memory(device: Device, slots: int, activations: int, buffers: int, row
 class Slot:
     """Runs one batch at a time; the batches of different slots overlap.
 
-    Its lanes share all memory, as only one of them runs at any time. The device is current in the
-    thread of every call.
-
-    Args:
-        device: the GPU.
-        contexts: creates the engine's execution contexts.
-        inputs: of the engine.
-        outputs: of the engine.
-        buckets: smallest first.
-        activations: bytes of the engine's working memory.
-        recorder: of CUDA graphs.
-        letterbox: of images, for `run_images`; not closed with the slot.
-
-    Raises:
-        OutOfMemory: there is not enough memory.
-        InferenceFailed: the engine does not run.
+    Its lanes, one for each bucket (smallest first), share all memory, as only one of them runs at
+    any time. The device is current in the thread of every call. `activations` are the bytes that
+    the engine computes in. The letterbox is not closed with the slot.
     """
 
     def __init__(
@@ -101,13 +81,7 @@ class Slot:
             self._made = made.pop_all()
 
     def run(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        """Compute a batch that fits the largest bucket, and write into `outputs`.
-
-        All arrays are [rows, ...].
-
-        Raises:
-            InferenceFailed: this batch failed; the next may succeed.
-        """
+        """Compute a batch that fits the largest bucket; all arrays are [rows, ...]."""
 
         def send(bucket: Bucket) -> None:
             for buffer in self._inputs:
