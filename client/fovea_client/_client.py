@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 import httpx
 
 from fovea_client import _requests, _responses
 from fovea_client._requests import ImageFormat, PredictOptions, Request
-from fovea_client._responses import Response
 from fovea_client.errors import ConnectionFailed, FoveaClientError, ServerError
 from fovea_client.images import ImageSource, image_bytes
 from fovea_client.models import Model, ModelSummary
@@ -111,15 +109,10 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ask(self, request: Request, read: Callable[[Response], Answer]) -> Answer:
+    def _ask(self, request: Request, read: Callable[[httpx.Response], Answer]) -> Answer:
         attempt = 0
         while True:
             try:
@@ -131,9 +124,9 @@ class Client:
             time.sleep(wait)
             attempt += 1
 
-    def _send(self, request: Request) -> Response:
+    def _send(self, request: Request) -> httpx.Response:
         try:
-            answer = self._http.request(
+            return self._http.request(
                 request.method, request.path, headers=request.headers, content=request.body
             )
         except httpx.TimeoutException as error:
@@ -150,7 +143,6 @@ class Client:
                 f"no answer from {self._url} ({error}): is a server running there? "
                 "`fovea serve` starts one"
             ) from error
-        return Response(answer.status_code, answer.headers, answer.content)
 
 
 def _checked(url: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
+from httpx import Response
 
 from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
 from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
@@ -22,15 +23,6 @@ from fovea_client.results import (
     Tensor,
     Timing,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """One complete HTTP answer: names of headers in lower case, and the body decompressed."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 def prediction(response: Response) -> Prediction:
@@ -71,12 +63,12 @@ def image(response: Response) -> bytes:
     kind = response.headers.get("content-type", "nothing")
     if not kind.startswith("image/"):
         raise UnexpectedAnswer(f"asked for an image, but the answer is {kind}")
-    return response.body
+    return response.content
 
 
 def ready(response: Response) -> bool:
     """Read the answer to a readiness request: yes (2xx) or no (400, 503)."""
-    if response.status in (400, 503):
+    if response.status_code in (400, 503):
         return False
     raise_for_status(response)
     return True
@@ -84,17 +76,17 @@ def ready(response: Response) -> bool:
 
 def raise_for_status(response: Response) -> None:
     """Raise the error of an answer other than 2xx: `QueueFull` for 429, or `ServerError`."""
-    if 200 <= response.status < 300:
+    if 200 <= response.status_code < 300:
         return
     try:
-        error = json.loads(response.body)["error"]
+        error = json.loads(response.content)["error"]
         code, message = str(error["code"]), str(error["message"])
     except (KeyError, TypeError, ValueError):
         # A proxy answers in its own words; their first line is usually the most useful one.
-        text = response.body[:200].decode("utf-8", "replace").strip()
-        code, message = f"http_{response.status}", text or "the answer has no content"
-    kind = QueueFull if response.status == 429 else ServerError
-    raise kind(response.status, code, message, _seconds(response.headers.get("retry-after")))
+        text = response.content[:200].decode("utf-8", "replace").strip()
+        code, message = f"http_{response.status_code}", text or "the answer has no content"
+    kind = QueueFull if response.status_code == 429 else ServerError
+    raise kind(response.status_code, code, message, _seconds(response.headers.get("retry-after")))
 
 
 @contextmanager
@@ -102,7 +94,7 @@ def _reading(response: Response, kind: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON of an answer; errors while it is read become `UnexpectedAnswer`."""
     raise_for_status(response)
     try:
-        yield json.loads(response.body)
+        yield json.loads(response.content)
     except (KeyError, TypeError, ValueError) as error:
         raise UnexpectedAnswer(
             f"the answer is not {kind} ({type(error).__name__}: {error}); "

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -26,23 +25,18 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-class Closing(ABC):
+class Closing(Protocol):
     """Closes itself at the end of a `with` block."""
 
     def __enter__(self) -> Self:
         return self
 
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     @abstractmethod
     def close(self) -> None:
         """Release everything. Calling it again does nothing."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ class TensorSpec:
         return _numpy_dtype(self.dtype)
 
 
-class Session(Protocol):
+class Session(Closing, Protocol):
     """A loaded engine that owns its memory; a context manager.
 
     `infer` may be called from several threads at once. Tensors are in the model's order.
@@ -98,19 +92,6 @@ class Session(Protocol):
             InferenceFailed: the runtime refused the input or failed.
         """
         ...
-
-    def close(self) -> None:
-        """Release everything. Calling it again does nothing."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 import pytest
+from httpx import Response
 
 import fovea_client
 from fovea_client import (
@@ -21,7 +22,6 @@ from fovea_client import (
     _responses,
 )
 from fovea_client._client import wait_s
-from fovea_client._responses import Response
 from fovea_client.errors import ConnectionFailed
 
 ANSWER = {
@@ -56,7 +56,7 @@ ANSWER = {
 
 
 def response(status: int, body: object, **headers: str) -> Response:
-    return Response(status, headers, json.dumps(body).encode())
+    return Response(status, headers=headers, content=json.dumps(body).encode())
 
 
 def test_all_is_sorted_and_complete() -> None:
@@ -172,7 +172,7 @@ def test_raw_tensors_keep_their_type_and_shape() -> None:
 )
 def test_anything_else_is_an_unexpected_answer(body: bytes) -> None:
     with pytest.raises(UnexpectedAnswer):
-        _responses.prediction(Response(200, {}, body))
+        _responses.prediction(Response(200, headers={}, content=body))
 
 
 def test_what_later_servers_add_is_passed_over() -> None:
@@ -198,29 +198,34 @@ def test_a_full_queue_says_when_to_come_back() -> None:
 @pytest.mark.parametrize("value", ["Wed, 21 Oct 2026 07:28:00 GMT", "-1", "nan", "inf", ""])
 def test_a_retry_after_that_is_no_count_of_seconds_is_none(value: str) -> None:
     with pytest.raises(QueueFull) as caught:
-        _responses.raise_for_status(Response(429, {"retry-after": value}, b"slow down"))
+        _responses.raise_for_status(
+            Response(429, headers={"retry-after": value}, content=b"slow down")
+        )
     assert caught.value.retry_after_s is None
 
 
 @pytest.mark.parametrize("status", [301, 404, 502])
 def test_a_proxys_own_words_are_passed_on(status: int) -> None:
     with pytest.raises(ServerError, match="Bad Gateway") as caught:
-        _responses.raise_for_status(Response(status, {}, b"<h1>Bad Gateway</h1>"))
+        _responses.raise_for_status(Response(status, headers={}, content=b"<h1>Bad Gateway</h1>"))
     assert caught.value.code == f"http_{status}"
 
 
 def test_an_image_must_be_an_image() -> None:
-    assert _responses.image(Response(200, {"content-type": "image/png"}, b"png")) == b"png"
+    assert (
+        _responses.image(Response(200, headers={"content-type": "image/png"}, content=b"png"))
+        == b"png"
+    )
     with pytest.raises(UnexpectedAnswer, match="application/json"):
-        _responses.image(Response(200, {"content-type": "application/json"}, b"{}"))
+        _responses.image(Response(200, headers={"content-type": "application/json"}, content=b"{}"))
 
 
 def test_readiness_is_yes_no_or_an_error() -> None:
-    assert _responses.ready(Response(200, {}, b""))
-    assert not _responses.ready(Response(400, {}, b""))
-    assert not _responses.ready(Response(503, {}, b""))
+    assert _responses.ready(Response(200, headers={}, content=b""))
+    assert not _responses.ready(Response(400, headers={}, content=b""))
+    assert not _responses.ready(Response(503, headers={}, content=b""))
     with pytest.raises(ServerError):
-        _responses.ready(Response(404, {}, b""))
+        _responses.ready(Response(404, headers={}, content=b""))
 
 
 def test_a_wait_honours_the_server_and_then_doubles() -> None:
