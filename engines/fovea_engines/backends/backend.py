@@ -113,12 +113,7 @@ class Backend(ABC):
 
     @abstractmethod
     def open(
-        self,
-        path: Path,
-        *,
-        max_batch: int,
-        threads: int | None = None,
-        plugins: tuple[Plugin, ...] = (),
+        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
     ) -> Session:
         """Load an engine; see `open_session`."""
 

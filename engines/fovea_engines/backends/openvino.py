@@ -56,12 +56,7 @@ class OpenVinoBackend(Backend):
         return engine
 
     def open(
-        self,
-        path: Path,
-        *,
-        max_batch: int,
-        threads: int | None = None,
-        plugins: tuple[Plugin, ...] = (),
+        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
     ) -> CpuSession:
         """Load OpenVINO IR, or an ONNX file, that has no strings; see `open_session`."""
         ov = _runtime()

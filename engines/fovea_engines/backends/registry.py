@@ -66,7 +66,7 @@ def open_session(
     if not path.is_file():
         raise InvalidModel(f"there is no engine at {path}")
     try:
-        return chosen.open(path, max_batch=max_batch, threads=threads, plugins=plugins)
+        return chosen.open(path, max_batch, threads, plugins)
     except ImportError as error:
         raise BackendUnavailable(
             f"backend {backend!r} cannot be used ({error}): {chosen.installation}"

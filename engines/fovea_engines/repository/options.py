@@ -106,3 +106,9 @@ def target(options: BuilderOptions) -> str:
     """Describe the GPUs that a plan is built for."""
     named = [f"SM{capability}" for capability in options.capabilities]
     return ", ".join(named) or str(gpu_here() or "the GPU here")
+
+
+def parse_capabilities(text: str) -> tuple[str, ...]:
+    """Parse compute capabilities such as "80,89" or "8.0,8.9", without duplicates."""
+    names = (part.strip().lower().removeprefix("sm").lstrip("_") for part in text.split(","))
+    return tuple(dict.fromkeys(name.replace(".", "") for name in names))

@@ -49,17 +49,12 @@ class TensorRTBackend(Backend):
         return write_engine(self.name, content, folder, plan or CompilePlan())
 
     def open(
-        self,
-        path: Path,
-        *,
-        max_batch: int,
-        threads: int | None = None,
-        plugins: tuple[Plugin, ...] = (),
+        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
     ) -> Session:
         """Load a plan, or an .engine file of Ultralytics; a GPU ignores `threads`."""
         from fovea_engines.backends.tensorrt.engine_file import open_engine
 
-        return open_engine(self.name, path, max_batch=max_batch, plugins=plugins)
+        return open_engine(self.name, path, max_batch, plugins)
 
     def mismatch(self, card: EngineCard) -> str | None:
         """Compare the release and the GPU of a plan with this machine's; see `Backend.mismatch`.

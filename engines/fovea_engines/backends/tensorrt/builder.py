@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.tensorrt.caches import timing_cache
-from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.layers import PlanLayers, engine_layers, network_layers
 from fovea_engines.backends.tensorrt.log import without_noise
 from fovea_engines.backends.tensorrt.monitor import Phases, progress_monitor, run_cancellable
@@ -82,7 +81,7 @@ def build_plan(
         BuildError: TensorRT returns no plan.
         BackendUnavailable: TensorRT cannot build on this machine.
     """
-    check_capabilities(options.capabilities, runtime)
+    runtime.check_capabilities(options.capabilities)
     load_plugins(runtime, options.plugins)
     phases = Phases(progress or Progress())
     with runtime.log.collect() as messages:

@@ -13,15 +13,14 @@ from fovea_engines.backends.cuda.letterbox import open_letterbox, write_letterbo
 from fovea_engines.backends.tensorrt.backend import ENGINE_FILE, KEPT_FILE
 from fovea_engines.backends.tensorrt.builder import build_plan
 from fovea_engines.backends.tensorrt.caches import (
-    BuildKey,
-    Ledger,
     cache_folder,
     duration,
     keep_kernels,
     known_kernels,
+    last_duration,
+    record_duration,
     timing_cache_file,
 )
-from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
 from fovea_engines.backends.tensorrt.plan_file import PlanFile, read_plan_file
 from fovea_engines.backends.tensorrt.plugins import load_plugins
@@ -37,7 +36,7 @@ _OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
 
 def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
     """Check that this machine can build a plan for a target; see `Backend.check`."""
-    check_capabilities(options.capabilities, load_runtime(backend))
+    load_runtime(backend).check_capabilities(options.capabilities)
     if precision == "int8" and _TURING in options.capabilities:
         raise InvalidOption(
             "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and then "
@@ -53,16 +52,16 @@ def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) ->
     """
     options, progress = plan.builder or BuilderOptions(), plan.progress
     runtime, device = load_runtime(backend), target(options)
-    version = f"{backend} {runtime.version}"
-    key = BuildKey(plan.source, plan.precision, device, version, str(options))
+    # Builds of about equal duration have equal keys.
+    key = f"{plan.source} {plan.precision} {device} {backend} {runtime.version} {options}"
     cache = cache_folder()
-    ledger = Ledger(cache / "builds.json")
-    if (seconds := ledger.seconds(key)) is not None:
+    builds = cache / "builds.json"
+    if (seconds := last_duration(builds, key)) is not None:
         progress.note(f"the last time this took {duration(seconds)} for {device}")
     began = perf_counter()
     timings = timing_cache_file(cache, runtime, device)
     built = build_plan(model, options, runtime, progress, timings)
-    ledger.record(key, perf_counter() - began)
+    record_duration(builds, key, perf_counter() - began)
     write_file(folder / ENGINE_FILE, built.data)
     write_file(folder / KEPT_FILE, model)
     built.layers.write(folder / LAYERS_FILE)
@@ -72,7 +71,7 @@ def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) ->
 
 
 def open_engine(
-    backend: str, path: Path, *, max_batch: int, plugins: tuple[Plugin, ...] = ()
+    backend: str, path: Path, max_batch: int, plugins: tuple[Plugin, ...]
 ) -> TensorRTSession:
     """Load a plan, or a file in Ultralytics' format with one; see `open_session`.
 

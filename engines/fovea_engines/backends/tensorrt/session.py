@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
 from fovea_engines.backends.feeds import check_feeds
-from fovea_engines.backends.tensorrt.buffers import most_image_bytes, staging_bytes
 from fovea_engines.backends.tensorrt.lanes import (
     Bucket,
     Contexts,
@@ -22,7 +21,12 @@ from fovea_engines.backends.tensorrt.lanes import (
     choose_buckets,
     read_profiles,
 )
-from fovea_engines.backends.tensorrt.slot import Slot, check_memory
+from fovea_engines.backends.tensorrt.slot import (
+    Slot,
+    check_memory,
+    most_image_bytes,
+    staging_bytes,
+)
 from fovea_engines.backends.tensorrt.tensors import Tensor, read_inputs, read_outputs
 from fovea_engines.session import Array, Closing
 from fovea_preprocess.errors import DeviceLost, InferenceFailed

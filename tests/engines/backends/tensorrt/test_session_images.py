@@ -12,8 +12,8 @@ from tests.engines.host_kernel import HostDevice
 from tests.letterbox_cases import SPECS, differences
 
 from fovea_engines.backends.cuda.letterbox import IMAGE
-from fovea_engines.backends.tensorrt.buffers import most_image_bytes, staging_bytes
 from fovea_engines.backends.tensorrt.session import TensorRTImageSession
+from fovea_engines.backends.tensorrt.slot import most_image_bytes, staging_bytes
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
