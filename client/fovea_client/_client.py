@@ -9,8 +9,8 @@ from typing import Self, TypeVar, Unpack
 
 import httpx
 
-from fovea_client import _requests, _responses
-from fovea_client._requests import ImageFormat, PredictOptions, Request
+from fovea_client import _wire
+from fovea_client._wire import ImageFormat, PredictOptions, Request
 from fovea_client.errors import ConnectionFailed, FoveaClientError, ServerError
 from fovea_client.images import ImageSource, image_bytes
 from fovea_client.models import Model, ModelSummary
@@ -64,8 +64,8 @@ class Client:
         Answers are in the order of the images; a bad image only fails itself and gives an
         `ImageError` in its place. Arguments and errors are those of `predict`.
         """
-        request = _requests.predict(model, [image_bytes(image) for image in images], **options)
-        return self._ask(request, _responses.prediction)
+        request = _wire.predict(model, [image_bytes(image) for image in images], **options)
+        return self._ask(request, _wire.prediction)
 
     def annotate(
         self,
@@ -78,12 +78,12 @@ class Client:
 
         The other arguments and the errors are those of `predict`.
         """
-        request = _requests.predict(model, [image_bytes(image)], accept=format, **options)
-        return self._ask(request, _responses.image)
+        request = _wire.predict(model, [image_bytes(image)], accept=format, **options)
+        return self._ask(request, _wire.image)
 
     def models(self) -> tuple[ModelSummary, ...]:
         """List the served models, and those that could not be loaded; raises as `predict` does."""
-        return self._ask(_requests.models(), _responses.models)
+        return self._ask(Request("GET", "/v1/models"), _wire.models)
 
     def model(self, name: str, version: int | str | None = None) -> Model:
         """Return the inputs, outputs, labels and engine card of a model.
@@ -91,7 +91,7 @@ class Client:
         By default of the version that answers requests. An unknown model is a `ServerError` with
         status 404; the other errors are those of `predict`.
         """
-        return self._ask(_requests.model(name, version), _responses.model)
+        return self._ask(Request("GET", _wire.model_path(name, version)), _wire.model)
 
     def ready(self, model: str | None = None) -> bool:
         """Return True if the server, or the named model, is ready; False for an unknown model.
@@ -100,7 +100,7 @@ class Client:
             ConnectionFailed: the server did not answer.
             ServerError: the answer is neither yes nor no.
         """
-        return self._ask(_requests.ready(model), _responses.ready)
+        return self._ask(Request("GET", _wire.ready_path(model)), _wire.ready)
 
     def close(self) -> None:
         """Close the connections."""

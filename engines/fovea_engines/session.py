@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedImage
+from fovea_preprocess.preprocessor import PlacedImage
 
 Array = NDArray[Any]
 

@@ -21,7 +21,7 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.writing import write_file
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedImage
+from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 
 LETTERBOX_FILE = "letterbox.ptx"

@@ -17,9 +17,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 from fovea_engines.backends.tensorrt.runtime import Runtime
 
-CACHE_FILE = "model.cache"
 _MOST_BUILDS = 256
 _DURATIONS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 

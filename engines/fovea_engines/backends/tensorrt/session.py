@@ -31,7 +31,7 @@ from fovea_engines.backends.tensorrt.tensors import Tensor, read_inputs, read_ou
 from fovea_engines.session import Array, Closing
 from fovea_preprocess.errors import DeviceLost, InferenceFailed
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedImage, Placer
+from fovea_preprocess.preprocessor import PlacedImage, Placer
 
 # One copies while the other computes; more would only wait for the GPU.
 _SLOTS = 2

@@ -15,7 +15,7 @@ from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.errors import BackendError, InvalidModel, OutOfMemory
-from fovea_preprocess.placed import PlacedImage
+from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 
 _FULL_HD = 1920 * 1080 * 3

@@ -20,8 +20,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.session import ImageSession
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, OutOfMemory
-from fovea_preprocess.placed import Placer
-from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.preprocessor import Placer, Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 SMALL = PreprocessSpec(48, 64, dtype="uint8", layout="NHWC")
