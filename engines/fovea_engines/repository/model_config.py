@@ -194,11 +194,6 @@ def _default(field: Field[Any]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def read_max_batch(path: Path) -> int:
-    """Read `max_batch_size` of a config.pbtxt; 1 where it is missing or 0."""
-    return max(1, read_config(path).max_batch_size)
-
-
 def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
     """Convert an input or output, adding the batch dimension where `max_batch` is not 0."""
     kind = tensor.data_type

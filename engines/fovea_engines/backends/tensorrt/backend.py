@@ -10,11 +10,13 @@ from fovea_engines.device import Gpu, gpu_here
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.options import BuilderOptions, Plugin
 from fovea_engines.session import Session
+from fovea_preprocess.errors import InvalidOption
 
 ENGINE_FILE = "model.plan"
 KEPT_FILE = "prepared.onnx"
 """Source of the plan: another TensorRT or another GPU rebuilds the plan from it."""
 CACHE_FILE = "model.cache"
+_TURING = "75"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +39,16 @@ class TensorRTBackend(Backend):
 
     def check(self, plan: CompilePlan) -> None:
         """Check the compute capabilities; see `Backend.check`."""
-        from fovea_engines.backends.tensorrt.engine_file import check_target
+        from fovea_engines.backends.tensorrt.runtime import load_runtime
 
-        check_target(self.name, plan.builder or BuilderOptions(), plan.precision)
+        capabilities = (plan.builder or BuilderOptions()).capabilities
+        load_runtime(self.name).check_capabilities(capabilities)
+        if plan.precision == "int8" and _TURING in capabilities:
+            raise InvalidOption(
+                "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and "
+                "then for all it builds for together: take --precision fp16 for 75, in a build of "
+                "its own"
+            )
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
         """Build a plan, with its letterbox kernel and its source; see `Backend.compile`."""

@@ -28,20 +28,9 @@ from fovea_engines.backends.tensorrt.runtime import Runtime, load_runtime
 from fovea_engines.backends.tensorrt.session import TensorRTImageSession, TensorRTSession
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
 from fovea_engines.repository.writing import write_file
-from fovea_preprocess.errors import BackendUnavailable, InvalidOption, OutOfMemory
+from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
 
-_TURING = "75"
 _OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
-
-
-def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
-    """Check that this machine can build a plan for a target; see `Backend.check`."""
-    load_runtime(backend).check_capabilities(options.capabilities)
-    if precision == "int8" and _TURING in options.capabilities:
-        raise InvalidOption(
-            "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and then "
-            "for all it builds for together: take --precision fp16 for 75, in a build of its own"
-        )
 
 
 def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) -> Path:
