@@ -24,7 +24,7 @@ from fovea_engines.backends.cuda.nvrtc import compile_cuda
 from fovea_engines.backends.cuda.resources import Kernel, Stream
 from fovea_preprocess.errors import BackendUnavailable
 from fovea_preprocess.letterbox import LetterboxMap, fit
-from fovea_preprocess.placed import PlacedImage
+from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 
 SPECS = {

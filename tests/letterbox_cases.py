@@ -10,8 +10,7 @@ from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel, packed_size
 from fovea_preprocess.image import decode_image
 from fovea_preprocess.letterbox import fit
-from fovea_preprocess.placed import PlacedImage
-from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.preprocessor import PlacedImage, Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

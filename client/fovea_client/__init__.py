@@ -6,7 +6,7 @@ with Client("http://127.0.0.1:8000") as client:
 """
 
 from fovea_client._client import Client
-from fovea_client._requests import ImageFormat, PredictOptions
+from fovea_client._wire import ImageFormat, PredictOptions
 from fovea_client.errors import (
     ConnectionFailed,
     FoveaClientError,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 import httpx
 
-from fovea_client import _requests, _responses
-from fovea_client._requests import ImageFormat, PredictOptions, Request
-from fovea_client._responses import Response
+from fovea_client import _wire
+from fovea_client._wire import ImageFormat, PredictOptions, Request
 from fovea_client.errors import ConnectionFailed, FoveaClientError, ServerError
 from fovea_client.images import ImageSource, image_bytes
 from fovea_client.models import Model, ModelSummary
@@ -24,16 +22,14 @@ Answer = TypeVar("Answer")
 class Client:
     """Sends images to a Fovea server; keeps its connections, so create one and share it.
 
-    May be used from several threads at once, and as a context manager.
+    May be used from several threads at once, and as a context manager. A `url` that is not an http
+    or https address is a `ValueError`.
 
     Args:
         url: address of the server, e.g. "http://127.0.0.1:8000".
         timeout: seconds to wait for the connection, and for each read and write.
         retries: number of further attempts when the server sends Retry-After, or when no connection
             could be made or kept.
-
-    Raises:
-        ValueError: `url` is not an http or https address.
     """
 
     def __init__(self, url: str, *, timeout: float = 30.0, retries: int = 0) -> None:
@@ -68,8 +64,8 @@ class Client:
         Answers are in the order of the images; a bad image only fails itself and gives an
         `ImageError` in its place. Arguments and errors are those of `predict`.
         """
-        request = _requests.predict(model, [image_bytes(image) for image in images], **options)
-        return self._ask(request, _responses.prediction)
+        request = _wire.predict(model, [image_bytes(image) for image in images], **options)
+        return self._ask(request, _wire.prediction)
 
     def annotate(
         self,
@@ -82,23 +78,20 @@ class Client:
 
         The other arguments and the errors are those of `predict`.
         """
-        request = _requests.predict(model, [image_bytes(image)], accept=format, **options)
-        return self._ask(request, _responses.image)
+        request = _wire.predict(model, [image_bytes(image)], accept=format, **options)
+        return self._ask(request, _wire.image)
 
     def models(self) -> tuple[ModelSummary, ...]:
-        """List the served models, and those that the server could not load, by name.
-
-        The errors are those of `predict`.
-        """
-        return self._ask(_requests.models(), _responses.models)
+        """List the served models, and those that could not be loaded; raises as `predict` does."""
+        return self._ask(Request("GET", "/v1/models"), _wire.models)
 
     def model(self, name: str, version: int | str | None = None) -> Model:
         """Return the inputs, outputs, labels and engine card of a model.
 
-        By default it is the version that answers requests. The errors are those of `predict`; the
-        status is 404 for an unknown model.
+        By default of the version that answers requests. An unknown model is a `ServerError` with
+        status 404; the other errors are those of `predict`.
         """
-        return self._ask(_requests.model(name, version), _responses.model)
+        return self._ask(Request("GET", _wire.model_path(name, version)), _wire.model)
 
     def ready(self, model: str | None = None) -> bool:
         """Return True if the server, or the named model, is ready; False for an unknown model.
@@ -107,7 +100,7 @@ class Client:
             ConnectionFailed: the server did not answer.
             ServerError: the answer is neither yes nor no.
         """
-        return self._ask(_requests.ready(model), _responses.ready)
+        return self._ask(Request("GET", _wire.ready_path(model)), _wire.ready)
 
     def close(self) -> None:
         """Close the connections."""
@@ -116,15 +109,10 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ask(self, request: Request, read: Callable[[Response], Answer]) -> Answer:
+    def _ask(self, request: Request, read: Callable[[httpx.Response], Answer]) -> Answer:
         attempt = 0
         while True:
             try:
@@ -136,9 +124,9 @@ class Client:
             time.sleep(wait)
             attempt += 1
 
-    def _send(self, request: Request) -> Response:
+    def _send(self, request: Request) -> httpx.Response:
         try:
-            answer = self._http.request(
+            return self._http.request(
                 request.method, request.path, headers=request.headers, content=request.body
             )
         except httpx.TimeoutException as error:
@@ -155,7 +143,6 @@ class Client:
                 f"no answer from {self._url} ({error}): is a server running there? "
                 "`fovea serve` starts one"
             ) from error
-        return Response(answer.status_code, answer.headers, answer.content)
 
 
 def _checked(url: str) -> str:

@@ -17,16 +17,9 @@ _INFO_HEADER = struct.Struct("<IiiHHIIiiII")
 
 
 def image_bytes(image: ImageSource) -> bytes:
-    """Return the bytes of an image file.
+    """Return the bytes of an image file; pixels are sent uncompressed.
 
-    Args:
-        image: encoded bytes, a path, a file open for binary reading, or pixels as uint8 [height,
-            width, 3] in RGB order, which are sent uncompressed.
-
-    Raises:
-        OSError: the file cannot be read.
-        TypeError: the image is none of these.
-        ValueError: an array has another shape or dtype.
+    A `TypeError` or `ValueError` says what is wrong with the image.
     """
     if isinstance(image, bytes):
         return image
@@ -45,13 +38,11 @@ def image_bytes(image: ImageSource) -> bytes:
 
 
 def encode_bmp(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode RGB pixels as an uncompressed 24-bit BMP: lossless, and needs no image library.
+    """Encode pixels, uint8 [height, width, 3] RGB, as an uncompressed 24-bit BMP.
 
-    The format: BITMAPFILEHEADER, BITMAPINFOHEADER, then rows from the bottom up, BGR, each padded
-    to a multiple of 4 bytes (Microsoft, "Bitmap Storage").
-
-    Raises:
-        ValueError: another shape than uint8 [height, width, 3], or no pixels at all.
+    That is lossless, and needs no image library. The format: BITMAPFILEHEADER, BITMAPINFOHEADER,
+    then rows from the bottom up, BGR, each padded to a multiple of 4 bytes (Microsoft, "Bitmap
+    Storage").
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
         raise ValueError(

@@ -28,7 +28,6 @@ class ModelSummary:
     """One model of the list. Fields that are unknown while a model is not ready are None.
 
     Attributes:
-        name: name of the model.
         version: the described version: the newest ready one, or else the newest.
         ready: True if that version takes requests.
         reason: the error of an unready version; None otherwise.

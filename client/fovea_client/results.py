@@ -77,13 +77,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The answer to one request.
-
-    Attributes:
-        task: e.g. "detect".
-        images: one entry per image, in the order they were sent.
-        timing_ms: durations of the steps in the server.
-    """
+    """The answer to one request; `images` are in the order in which they were sent."""
 
     model: str
     version: str
@@ -93,11 +87,7 @@ class Prediction:
 
     @property
     def image(self) -> ImageResult:
-        """Return the result of a request with one image.
-
-        Raises:
-            ValueError: the request had several images; use `images` instead.
-        """
+        """Return the result of a request with one image; `ValueError` if it had several."""
         match self.images:
             case (ImageResult() as only,):
                 return only

@@ -19,12 +19,7 @@ _LONGEST_NAME = 256
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A model of GPU.
-
-    Attributes:
-        name: from the driver, e.g. "NVIDIA L4".
-        capability: its compute capability, e.g. "89".
-    """
+    """A model of GPU, e.g. "NVIDIA L4" with compute capability "89"."""
 
     name: str
     capability: str

@@ -96,22 +96,13 @@ class Engine(Closing):
         return max(1, self.session.max_batch)
 
     def resolve(self, options: PredictOptions) -> PredictOptions:
-        """Return the options with class ids in place of class names.
-
-        Raises:
-            InvalidOption: a name is not one of its labels, or an id is no class of it.
-        """
+        """Return the options with class ids in place of class names; `InvalidOption` if unknown."""
         return resolve_classes(options, self.labels, self.card.name, self.num_classes)
 
     def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
-        """Find the objects in one image.
+        """Find the objects in one image: uint8 [height, width, 3], RGB, upright.
 
-        Args:
-            pixels: uint8 [height, width, 3], RGB, upright.
-            options: thresholds and filters.
-
-        Returns:
-            Detections with boxes in pixels of `pixels`.
+        Boxes are in pixels of the image.
 
         Raises:
             UnsupportedModel: the head is not known; use `session.infer`.
@@ -124,14 +115,7 @@ class Engine(Closing):
         return Detections(back.boxes_to_source(found.boxes), found.scores, found.class_ids)
 
     def outputs_of(self, pixels: NDArray[np.uint8]) -> dict[str, Array]:
-        """Return the raw outputs for one image, [1, ...].
-
-        Args:
-            pixels: uint8 [height, width, 3], RGB, upright.
-
-        Raises:
-            UnsupportedModel: the model takes no images.
-        """
+        """Return the raw outputs, [1, ...], for an image: uint8 [h, w, 3], RGB, upright."""
         if self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} takes no images; use session.infer")
         return self._run(self.preprocessor, pixels)[0]

@@ -31,10 +31,7 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a block, adding to earlier phases of the same name.
-
-        A block that raises is not recorded.
-        """
+        """Time a block that does not raise, adding to earlier phases of the same name."""
         began = perf_counter()
         yield
         before = self.seconds.get(name, 0.0)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedImage
+from fovea_preprocess.preprocessor import PlacedImage
 
 Array = NDArray[Any]
 
@@ -26,23 +25,18 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-class Closing(ABC):
+class Closing(Protocol):
     """Closes itself at the end of a `with` block."""
 
     def __enter__(self) -> Self:
         return self
 
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     @abstractmethod
     def close(self) -> None:
         """Release everything. Calling it again does nothing."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +44,6 @@ class TensorSpec:
     """One input or output of a model.
 
     Attributes:
-        name: as in the model.
         dtype: numpy's name of the element type, e.g. "float32".
         shape: with -1 where a dimension is dynamic; the batch comes first.
     """
@@ -65,14 +58,12 @@ class TensorSpec:
         return _numpy_dtype(self.dtype)
 
 
-class Session(Protocol):
+class Session(Closing, Protocol):
     """A loaded engine that owns its memory; a context manager.
 
-    `infer` may be called from several threads at once.
+    `infer` may be called from several threads at once. Tensors are in the model's order.
 
     Attributes:
-        inputs: in the model's order.
-        outputs: in the model's order.
         max_batch: most rows of one call.
         concurrency: number of parallel calls that keep the device busy; the server runs as many
             owner threads.
@@ -102,19 +93,6 @@ class Session(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Release everything. Calling it again does nothing."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
 
 @runtime_checkable
 class ImageSession(Session, Protocol):
@@ -123,25 +101,11 @@ class ImageSession(Session, Protocol):
     def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
         """Prepare an image; safe from any number of threads.
 
-        Args:
-            pixels: uint8 [h, w, 3], RGB, upright; kept, and copied only if they are too large for
-                the device's buffer.
-
-        Returns:
-            The image for `infer_images`, and the map from `pixels` to the model's input.
+        The pixels are uint8 [h, w, 3], RGB, upright; kept, and copied only if they are too large
+        for the device's buffer. The map leads from them to the model's input.
         """
         ...
 
     def infer_images(self, images: Sequence[PlacedImage]) -> dict[str, Array]:
-        """Run one batch of images.
-
-        Args:
-            images: results of `place`, at most `max_batch`.
-
-        Returns:
-            As `infer`.
-
-        Raises:
-            InferenceFailed: the device refused the images or failed.
-        """
+        """Run one batch of results of `place`, at most `max_batch`; as `infer` in all else."""
         ...

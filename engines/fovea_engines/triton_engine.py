@@ -14,7 +14,7 @@ from fovea_engines.graph.tensors import read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, read_labels
-from fovea_engines.repository.model_config import CONFIG_FILE, read_max_batch
+from fovea_engines.repository.model_config import CONFIG_FILE, read_config
 from fovea_engines.session import Session, TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
@@ -30,8 +30,8 @@ class PlainChoice:
     """Options for an engine without a card.
 
     Attributes:
-        file: the engine file; "" for the first known one in the folder.
-        backend: the backend; "" for the file's default.
+        file: "" for the first known one in the folder.
+        backend: "" for the file's default.
         max_batch: most rows of a call where the model has a batch dimension, 0 where clients send
             none; None takes config.pbtxt's, at least 1.
     """
@@ -60,7 +60,7 @@ def open_plain(
     backend, metadata = _origin(folder / file, choice.backend)
     max_batch = choice.max_batch
     if max_batch is None:
-        max_batch = read_max_batch(folder.parent / CONFIG_FILE)
+        max_batch = max(1, read_config(folder.parent / CONFIG_FILE).max_batch_size)
     session = open_session(backend, folder / file, max_batch=max_batch, threads=threads)
     if not _has_batch(session):
         session.max_batch = 0

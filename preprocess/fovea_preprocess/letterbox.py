@@ -21,10 +21,6 @@ class LetterboxMap:
     that of `cv2.resize`. Scales follow from the sizes after rounding. All sizes are pixels.
 
     Attributes:
-        source_width: columns of the upright image.
-        source_height: rows of the upright image.
-        input_width: columns of the model's input.
-        input_height: rows of the model's input.
         scaled_width: columns of the whole image in the input; more than `input_width` if a centre
             crop cuts.
         scaled_height: rows of the whole image in the input.

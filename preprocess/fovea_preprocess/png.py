@@ -30,13 +30,8 @@ def check_png(data: bytes) -> None:
     """Check every chunk up to the end mark, and that there is data for every pixel.
 
     Pillow skips checksums, and leaves missing pixels of a short stream black; libpng detects both
-    but writes messages to stderr. The data is inflated block by block and discarded. Source: PNG
-    specification, third edition, sections 5.3, 8.1 and 11.2.1.
-
-    The data begins with `SIGNATURE`, and the size of the image has been checked.
-
-    Raises:
-        InvalidImage: the file is damaged or incomplete.
+    but writes messages to stderr. The data, which begins with `SIGNATURE`, is inflated block by
+    block and discarded. Source: PNG specification, third edition, sections 5.3, 8.1 and 11.2.1.
     """
     needed, found = 0, 0
     stream = zlib.decompressobj()

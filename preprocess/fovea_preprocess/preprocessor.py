@@ -1,8 +1,9 @@
-"""Converts a decoded image into one row of a model's input batch."""
+"""Converts a decoded image into one row of a model's input batch, or prepares that for a GPU."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -29,13 +30,9 @@ class Preprocessor:
     def __call__(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> LetterboxMap:
         """Write an image into a row, and return its position in it.
 
-        Args:
-            pixels: uint8 [h, w, 3], RGB, upright; any strides.
-            out: the row to fill, of the spec's `row_shape` and dtype: a row of a batch buffer is
-                written in place; a view with gaps costs a copy.
-
-        Raises:
-            ValueError: `pixels` or `out` has another shape or dtype, or `out` is read-only.
+        The image is uint8 [h, w, 3], RGB, upright, with any strides; the row has the spec's
+        `row_shape` and dtype. A row of a batch buffer is written in place; a view with gaps costs a
+        copy. Other shapes and dtypes are a `ValueError`.
         """
         spec = self.spec
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
@@ -140,3 +137,39 @@ def _look_up(levels: NDArray[np.uint8], table: NDArray[Any], target: NDArray[Any
     if target.dtype == np.float16:
         table, target = table.view(np.int16), target.view(np.int16)
     cv2.LUT(levels, table, dst=target)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedImage:
+    """Upright RGB pixels, uint8 [h, w, 3] of any strides, and the map from them to a row."""
+
+    pixels: NDArray[np.uint8]
+    map: LetterboxMap
+
+
+class Placer:
+    """Computes positions of images, and shrinks images of more than `most_bytes`. Thread-safe.
+
+    A row's own pixels, height x width x 3, must not be more.
+    """
+
+    def __init__(self, spec: PreprocessSpec, most_bytes: int) -> None:
+        self._spec = spec
+        self._most_bytes = most_bytes
+        self._letterbox = Preprocessor(spec.bare)
+
+    def __call__(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
+        """Place an image: uint8 [h, w, 3], RGB, upright; kept, unless it is too large.
+
+        Returns the image to letterbox, or the finished pixels of its row in its place; and the map
+        from `pixels` to the row.
+        """
+        height, width = pixels.shape[:2]
+        box = fit(self._spec, width, height)
+        if pixels.nbytes <= self._most_bytes:
+            return PlacedImage(pixels, box), box
+        height, width = self._spec.height, self._spec.width
+        row = np.empty((height, width, 3), np.uint8)
+        self._letterbox(pixels, row)
+        as_it_is = LetterboxMap(width, height, width, height, width, height, 0, 0)
+        return PlacedImage(row, as_it_is), box

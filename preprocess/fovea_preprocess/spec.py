@@ -17,8 +17,6 @@ class PreprocessSpec:
     Each channel value v in 0..255 becomes ``(v * scale - mean) / std``.
 
     Attributes:
-        height: rows of the model's input, pixels.
-        width: columns of the model's input, pixels.
         fit: "letterbox" keeps the aspect and pads; "stretch" does not keep it; "center-crop"
             resizes the short side to `crop_ratio` of the input and cuts the middle out.
         anchor: position of a letterboxed image: "center" (YOLO) or "top-left" (YOLOX).
@@ -26,13 +24,9 @@ class PreprocessSpec:
         max_scale: a letterbox never enlarges by more than this; None is no limit.
         crop_ratio: short side after resizing over the input side, for "center-crop" (256 / 224 for
             ImageNet classifiers).
-        channels: order of the model's channels.
-        scale: factor on the 0..255 value.
-        mean: per channel, in the order of `channels`, in units after `scale`.
-        std: per channel, in the order of `channels`, in units after `scale`.
-        layout: "NCHW" or "NHWC".
-        dtype: "float32", "float16" or "uint8" (uint8 leaves values as they are: NHWC or NCHW, scale
-            1, mean 0, std 1).
+        channels: order of the model's channels, also of `mean` and `std`.
+        mean: per channel, in units after `scale`, and so is `std`.
+        dtype: "uint8" leaves values as they are (scale 1, mean 0, std 1).
     """
 
     height: int

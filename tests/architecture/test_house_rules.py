@@ -65,7 +65,6 @@ def test_protobuf_is_read_and_written_at_the_edges_only():
     """The file config.pbtxt, ONNX files, gRPC, and the answer with a model's configuration."""
     edges = (
         "engines/repository/model_config.py",
-        "engines/repository/triton_messages.py",
         "engines/graph/",
         "server/grpc/",
         "server/dataplane/v2.py",

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 import pytest
+from httpx import Response
 
 import fovea_client
 from fovea_client import (
@@ -17,11 +18,9 @@ from fovea_client import (
     QueueFull,
     ServerError,
     UnexpectedAnswer,
-    _requests,
-    _responses,
+    _wire,
 )
 from fovea_client._client import wait_s
-from fovea_client._responses import Response
 from fovea_client.errors import ConnectionFailed
 
 ANSWER = {
@@ -56,7 +55,7 @@ ANSWER = {
 
 
 def response(status: int, body: object, **headers: str) -> Response:
-    return Response(status, headers, json.dumps(body).encode())
+    return Response(status, headers=headers, content=json.dumps(body).encode())
 
 
 def test_all_is_sorted_and_complete() -> None:
@@ -77,7 +76,7 @@ def test_all_is_sorted_and_complete() -> None:
 
 
 def test_one_image_is_the_raw_body() -> None:
-    request = _requests.predict("yolov8n", [b"\xff\xd8 image"])
+    request = _wire.predict("yolov8n", [b"\xff\xd8 image"])
     assert (request.method, request.path) == ("POST", "/v1/models/yolov8n/predict")
     assert request.body == b"\xff\xd8 image"
     assert request.headers == {
@@ -87,7 +86,7 @@ def test_one_image_is_the_raw_body() -> None:
 
 
 def test_only_given_options_travel() -> None:
-    request = _requests.predict(
+    request = _wire.predict(
         "m", [b"x"], version=2, conf=0.0, classes=(0, 16), agnostic=False, timeout_ms=250
     )
     url = urlsplit(request.path)
@@ -98,15 +97,15 @@ def test_only_given_options_travel() -> None:
 
 @pytest.mark.parametrize("name", ["a/../b", "ü ?#%", "../v2/health/live"])
 def test_a_name_stays_one_segment_of_the_path(name: str) -> None:
-    for request in (_requests.predict(name, [b"x"]), _requests.ready(name)):
-        parts = request.path.split("/")
+    for path in (_wire.predict(name, [b"x"]).path, _wire.ready_path(name)):
+        parts = path.split("/")
         assert len(parts) == 5
         assert unquote(parts[3]) == name
 
 
 def test_several_images_travel_as_multipart_in_order() -> None:
     images = [b"first\r\n--", b"", b"\x00\xff" * 500]
-    request = _requests.predict("m", images)
+    request = _wire.predict("m", images)
     head = f"Content-Type: {request.headers['content-type']}\r\n\r\n".encode()
     form: Message = BytesParser().parsebytes(head + request.body)
     assert form.get_content_type() == "multipart/form-data"
@@ -116,11 +115,11 @@ def test_several_images_travel_as_multipart_in_order() -> None:
 
 def test_no_image_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(ValueError, match="no image"):
-        _requests.predict("m", [])
+        _wire.predict("m", [])
 
 
 def test_a_prediction_is_read_into_types() -> None:
-    prediction = _responses.prediction(response(200, ANSWER))
+    prediction = _wire.prediction(response(200, ANSWER))
     assert (prediction.model, prediction.version, prediction.task) == ("yolov8n", "3", "detect")
     bus = Detection(Box(22.25, 231.5, 805.0, 756.75), 0.875, 5, "bus")
     assert prediction.images == (
@@ -133,7 +132,7 @@ def test_a_prediction_is_read_into_types() -> None:
 
 
 def test_detections_is_the_short_way_to_a_single_image() -> None:
-    prediction = _responses.prediction(response(200, ANSWER | {"images": ANSWER["images"][:1]}))
+    prediction = _wire.prediction(response(200, ANSWER | {"images": ANSWER["images"][:1]}))
     assert prediction.image.width == 810
     assert [found.class_name for found in prediction.detections] == ["bus"]
 
@@ -141,7 +140,7 @@ def test_detections_is_the_short_way_to_a_single_image() -> None:
 def test_raw_tensors_keep_their_type_and_shape() -> None:
     tensor = {"name": "out", "datatype": "float16", "shape": [2, 3], "data": [0, 1, 2, 3, 4, 5]}
     image = {"width": 4, "height": 2, "orientation": 1, "tensors": [tensor]}
-    result = _responses.prediction(response(200, ANSWER | {"images": [image]})).image
+    result = _wire.prediction(response(200, ANSWER | {"images": [image]})).image
     assert result.detections == ()
     assert result.tensors[0].data.dtype == np.float16
     assert result.tensors[0].data.tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -172,17 +171,17 @@ def test_raw_tensors_keep_their_type_and_shape() -> None:
 )
 def test_anything_else_is_an_unexpected_answer(body: bytes) -> None:
     with pytest.raises(UnexpectedAnswer):
-        _responses.prediction(Response(200, {}, body))
+        _wire.prediction(Response(200, headers={}, content=body))
 
 
 def test_what_later_servers_add_is_passed_over() -> None:
-    assert _responses.prediction(response(200, ANSWER | {"trace": [1]})).model == "yolov8n"
+    assert _wire.prediction(response(200, ANSWER | {"trace": [1]})).model == "yolov8n"
 
 
 def test_an_error_carries_the_servers_code_and_message() -> None:
     answer = response(413, {"error": {"code": "image_too_large", "message": "send less"}})
     with pytest.raises(ServerError, match="send less") as caught:
-        _responses.prediction(answer)
+        _wire.prediction(answer)
     assert (caught.value.status, caught.value.code) == (413, "image_too_large")
     assert caught.value.message == "send less"
     assert not isinstance(caught.value, QueueFull)
@@ -191,36 +190,38 @@ def test_an_error_carries_the_servers_code_and_message() -> None:
 def test_a_full_queue_says_when_to_come_back() -> None:
     body = {"error": {"code": "queue_full", "message": "256 images are waiting"}}
     with pytest.raises(QueueFull) as caught:
-        _responses.image(response(429, body, **{"retry-after": "7"}))
+        _wire.image(response(429, body, **{"retry-after": "7"}))
     assert caught.value.retry_after_s == 7
 
 
 @pytest.mark.parametrize("value", ["Wed, 21 Oct 2026 07:28:00 GMT", "-1", "nan", "inf", ""])
 def test_a_retry_after_that_is_no_count_of_seconds_is_none(value: str) -> None:
     with pytest.raises(QueueFull) as caught:
-        _responses.raise_for_status(Response(429, {"retry-after": value}, b"slow down"))
+        _wire.raise_for_status(Response(429, headers={"retry-after": value}, content=b"slow down"))
     assert caught.value.retry_after_s is None
 
 
 @pytest.mark.parametrize("status", [301, 404, 502])
 def test_a_proxys_own_words_are_passed_on(status: int) -> None:
     with pytest.raises(ServerError, match="Bad Gateway") as caught:
-        _responses.raise_for_status(Response(status, {}, b"<h1>Bad Gateway</h1>"))
+        _wire.raise_for_status(Response(status, headers={}, content=b"<h1>Bad Gateway</h1>"))
     assert caught.value.code == f"http_{status}"
 
 
 def test_an_image_must_be_an_image() -> None:
-    assert _responses.image(Response(200, {"content-type": "image/png"}, b"png")) == b"png"
+    assert (
+        _wire.image(Response(200, headers={"content-type": "image/png"}, content=b"png")) == b"png"
+    )
     with pytest.raises(UnexpectedAnswer, match="application/json"):
-        _responses.image(Response(200, {"content-type": "application/json"}, b"{}"))
+        _wire.image(Response(200, headers={"content-type": "application/json"}, content=b"{}"))
 
 
 def test_readiness_is_yes_no_or_an_error() -> None:
-    assert _responses.ready(Response(200, {}, b""))
-    assert not _responses.ready(Response(400, {}, b""))
-    assert not _responses.ready(Response(503, {}, b""))
+    assert _wire.ready(Response(200, headers={}, content=b""))
+    assert not _wire.ready(Response(400, headers={}, content=b""))
+    assert not _wire.ready(Response(503, headers={}, content=b""))
     with pytest.raises(ServerError):
-        _responses.ready(Response(404, {}, b""))
+        _wire.ready(Response(404, headers={}, content=b""))
 
 
 def test_a_wait_honours_the_server_and_then_doubles() -> None:

@@ -127,7 +127,7 @@ def gpu_is_here(gpu: Gpu | None) -> Iterator[pytest.MonkeyPatch]:
             "build.assemble",
             "build.rebuild",
             "backends.tensorrt.backend",
-            "backends.tensorrt.capabilities",
+            "backends.tensorrt.runtime",
         ):
             patch.setattr(f"fovea_engines.{module}.gpu_here", lambda: gpu)
         yield patch

@@ -12,9 +12,8 @@ import onnx
 import pytest
 
 from fovea_engines.backends.tensorrt.builder import Plan, build_plan
-from fovea_engines.backends.tensorrt.capabilities import parse_capabilities
 from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
-from fovea_engines.repository.options import BuilderOptions, Profile
+from fovea_engines.repository.options import BuilderOptions, Profile, parse_capabilities
 from fovea_preprocess.errors import BuildError
 
 trt = pytest.importorskip(

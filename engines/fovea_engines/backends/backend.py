@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
 
 class Encoding(StrEnum):
-    """Integers that stand for activations in INT8. Both are made from the same ranges.
+    """Integers that stand for activations in INT8; both are made from the same ranges.
 
-    `SIGNED` is int8 with zero point 0, so a range reaches equally far to either side, and around it
-    is FP16: GPUs compute that fast. `UNSIGNED` is uint8 with a zero point anywhere, and around it
-    is FP32: CPUs compute that fast, OpenVINO computes the signed one wrongly, and after SiLU or
-    ReLU it is twice as fine.
+    `SIGNED` is int8 with zero point 0, around it FP16: GPUs compute that fast. `UNSIGNED` is uint8
+    with a zero point anywhere, around it FP32: CPUs compute that fast, OpenVINO computes the signed
+    one wrongly, and after SiLU or ReLU it is twice as fine.
     """
 
     SIGNED = "signed"
@@ -44,10 +43,7 @@ class CompilePlan:
 
     Attributes:
         source: sha256 of the graph's source.
-        precision: "fp32", "fp16" or "int8".
-        preprocess: preprocessing of the input's rows.
         builder: options of a backend with `takes_builder`; None takes its defaults.
-        progress: reports the steps of a long compilation.
     """
 
     source: str = ""
@@ -59,13 +55,7 @@ class CompilePlan:
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """One backend on this machine.
-
-    Attributes:
-        name: as in `Backend`.
-        version: version of its runtime; None when that is not installed.
-        problem: the reason why it cannot be used and what to do; None when it can.
-    """
+    """One backend on this machine: its runtime's version, or why it cannot be used."""
 
     name: str
     version: str | None
@@ -84,7 +74,6 @@ class Backend(ABC):
         any_suffix: it also recognises its files under a suffix that no backend has.
         platform: Triton's name of the platform; "" where Triton has none.
         encoding: of the INT8 activations that it computes.
-        on_gpu: engines run on a GPU, otherwise on CPU cores.
         fuses: image front and NMS tail belong into its graphs, if the plan does not say otherwise.
         emulated: candidates are computed by the reference backend, because compiling takes minutes
             or a GPU.
@@ -114,12 +103,7 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
-        """Compile a graph into a folder, and return the path of the engine.
-
-        Args:
-            model: ONNX bytes in their final precision, or the file that holds them.
-            folder: an existing folder.
-            plan: the plan of the compilation; None takes its defaults.
+        """Compile a graph, in its final precision, into a folder; return the path of the engine.
 
         Raises:
             InvalidModel: the runtime cannot read the model.
@@ -129,12 +113,7 @@ class Backend(ABC):
 
     @abstractmethod
     def open(
-        self,
-        path: Path,
-        *,
-        max_batch: int,
-        threads: int | None = None,
-        plugins: tuple[Plugin, ...] = (),
+        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
     ) -> Session:
         """Load an engine; see `open_session`."""
 
@@ -155,11 +134,7 @@ class Backend(ABC):
         return
 
     def read_header(self, path: Path) -> tuple[str, dict[str, str]]:
-        """Return the backend that a file was made for, and the metadata that its maker put in.
-
-        Raises:
-            InvalidModel: the file is no engine, or its header is damaged.
-        """
+        """Return the backend that a file was made for, and its maker's metadata."""
         return self.name, {}
 
     @property

@@ -39,10 +39,7 @@ class CpuSession(Closing):
 
     Wide gives one call every core: lowest latency for a single call. Narrow gives each of several
     calls one core: highest throughput under load, because no core waits for another at the end of a
-    layer. No single layout is best at both.
-
-    `optional_inputs` have a default in the model, and may be fed. `concurrency` is the number of
-    cores.
+    layer. `optional_inputs` have a default in the model, and may be fed.
     """
 
     def __init__(

@@ -19,8 +19,7 @@ def check_feeds(
     `max_batch` is 0 when the model has no batch dimension. Optional inputs may be left out.
 
     Raises:
-        InferenceFailed: a name, dtype, shape or number of rows is wrong; the message says which and
-            what the model takes.
+        InferenceFailed: an array is wrong; the message says which, and what the model takes.
     """
     if len(feeds) == len(inputs) and _plainly_right(inputs, max_batch, feeds):
         return

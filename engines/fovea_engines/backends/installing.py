@@ -33,8 +33,8 @@ def install(*arguments: str) -> str:
 def install_extra(extra: str) -> str:
     """Return the command that installs an extra of Fovea, from where Fovea was installed.
 
-    Where that is not known or not there any more, as in a container, it names what the extra
-    requires. Where the extra has nothing for this system, it says so instead.
+    Where that is not known, as in a container, it names what the extra requires. Where the extra
+    has nothing for this system, it says so instead.
     """
     fovea = distribution(NAME)
     requirements = _requirements(fovea, extra)
@@ -44,10 +44,7 @@ def install_extra(extra: str) -> str:
 
 
 def _from_source(fovea: Distribution, extra: str) -> list[str] | None:
-    """Return the source to install again with the extra, from PEP 610's record.
-
-    None where that is not recorded, not there any more, or recorded in some other way.
-    """
+    """Return the source to install again, from PEP 610's record; None where there is none."""
     try:
         source = json.loads(fovea.read_text("direct_url.json") or "{}")
         return _recorded(source, extra) if source else None

@@ -33,7 +33,7 @@ _BRANCHING = ("If", "Loop", "Scan", "SequenceMap")
 
 
 class OnnxRuntimeBackend(Backend):
-    """Runs ONNX files as they are. See `Backend`."""
+    """Runs ONNX files as they are."""
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
         """Write the engine file, which is the unchanged model, and return its path."""
@@ -46,19 +46,9 @@ class OnnxRuntimeBackend(Backend):
         return engine
 
     def open(
-        self,
-        path: Path,
-        *,
-        max_batch: int,
-        threads: int | None = None,
-        plugins: tuple[Plugin, ...] = (),
+        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
     ) -> CpuSession:
-        """Load an ONNX file; see `open_session`.
-
-        Raises:
-            InvalidModel: the file cannot be read as a model.
-            UnsupportedModel: an input or output is not a tensor.
-        """
+        """Load an ONNX file whose inputs and outputs are all tensors; see `open_session`."""
         cores = threads or usable_cores()
         wide, narrow = load_layouts(lambda width: _Layout(path, width), cores)
         return CpuSession(
@@ -84,8 +74,7 @@ ONNXRUNTIME = OnnxRuntimeBackend(
 def _branches(path: Path) -> bool:
     """Return True if a node's work depends on values; without the onnx package, to save memory.
 
-    Searches the file for the field `op_type` of a `NodeProto`. The same bytes in weights also give
-    True.
+    Searches the file for the field `op_type` of a `NodeProto`; such bytes in weights match too.
     """
     with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as model:
         return any(model.find(bytes([0x22, len(kind)]) + kind.encode()) >= 0 for kind in _BRANCHING)
@@ -142,9 +131,9 @@ class _Layout:
         if elements >= {"object", "bfloat16"}:
             raise UnsupportedModel("it has strings and bfloat16; only one of them is served")
         if "object" in elements:
-            return _StringCalls(self._session, self._names)
+            return partial(_run_strings, self._session, self._names)
         if "bfloat16" in elements:
-            return _BFloat16Calls(self._session, self.outputs)
+            return partial(_run_bfloat16, self._session, self.outputs)
         return partial(self._session.run, self._names)
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -159,7 +148,6 @@ class _Layout:
 
 
 def _spec(node: Any) -> TensorSpec:
-    """Describe the tensor of ONNX Runtime's `NodeArg`."""
     if not node.type.startswith("tensor("):
         raise UnsupportedModel(f"{node.name!r} is a {node.type}; only tensors are served")
     element = node.type.removeprefix("tensor(").removesuffix(")")
@@ -174,66 +162,48 @@ def _spec(node: Any) -> TensorSpec:
     return spec
 
 
-class _StringCalls:
-    """Converts strings: `bytes` outside, text inside, because the binding needs `str`.
+def _run_strings(session: Any, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+    """Run a batch with strings: `bytes` outside, text inside, because the binding needs `str`.
 
     Normally it takes and returns UTF-8. If a call has other bytes, all its strings are passed and
     returned as Latin-1, one character per byte, so that moving, joining and comparing them still
     works.
     """
-
-    def __init__(self, session: Any, names: Sequence[str]) -> None:
-        self._session = session
-        self._names = names
-
-    def __call__(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """Run one batch."""
-        try:
-            return self._call(feeds, "utf-8")
-        except UnicodeDecodeError:
-            return self._call(feeds, "latin-1")
-
-    def _call(self, feeds: Mapping[str, Array], encoding: str) -> list[Array]:
-        given = {
-            name: _mapped(lambda element: element.decode(encoding), array)
-            if array.dtype == object
-            else array
-            for name, array in feeds.items()
-        }
-        found = self._session.run(self._names, given)
-        try:
-            return [
-                _mapped(lambda element: element.encode(encoding), array)
-                if array.dtype == object
-                else array
-                for array in found
-            ]
-        except UnicodeEncodeError as error:
-            raise InferenceFailed(
-                f"the model mixes text of its own with strings that are not UTF-8: {error}; "
-                "send UTF-8"
-            ) from error
+    try:
+        return _run_encoded(session, names, feeds, "utf-8")
+    except UnicodeDecodeError:
+        return _run_encoded(session, names, feeds, "latin-1")
 
 
-class _BFloat16Calls:
-    """Passes bfloat16, which numpy lacks, with ml_dtypes; nothing is converted."""
-
-    def __init__(self, session: Any, outputs: Sequence[TensorSpec]) -> None:
-        self._session = session
-        self._outputs = outputs
-
-    def __call__(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """Run one batch."""
-        values = {name: _value(array) for name, array in feeds.items()}
-        names = [spec.name for spec in self._outputs]
-        found = self._session.run_with_ort_values(names, values)
-        return [_array(spec, value) for spec, value in zip(self._outputs, found, strict=True)]
+def _run_encoded(
+    session: Any, names: Sequence[str], feeds: Mapping[str, Array], encoding: str
+) -> list[Array]:
+    given = {name: _mapped(lambda e: e.decode(encoding), array) for name, array in feeds.items()}
+    found = session.run(names, given)
+    try:
+        return [_mapped(lambda element: element.encode(encoding), array) for array in found]
+    except UnicodeEncodeError as error:
+        raise InferenceFailed(
+            f"the model mixes text of its own with strings that are not UTF-8: {error}; send UTF-8"
+        ) from error
 
 
 def _mapped(convert: Any, array: Array) -> Array:
+    """Convert strings; other arrays stay as they are."""
+    if array.dtype != object:
+        return array
     converted = np.empty(array.size, dtype=object)
     converted[:] = [convert(element) for element in array.ravel().tolist()]
     return converted.reshape(array.shape)
+
+
+def _run_bfloat16(
+    session: Any, outputs: Sequence[TensorSpec], feeds: Mapping[str, Array]
+) -> list[Array]:
+    """Run a batch with bfloat16, which numpy lacks, with ml_dtypes; nothing is converted."""
+    values = {name: _value(array) for name, array in feeds.items()}
+    found = session.run_with_ort_values([spec.name for spec in outputs], values)
+    return [_array(spec, value) for spec, value in zip(outputs, found, strict=True)]
 
 
 def _value(array: Array) -> Any:

@@ -31,7 +31,7 @@ _FIRST_USE = Lock()
 
 
 class OpenVinoBackend(Backend):
-    """Compiles and runs OpenVINO IR (model.xml beside model.bin). See `Backend`."""
+    """Compiles and runs OpenVINO IR (model.xml beside model.bin)."""
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
         """Convert an ONNX model to OpenVINO IR; return the path of model.xml.
@@ -56,19 +56,9 @@ class OpenVinoBackend(Backend):
         return engine
 
     def open(
-        self,
-        path: Path,
-        *,
-        max_batch: int,
-        threads: int | None = None,
-        plugins: tuple[Plugin, ...] = (),
+        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
     ) -> CpuSession:
-        """Load OpenVINO IR, or an ONNX file; see `open_session`.
-
-        Raises:
-            InvalidModel: the file cannot be read as a model.
-            UnsupportedModel: an input or output has strings.
-        """
+        """Load OpenVINO IR, or an ONNX file, that has no strings; see `open_session`."""
         ov = _runtime()
         cores = threads or usable_cores()
         core = ov.Core()
@@ -98,8 +88,8 @@ def _runtime() -> Any:
     """Return the openvino package, prepared for use from several threads.
 
     Its binding builds a table of element types on first use, and releases the GIL inside the guard
-    of a C++ static: two threads that come first together deadlock (seen with 2026.4.1 as two first
-    calls of `infer`). So the tables are built by this function, in one thread at a time.
+    of a C++ static: two threads that come first together deadlock (seen with 2026.4.1). So the
+    tables are built here, in one thread at a time.
     """
     with _FIRST_USE:
         # OpenVINO's telemetry would report every use over the network; without the package, it
@@ -185,7 +175,6 @@ def _fix_rows(model: Any) -> None:
 
 
 def _spec(port: Any) -> TensorSpec:
-    """Describe the tensor of an OpenVINO model's port."""
     shape = tuple(-1 if size.is_dynamic else size.get_length() for size in port.get_partial_shape())
     kind = port.get_element_type().get_type_name()
     names = {"string": "object", "bf16": "bfloat16"}

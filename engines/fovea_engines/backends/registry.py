@@ -33,11 +33,7 @@ REFERENCE_BACKEND = ONNXRUNTIME.name
 
 
 def get_backend(name: str) -> Backend:
-    """Return the backend of that name.
-
-    Raises:
-        BackendUnavailable: there is none.
-    """
+    """Return the backend of that name; `BackendUnavailable` if there is none."""
     if name not in BACKENDS:
         raise BackendUnavailable(
             f"there is no backend {name!r}; the backends are {', '.join(BACKENDS)}"
@@ -70,7 +66,7 @@ def open_session(
     if not path.is_file():
         raise InvalidModel(f"there is no engine at {path}")
     try:
-        return chosen.open(path, max_batch=max_batch, threads=threads, plugins=plugins)
+        return chosen.open(path, max_batch, threads, plugins)
     except ImportError as error:
         raise BackendUnavailable(
             f"backend {backend!r} cannot be used ({error}): {chosen.installation}"

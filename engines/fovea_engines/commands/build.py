@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from fovea_engines.backends.registry import BACKENDS
-from fovea_engines.backends.tensorrt.capabilities import parse_capabilities
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan
 from fovea_engines.commands.console import card_table
 from fovea_engines.commands.option_rules import Needs, check_options, is_typed
@@ -41,7 +40,7 @@ from fovea_engines.commands.options import (
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.labels import read_labels
-from fovea_engines.repository.options import BuilderOptions, Plugin, Profile
+from fovea_engines.repository.options import BuilderOptions, Plugin, Profile, parse_capabilities
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
 

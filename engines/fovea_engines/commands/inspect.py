@@ -14,7 +14,7 @@ from fovea_engines.commands.inspection import Entry, read_folder, read_layers, r
 from fovea_engines.commands.option_rules import check_options
 from fovea_engines.commands.options import AsJson, RepositoryOption, find_models
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.ensemble import Ensemble
+from fovea_engines.repository.model_config import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import FoveaError, InvalidOption

@@ -31,11 +31,8 @@ class EngineCard:
     """Everything a server needs to know about an engine before it opens it.
 
     Attributes:
-        format: version of the card itself.
-        name: model name in the repository.
         created: time of the build, UTC; None where no build was (a plain Triton repository).
         content_key: sha256 of all that went in; equal keys build equal engines.
-        backend: "openvino", "onnxruntime", "tensorrt" or "tensorrt-rtx".
         backend_version: version of the runtime that compiled and checked the engine.
         device: the processor it was checked on.
         precision: element type of the arithmetic.
@@ -49,15 +46,13 @@ class EngineCard:
         preprocess: preprocessing of an image to an input row; without a family the usual YOLO way
             is assumed; None where the model takes no images.
         agreement: None where no build was.
-        build_seconds: seconds by phase of the build.
+        build_seconds: by phase of the build.
         metadata: the source model's `metadata_props`.
         calibration: None unless INT8 was written into the graph by this build.
-        accuracy: on labelled images, by precision; "fp32" is the source model. Empty when the
-            build was given none.
+        accuracy: on labelled images, by precision; "fp32" is the source model.
         tensorrt: agreement of the file that was prepared for TensorRT, as ONNX Runtime computes
             it; None when none was asked for.
-        judge: backend that computed the figures in the engine's place, where it could not run; None
-            where it ran.
+        judge: backend that computed the figures in the engine's place, where it could not run.
         builder: options of a TensorRT build; None for others.
         gpu: the one that a TensorRT engine was built for; None where it was for the compute
             capabilities that `builder` names, and for other backends.
@@ -160,11 +155,7 @@ class EngineCard:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read the form that `to_json` writes.
-
-        Raises:
-            InvalidModel: a field is missing, or is not of its type; or a newer format.
-        """
+        """Read the form that `to_json` writes; `InvalidModel` if it is damaged or newer."""
         if isinstance(value, dict) and value.get("format", CARD_FORMAT) != CARD_FORMAT:
             raise InvalidModel(
                 f"the engine card has format {value['format']}, this Fovea reads {CARD_FORMAT}: "
@@ -183,12 +174,7 @@ class EngineCard:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the card at `path`.
-
-        Raises:
-            NotFound: there is no such file.
-            InvalidModel: it is not a card.
-        """
+        """Read the card at `path`; `NotFound` without one, `InvalidModel` if it is damaged."""
         try:
             return cls.from_json(json.loads(path.read_bytes()))
         except FileNotFoundError as error:

@@ -203,11 +203,7 @@ class ModelConfig:
         return models
 
     def served(self, versions: Sequence[int]) -> tuple[int, ...]:
-        """Choose the versions to serve from those on disk (ascending).
-
-        Raises:
-            InvalidModel: the policy chooses none.
-        """
+        """Choose the versions to serve from those on disk (ascending); `InvalidModel` if none."""
         policy = self.version_policy or ModelVersionPolicy()
         if policy.all is not None:
             chosen = tuple(versions)

@@ -14,10 +14,8 @@ from typing import Literal
 class ModelQueuePolicy:
     """The limits of a queue; 0 for none.
 
-    Attributes:
-        timeout_action: what happens to a request that has waited for its timeout: it is refused
-            (REJECT), or moves behind all others (DELAY).
-        allow_timeout_override: a request may set a shorter timeout.
+    After its timeout a request is refused (REJECT), or moves behind all others (DELAY). A request
+    may set a shorter timeout if the policy allows it.
     """
 
     timeout_action: Literal["REJECT", "DELAY"] = "REJECT"

@@ -11,11 +11,7 @@ from fovea_preprocess.errors import NotFound
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file's bytes, as hex.
-
-    Raises:
-        NotFound: there is no such file.
-    """
+    """Return the sha256 of a file's bytes, as hex; `NotFound` if there is no such file."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -22,11 +22,9 @@ class WorstImage:
     """An image on which an engine loses most of the source's detections; see `Agreement`.
 
     Attributes:
-        quality: of this image alone.
         lost: half a detection for each that is missed or extra, and 1 minus the overlap for each
             that both find; without detections 1 minus the quality.
-        missed: of this image alone; None without a known head.
-        extra: of this image alone; None without a known head.
+        missed: None without a known head, and so is `extra`.
     """
 
     name: str
@@ -41,7 +39,6 @@ class Agreement:
     """Comparison of the built engine with its source model, run by plain ONNX Runtime.
 
     Attributes:
-        images: number of compared images.
         images_from: name of their folder, or `SHIPPED`; None in cards of older builds.
         detections: compared detections of the source model, in FP32 before suppression; 0 without a
             known head.
@@ -173,8 +170,7 @@ class Accuracy:
     Attributes:
         map50_95: mean over classes and over the overlaps .50, .55 ... .95 that a match needs.
         map50: mean over classes at overlap .50.
-        per_class: `map50_95` of each class that occurs in the labels, by name; by number where
-            classes have no names.
+        per_class: `map50_95` of each class that occurs in the labels, by name, or else by number.
         by_size: `map50_95` of "small" (area under 32² pixels), "medium" and "large" (over 96²)
             objects; None where there are none.
     """

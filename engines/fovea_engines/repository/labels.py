@@ -10,12 +10,7 @@ LABELS_FILE = "labels.txt"
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Read class names by id, without blank lines at the end.
-
-    Raises:
-        NotFound: there is no such file.
-        InvalidOption: the file is not text, or has no line.
-    """
+    """Read class names by id, without blank lines at the end; `InvalidOption` if there are none."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:

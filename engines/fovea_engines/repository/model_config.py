@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -20,8 +22,8 @@ from fovea_engines.repository.config_pbtxt import (
     ModelOutput,
     ModelParameter,
 )
+from fovea_engines.repository.config_scheduling import EnsembleStep
 from fovea_engines.repository.labels import LABELS_FILE
-from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel
 
@@ -67,11 +69,7 @@ def config_text(card: EngineCard) -> str:
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Read a config.pbtxt; an empty configuration if the file is missing.
-
-    Raises:
-        InvalidModel: the file is not a model configuration.
-    """
+    """Read a config.pbtxt; an empty configuration if the file is missing."""
     from google.protobuf import text_format
 
     message = model_config_messages().ModelConfig()
@@ -91,11 +89,7 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def parse_config(text: str) -> ModelConfig:
-    """Parse the JSON of a request to load a model; numbers may be strings.
-
-    Raises:
-        InvalidModel: it is no model configuration.
-    """
+    """Parse the JSON of a request to load a model; numbers may be strings."""
     from google.protobuf import json_format
 
     try:
@@ -136,6 +130,25 @@ def _names(value: Any, prefix: str = "") -> Iterator[str]:
         for name, inner in value.items():
             yield prefix + name
             yield from _names(inner, f"{prefix}{name}.")
+
+
+@cache
+def model_config_messages() -> ModuleType:
+    """Return the module with `ModelConfig`, the schema of config.pbtxt.
+
+    It is loaded by its path: importing it by name runs `tritonclient.grpc`, which imports all of
+    grpc (0.27 s and 37 MB), and the schema needs none of it.
+    """
+    package = importlib.util.find_spec("tritonclient")
+    assert package is not None, "tritonclient is a dependency"
+    assert package.submodule_search_locations is not None, "tritonclient is a package"
+    path = Path(next(iter(package.submodule_search_locations))) / "grpc" / "model_config_pb2.py"
+    spec = importlib.util.spec_from_file_location("model_config_pb2", path)
+    assert spec is not None, "it is a Python file"
+    assert spec.loader is not None, "it is a Python file"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @cache
@@ -181,15 +194,6 @@ def _default(field: Field[Any]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def read_max_batch(path: Path) -> int:
-    """Read `max_batch_size` of a config.pbtxt; 1 where it is missing or 0.
-
-    Raises:
-        InvalidModel: the file is not a model configuration.
-    """
-    return max(1, read_config(path).max_batch_size)
-
-
 def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
     """Convert an input or output, adding the batch dimension where `max_batch` is not 0."""
     kind = tensor.data_type
@@ -200,3 +204,42 @@ def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
 def _tensor(spec: TensorSpec, batched: int) -> dict[str, Any]:
     dims = spec.shape[1:] if batched else spec.shape
     return {"name": spec.name, "data_type": DATA_TYPES[spec.dtype], "dims": dims}
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """The inputs, outputs and models of an ensemble.
+
+    Attributes:
+        max_batch: most rows of a request; 0 where the first dimension is no batch.
+        inputs: tensors that clients send, with the batch dimension.
+        outputs: tensors that clients receive, with the batch dimension.
+        steps: the models, in the order of the file.
+    """
+
+    name: str
+    max_batch: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    steps: tuple[EnsembleStep, ...]
+
+    @classmethod
+    def of(cls, config: ModelConfig, name: str) -> Self:
+        """Convert the configuration of the named model."""
+        rows = config.max_batch_size
+        inputs = tuple(tensor_spec(tensor, rows) for tensor in config.input)
+        outputs = tuple(tensor_spec(tensor, rows) for tensor in config.output)
+        return cls(name, rows, inputs, outputs, config.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain JSON types."""
+        steps = [
+            {
+                "model": step.model_name,
+                "version": step.version,
+                "inputs": step.input_map,
+                "outputs": step.output_map,
+            }
+            for step in self.steps
+        ]
+        return asdict(self) | {"steps": steps}

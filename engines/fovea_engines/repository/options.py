@@ -19,11 +19,7 @@ _ELF, _TYPE_AT, _SHARED = b"\x7fELF", 16, 3
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Batches of an optimization profile: fewest rows, those that it is tuned for, and most.
-
-    Raises:
-        InvalidOption: on construction, when they do not ascend.
-    """
+    """Ascending batches of an optimization profile: the fewest rows, the usual, and the most."""
 
     min: int
     opt: int
@@ -40,11 +36,7 @@ class Profile:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a profile such as "1,4,8".
-
-        Raises:
-            InvalidOption: the text is no profile.
-        """
+        """Parse a profile such as "1,4,8"."""
         if not re.fullmatch(r"\s*\d{1,6}\s*(,\s*\d{1,6}\s*){2}", text):
             raise InvalidOption(f"profile is {text!r}; write three batches MIN,OPT,MAX, e.g. 1,4,8")
         return cls(*map(int, text.split(",")))
@@ -59,12 +51,7 @@ class Plugin:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Describe the library at `path` without loading it.
-
-        Raises:
-            NotFound: there is no such file.
-            InvalidOption: the file is not a shared library for Linux.
-        """
+        """Describe the library at `path` without loading it."""
         try:
             with path.open("rb") as file:
                 start = file.read(_TYPE_AT + 2)
@@ -84,19 +71,15 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class BuilderOptions:
-    """Options of a TensorRT build.
+    """Options of a TensorRT build; `InvalidOption` when a value is out of its range.
 
     Attributes:
-        profiles: the batches to build for, at least one profile.
         workspace: most bytes of GPU memory that a layer may use besides its tensors; None is
             TensorRT's default, all of it.
         level: optimization level, 0 to 5: higher builds more slowly and runs faster.
         capabilities: compute capabilities to build for ahead of time, e.g. ("80", "89"); empty
             builds for this machine's GPU.
         plugins: libraries of plugins that the model needs.
-
-    Raises:
-        InvalidOption: on construction, when a value is out of its range.
     """
 
     profiles: tuple[Profile, ...] = (Profile(1, 1, 1),)
@@ -123,3 +106,9 @@ def target(options: BuilderOptions) -> str:
     """Describe the GPUs that a plan is built for."""
     named = [f"SM{capability}" for capability in options.capabilities]
     return ", ".join(named) or str(gpu_here() or "the GPU here")
+
+
+def parse_capabilities(text: str) -> tuple[str, ...]:
+    """Parse compute capabilities such as "80,89" or "8.0,8.9", without duplicates."""
+    names = (part.strip().lower().removeprefix("sm").lstrip("_") for part in text.split(","))
+    return tuple(dict.fromkeys(name.replace(".", "") for name in names))

@@ -25,11 +25,7 @@ _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it can name a model.
-
-    Raises:
-        InvalidOption: it is empty, too long, hidden, or could lead out of the repository.
-    """
+    """Return `name` if it can name a model: not hidden, and not leading out of the repository."""
     if not _NAME.fullmatch(name):
         raise InvalidOption(
             f"{name!r} cannot name a model: use letters, digits, '_', '-' and '.', "
@@ -42,10 +38,6 @@ def version_folder(path: Path, version: int | None = None) -> Path:
     """Return the folder of a model's version, by default of the latest.
 
     `path` is the model's folder, or that of a version.
-
-    Raises:
-        NotFound: there is no such version.
-        InvalidOption: `path` is a file.
     """
     if not path.is_dir():
         raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")
@@ -66,22 +58,14 @@ class ModelRepository:
     root: Path
 
     def folders(self) -> tuple[str, ...]:
-        """Return the names of the folders that may hold a model, sorted.
-
-        Raises:
-            NotFound: the repository is not a folder.
-        """
+        """Return the names of the folders that may hold a model, sorted."""
         if not self.root.is_dir():
             raise NotFound(f"{self.root} is not a folder: make one with `fovea build`")
         found = (p for p in self.root.iterdir() if _NAME.fullmatch(p.name) and p.is_dir())
         return tuple(sorted(path.name for path in found))
 
     def models(self) -> tuple[str, ...]:
-        """Return the names of the models with at least one version, sorted.
-
-        Raises:
-            NotFound: the repository is not a folder.
-        """
+        """Return the names of the models with at least one version, sorted."""
         return tuple(name for name in self.folders() if self.versions(name))
 
     def versions(self, name: str) -> tuple[int, ...]:
@@ -93,22 +77,14 @@ class ModelRepository:
         return tuple(sorted(int(p.name) for p in found))
 
     def latest(self, name: str) -> int:
-        """Return the highest version of a model.
-
-        Raises:
-            NotFound: the model does not exist.
-        """
+        """Return the highest version of a model; `NotFound` if it does not exist."""
         versions = self.versions(name)
         if not versions:
             raise NotFound(f"no model {name!r} in {self.root}")
         return versions[-1]
 
     def folder(self, name: str, version: int | None = None) -> Path:
-        """Return the folder of a version, by default the latest.
-
-        Raises:
-            NotFound: the model or the version does not exist; the message lists its versions.
-        """
+        """Return the folder of a version, by default the latest; `NotFound` lists its versions."""
         latest = self.latest(name)
         if version is not None and version not in self.versions(name):
             known = ", ".join(map(str, self.versions(name)))
@@ -118,11 +94,7 @@ class ModelRepository:
         return self.root / name / str(version or latest)
 
     def path_of(self, model: str) -> Path:
-        """Return the folder of the named model; without one, `model` as a path.
-
-        Raises:
-            NotFound: it is neither.
-        """
+        """Return the folder of the named model; without one, `model` as a path."""
         own = self.root / model
         if _NAME.fullmatch(model) and own.is_dir():
             return own
@@ -151,11 +123,10 @@ class ModelRepository:
     def publish(self, name: str) -> Iterator[Path]:
         """Publish a new version atomically: the caller fills the folder that is yielded.
 
-        Yields:
-            An empty hidden folder in the repository. When the block ends without an error, it
-            becomes ``NAME/<next version>``, unless a version with its card's content key has
-            appeared meanwhile: then, and when the block raises, it is removed. The next build
-            removes leftovers of a killed one.
+        It is hidden and empty. When the block ends without an error, it becomes
+        ``NAME/<next version>``, unless a version with its card's content key has appeared
+        meanwhile: then, and when the block raises, it is removed. The next build removes leftovers
+        of a killed one.
         """
         check_name(name)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -172,10 +143,7 @@ class ModelRepository:
 
     @contextmanager
     def replace(self, name: str, version: int) -> Iterator[Path]:
-        """Replace a version atomically: the caller fills the folder that is yielded.
-
-        Yields:
-            An empty hidden folder, as `publish` does, which replaces ``NAME/VERSION`` in one step.
+        """Replace a version in one step: the caller fills the folder, as in `publish`.
 
         Raises:
             NotFound: the version does not exist.

@@ -21,8 +21,7 @@ def write_file(path: Path, content: bytes) -> None:
 def writing(path: Path, size: int) -> Iterator[None]:
     """Explain an error of the block, which writes `size` bytes to a file.
 
-    Raises:
-        OSError: of the same number, with the file's name, and the sizes where space is lacking.
+    The `OSError` has the same number, the file's name, and the sizes where space is lacking.
     """
     try:
         yield
@@ -49,12 +48,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def swap(one: Path, other: Path) -> None:
-    """Exchange the paths of two folders of a file system.
-
-    Raises:
-        OSError: a path is missing or cannot be written, or this file system does not support it
-            (NFS).
-    """
+    """Exchange the paths of two folders; `OSError` where the file system cannot (NFS)."""
     libc = ctypes.CDLL(None, use_errno=True)
     paths = os.fsencode(one), os.fsencode(other)
     if libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE):

@@ -15,7 +15,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 from fovea_preprocess.errors import DeadlineExceeded
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedImage
+from fovea_preprocess.preprocessor import PlacedImage
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ from fovea_engines.repository.config_scheduling import ModelQueuePolicy, Strateg
 from fovea_engines.repository.model_config import (
     config_message,
     fields_in_source,
+    model_config_messages,
     read_config,
     without_version_policy,
 )
-from fovea_engines.repository.triton_messages import model_config_messages
 from fovea_preprocess.errors import InvalidModel
 
 TEXT = """

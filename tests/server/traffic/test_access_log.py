@@ -46,7 +46,7 @@ def unread(log: ServerLog, tmp_path):
         reader = threading.Thread(target=read)
         reader.start()
         log.close()
-        log.write("the end\n")
+        log.add(lambda: "the end\n", 8)
         reader.join()
         return text.decode().splitlines()[:-1]
 

@@ -32,10 +32,7 @@ _ADVICE = "nvidia-smi must list it, also in a container (docker run --gpus all)"
 
 
 def open_device(index: int = 0) -> Device:
-    """Open one GPU.
-
-    Args:
-        index: in the driver's order, which CUDA_VISIBLE_DEVICES changes.
+    """Open the GPU of an index in the driver's order, which CUDA_VISIBLE_DEVICES changes.
 
     Raises:
         BackendUnavailable: pycuda, the driver or the GPU is missing; the message says what to do.
@@ -54,9 +51,10 @@ def open_device(index: int = 0) -> Device:
 
 
 class Device(Closing):
-    """One GPU. A context manager; everything created from it must be closed before it.
+    """One GPU; everything created from it must be closed before it.
 
-    Any thread may call it inside `current()`.
+    Any thread may call it inside `current()`. If the device does not respond any more, every
+    method raises `InferenceFailed`.
 
     Attributes:
         name: from the driver, e.g. "NVIDIA H200".
@@ -80,11 +78,7 @@ class Device(Closing):
             self._context.pop()
 
     def memory(self) -> tuple[int, int]:
-        """Return free and total bytes.
-
-        Raises:
-            InferenceFailed: the device does not respond any more.
-        """
+        """Return free and total bytes."""
         with failures(self._driver):
             free, total = self._driver.mem_get_info()
         return free, total
@@ -98,11 +92,7 @@ class Device(Closing):
         return Event(self._driver)
 
     def alloc(self, size: int) -> DeviceMemory:
-        """Allocate bytes on the GPU.
-
-        Raises:
-            OutOfMemory: there is not enough; the message has the figures.
-        """
+        """Allocate bytes on the GPU; `OutOfMemory` has the figures."""
         try:
             return AllocatedMemory(self._driver, size)
         except OutOfMemory as error:
@@ -113,22 +103,11 @@ class Device(Closing):
             ) from error
 
     def open_shared(self, handle: bytes) -> DeviceMemory:
-        """Open memory that another process has allocated on this GPU, and that it keeps.
-
-        Args:
-            handle: the 64 bytes of its `CUipcMemHandle`.
-
-        Raises:
-            InferenceFailed: the handle is invalid, or not from another process on this GPU.
-        """
+        """Open memory of another process from its `CUipcMemHandle`, 64 bytes; that one keeps it."""
         return SharedMemory(handle)
 
     def pinned(self, size: int) -> PinnedMemory:
-        """Allocate page-locked bytes of the host.
-
-        Raises:
-            OutOfMemory: there is not enough.
-        """
+        """Allocate page-locked bytes of the host."""
         try:
             return PinnedMemory(self._driver, size)
         except OutOfMemory as error:
@@ -148,19 +127,11 @@ class Device(Closing):
             self._driver.memcpy_dtoh_async(to.array[:size], source.address, stream.native)
 
     def capture(self, stream: Stream) -> AbstractContextManager[Capture]:
-        """Record the work enqueued inside the block instead of running it (thread-local mode).
-
-        Raises:
-            InferenceFailed: some of it cannot be recorded; the stream is as before.
-        """
+        """Record the work enqueued inside the block instead of running it; see `capture`."""
         return capture(stream)
 
     def kernel(self, image: bytes, name: str) -> Kernel:
-        """Load a kernel of a PTX or cubin image.
-
-        Raises:
-            InferenceFailed: the driver rejects the image, or the image lacks the kernel.
-        """
+        """Load a kernel of a PTX or cubin image; `InferenceFailed` if the driver rejects it."""
         return Kernel(self._driver, image, name)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.writing import write_file
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedImage
+from fovea_preprocess.preprocessor import PlacedImage
 from fovea_preprocess.spec import PreprocessSpec
 
 LETTERBOX_FILE = "letterbox.ptx"
@@ -48,13 +48,7 @@ _ELEMENTS = {"uint8": "unsigned char", "float16": "Half", "float32": "float"}
 
 
 class LetterboxKernel:
-    """Fills a batch like `Preprocessor`, within one grey level.
-
-    Args:
-        device: current in this thread.
-        compiled: result of `compile_letterbox` for the same spec.
-        spec: preprocessing of the rows.
-    """
+    """Fills a batch like `Preprocessor`, within one grey level; the device is current."""
 
     def __init__(self, device: Device, compiled: bytes, spec: PreprocessSpec) -> None:
         self.spec = spec
@@ -63,13 +57,7 @@ class LetterboxKernel:
     def pack(self, images: Sequence[PlacedImage], rows: int, staging: PinnedMemory) -> int:
         """Write images, and their positions in the rows, for one copy to the GPU.
 
-        Args:
-            images: of any sizes.
-            rows: rows of the batch; those past the last image become padding.
-            staging: at least `packed_size` bytes.
-
-        Returns:
-            Number of bytes of `staging` to copy.
+        Returns the number of bytes of `staging` to copy. Rows past the last image become padding.
 
         Raises:
             ValueError: there are more images than rows, or they do not fit into `staging`.
@@ -94,14 +82,7 @@ class LetterboxKernel:
     def __call__(
         self, stream: Stream, staged: DeviceMemory, rows: int, batch: DeviceMemory
     ) -> None:
-        """Enqueue the kernel; suitable for a recorded graph, as all that varies is in `staged`.
-
-        Args:
-            stream: to enqueue in.
-            staged: the packed data, on the GPU.
-            rows: the same number as in `pack`.
-            batch: at least `rows` rows of the spec's shape and dtype.
-        """
+        """Enqueue the kernel; suitable for a recorded graph, as all that varies is in `staged`."""
         grid = (-(-self.spec.width // _BLOCK[0]), -(-self.spec.height // _BLOCK[1]), rows)
         addresses = np.uint64(staged.address), np.uint64(batch.address)
         self._kernel(stream, grid, _BLOCK, *addresses)
@@ -117,11 +98,7 @@ def packed_size(rows: int, pixel_bytes: int) -> int:
 
 
 def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes:
-    """Compile the kernel for one spec; needs no GPU.
-
-    Args:
-        spec: preprocessing of the rows.
-        target: as in `compile_cuda`; the default is PTX for every supported GPU.
+    """Compile the kernel for one spec, by default to PTX for every supported GPU; needs no GPU.
 
     Raises:
         BackendUnavailable: NVRTC is not installed.
@@ -212,10 +189,8 @@ def with_spec(kernel: bytes, spec: PreprocessSpec) -> bytes:
 def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
     """Open the kernel in an engine's folder; the device is current.
 
-    Returns None without a kernel, or if the driver rejects it: the host letterboxes then.
-
-    Raises:
-        InvalidModel: the file is damaged.
+    Returns None without a kernel, or if the driver rejects it: the host letterboxes then. A damaged
+    file is `InvalidModel`.
     """
     file = folder / LETTERBOX_FILE
     if not file.is_file():

@@ -11,7 +11,7 @@ from fovea_preprocess.errors import BackendUnavailable, BuildError
 
 
 def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = ()) -> bytes:
-    """Compile one source file without includes.
+    """Compile one source file without includes to PTX or cubin.
 
     Args:
         source: CUDA C++.
@@ -19,9 +19,6 @@ def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = (
         target: as in nvcc: "compute_75" gives PTX, for GPUs of that compute capability or a newer
             one; "sm_90" gives a cubin, for exactly that one.
         options: further compiler options.
-
-    Returns:
-        The PTX or cubin image.
 
     Raises:
         BackendUnavailable: NVRTC is not installed.

@@ -1,7 +1,6 @@
 """Implements streams, events, memory, kernels and graphs of a GPU, which is current in every call.
 
-pycuda does most of it. CUDA graphs and memory of other processes, which it lacks, are left to
-cuda-bindings.
+pycuda does most of it; cuda-bindings does CUDA graphs and memory of other processes.
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ class Stream:
             self.native.wait_for_event(event.native)
 
     def synchronize(self) -> None:
-        """Block until all enqueued work is done, without the GIL.
-
-        Raises:
-            InferenceFailed: enqueued work has failed.
-        """
+        """Block until all enqueued work is done, without the GIL; raises if any failed."""
         with failures(self._driver):
             self.native.synchronize()
 
@@ -85,12 +80,7 @@ class Event:
 
 
 class DeviceMemory(Closing):
-    """Memory on the GPU.
-
-    Attributes:
-        address: of the first byte.
-        size: bytes.
-    """
+    """Memory on the GPU: the address of its first byte, and its size in bytes."""
 
     address: int
     size: int
@@ -148,11 +138,7 @@ class _Part(DeviceMemory):
 
 
 class PinnedMemory:
-    """Page-locked memory of the host, which the GPU copies from and to by itself.
-
-    Attributes:
-        array: uint8 [size].
-    """
+    """Page-locked host memory, which the GPU copies by itself; `array` is uint8 [size]."""
 
     def __init__(self, driver: Any, size: int) -> None:
         with failures(driver):
@@ -184,14 +170,7 @@ class Kernel:
     def __call__(
         self, stream: Stream, grid: tuple[int, int, int], block: tuple[int, int, int], *args: Any
     ) -> None:
-        """Enqueue the kernel.
-
-        Args:
-            stream: to enqueue in.
-            grid: number of blocks.
-            block: number of threads per block.
-            args: numpy scalars, and addresses as np.uint64, in the order of its parameters.
-        """
+        """Enqueue it; `args` are numpy scalars, and addresses as np.uint64, in its order."""
         with failures(self._driver):
             self._function(*args, grid=grid, block=block, stream=stream.native)
 
@@ -223,7 +202,7 @@ class Capture:
     recorded: Graph | None = None
 
     def graph(self) -> Graph:
-        """Return the recorded graph, ready to launch; after the end of the `with` block."""
+        """Return the recorded graph, ready to launch, after the end of the block."""
         if self.recorded is None:
             raise RuntimeError("there is no graph before the block that records it has ended")
         return self.recorded
@@ -233,10 +212,8 @@ class Capture:
 def capture(stream: Stream) -> Iterator[Capture]:
     """Record the work enqueued inside the block instead of running it.
 
-    Other threads may use the GPU freely meanwhile (thread-local mode).
-
-    Raises:
-        InferenceFailed: some of it cannot be recorded; the stream is as before.
+    Other threads may use the GPU freely meanwhile (thread-local mode). If some of it cannot be
+    recorded, that is `InferenceFailed`, and the stream is as before.
     """
     modes = import_module("cuda.bindings.driver").CUstreamCaptureMode
     mode = modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -280,12 +257,7 @@ def driver_call(name: str, *arguments: Any) -> Any:
 
 @contextmanager
 def failures(driver: Any) -> Iterator[None]:
-    """Convert pycuda's errors to Fovea's.
-
-    Raises:
-        OutOfMemory: there is not enough memory.
-        InferenceFailed: any other error.
-    """
+    """Convert pycuda's errors to `OutOfMemory` and `InferenceFailed`."""
     try:
         yield
     except driver.MemoryError as error:

@@ -10,16 +10,18 @@ from fovea_engines.device import Gpu, gpu_here
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.options import BuilderOptions, Plugin
 from fovea_engines.session import Session
+from fovea_preprocess.errors import InvalidOption
 
 ENGINE_FILE = "model.plan"
 KEPT_FILE = "prepared.onnx"
 """Source of the plan: another TensorRT or another GPU rebuilds the plan from it."""
 CACHE_FILE = "model.cache"
+_TURING = "75"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRTBackend(Backend):
-    """Compiles plans for GPUs. See `Backend`."""
+    """Compiles plans for GPUs."""
 
     suffixes: tuple[str, ...] = (".plan", ".engine")
     any_suffix: bool = True
@@ -37,9 +39,16 @@ class TensorRTBackend(Backend):
 
     def check(self, plan: CompilePlan) -> None:
         """Check the compute capabilities; see `Backend.check`."""
-        from fovea_engines.backends.tensorrt.engine_file import check_target
+        from fovea_engines.backends.tensorrt.runtime import load_runtime
 
-        check_target(self.name, plan.builder or BuilderOptions(), plan.precision)
+        capabilities = (plan.builder or BuilderOptions()).capabilities
+        load_runtime(self.name).check_capabilities(capabilities)
+        if plan.precision == "int8" and _TURING in capabilities:
+            raise InvalidOption(
+                "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and "
+                "then for all it builds for together: take --precision fp16 for 75, in a build of "
+                "its own"
+            )
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
         """Build a plan, with its letterbox kernel and its source; see `Backend.compile`."""
@@ -49,25 +58,20 @@ class TensorRTBackend(Backend):
         return write_engine(self.name, content, folder, plan or CompilePlan())
 
     def open(
-        self,
-        path: Path,
-        *,
-        max_batch: int,
-        threads: int | None = None,
-        plugins: tuple[Plugin, ...] = (),
+        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
     ) -> Session:
         """Load a plan, or an .engine file of Ultralytics; a GPU ignores `threads`."""
         from fovea_engines.backends.tensorrt.engine_file import open_engine
 
-        return open_engine(self.name, path, max_batch=max_batch, plugins=plugins)
+        return open_engine(self.name, path, max_batch, plugins)
 
     def mismatch(self, card: EngineCard) -> str | None:
         """Compare the release and the GPU of a plan with this machine's; see `Backend.mismatch`.
 
         A plan runs with the release that built it: NVIDIA promises more only for version-compatible
         plans (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine Compatibility"). A
-        plan of TensorRT holds kernels that were timed on one model of GPU; one of TensorRT for RTX
-        has none until it is loaded, on any GPU of the capabilities that it names.
+        plan of TensorRT holds kernels for one model of GPU; one of TensorRT for RTX has none until
+        it is loaded, on any GPU of the capabilities that it names.
         """
         version = self.info.version or card.backend_version
         gpu = gpu_here()

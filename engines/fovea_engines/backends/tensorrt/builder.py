@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.tensorrt.caches import timing_cache
-from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.layers import PlanLayers, engine_layers, network_layers
 from fovea_engines.backends.tensorrt.log import without_noise
 from fovea_engines.backends.tensorrt.monitor import Phases, progress_monitor, run_cancellable
@@ -71,14 +70,9 @@ def build_plan(
     progress: Progress | None = None,
     timings: Path | None = None,
 ) -> Plan:
-    """Build a plan.
+    """Build a plan from ONNX bytes that include their weights.
 
-    Args:
-        model: ONNX bytes, including weights.
-        options: of the build.
-        runtime: the TensorRT to build with.
-        progress: reports TensorRT's phases.
-        timings: file of kernel timings, from `timing_cache_file`; TensorRT-RTX has none.
+    `timings` is from `timing_cache_file`; TensorRT-RTX has none. Ctrl-C stops the build.
 
     Raises:
         InvalidOption: an option does not fit the model or this TensorRT.
@@ -86,9 +80,8 @@ def build_plan(
         InvalidModel: the bytes are no model.
         BuildError: TensorRT returns no plan.
         BackendUnavailable: TensorRT cannot build on this machine.
-        KeyboardInterrupt: Ctrl-C; the build has stopped.
     """
-    check_capabilities(options.capabilities, runtime)
+    runtime.check_capabilities(options.capabilities)
     load_plugins(runtime, options.plugins)
     phases = Phases(progress or Progress())
     with runtime.log.collect() as messages:
@@ -144,10 +137,7 @@ def _failure(messages: Sequence[str]) -> BuildError:
 def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
     """Parse ONNX bytes into a strongly typed `INetworkDefinition`.
 
-    Raises:
-        UnsupportedModel: TensorRT does not support a part of it; the message names the node, its
-            operator, and what to do.
-        InvalidModel: the bytes are no model.
+    The message of `UnsupportedModel` names the node, its operator, and what to do.
     """
     trt = runtime.trt
     network = runtime.network(builder)
@@ -191,9 +181,7 @@ def _short(text: str) -> str:
 def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Profile]) -> None:
     """Add profiles to a build; a network with a fixed batch gets none.
 
-    Raises:
-        InvalidOption: the network's batch is fixed to another size.
-        UnsupportedModel: more than the batch of an input is dynamic.
+    `InvalidOption` if that batch is another; `UnsupportedModel` if more than a batch is dynamic.
     """
     inputs = [network.get_input(position) for position in range(network.num_inputs)]
     shapes = {tensor.name: tuple(tensor.shape) for tensor in inputs}

@@ -6,21 +6,22 @@ read-only: none of that fails a build or a start.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 from fovea_engines.backends.tensorrt.runtime import Runtime
 
-CACHE_FILE = "model.cache"
 _MOST_BUILDS = 256
+_DURATIONS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def cache_folder() -> Path:
@@ -59,10 +60,6 @@ def timing_cache(config: Any, file: Path) -> Iterator[None]:
     """Load kernel timings from a file into a build, and save new ones when the block succeeds.
 
     The next build then only times new kernels. A file of another GPU is an empty cache.
-
-    Args:
-        config: `IBuilderConfig` of a TensorRT that times.
-        file: from `timing_cache_file`.
     """
     known = file.read_bytes() if file.is_file() else b""
     # This reference keeps it alive while the build runs; TensorRT holds none.
@@ -76,10 +73,7 @@ def timing_cache(config: Any, file: Path) -> Iterator[None]:
 
 
 def known_kernels(engine: Path) -> bytes:
-    """Return the kernels beside an engine file that TensorRT-RTX compiled at an earlier start.
-
-    Empty where there are none. Those of another GPU or release are ignored when they are loaded.
-    """
+    """Return the kernels that TensorRT-RTX compiled beside an engine file; empty without any."""
     try:
         return engine.with_name(CACHE_FILE).read_bytes()
     except OSError:
@@ -87,70 +81,32 @@ def known_kernels(engine: Path) -> bytes:
 
 
 def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
-    """Write the compiled kernels of a session beside its engine file, unless they are `known`.
-
-    Args:
-        runtime_cache: `IRuntimeCache` of an engine that has run; its device is current.
-        engine: the engine file.
-        known: from `known_kernels`.
-    """
+    """Write a session's compiled kernels beside its engine file, unless they are `known`."""
     found = runtime_cache.serialize()
     if found is not None and (kernels := bytes(memoryview(found))) != known:
         with suppress(OSError):
             write_whole(engine.with_name(CACHE_FILE), kernels)
 
 
-@dataclass(frozen=True, slots=True)
-class BuildKey:
-    """Identifies builds of about equal duration.
-
-    Attributes:
-        model: sha256 of the ONNX file.
-        precision: "fp32", "fp16" or "int8".
-        device: the GPU, or the compute capabilities that it was built for.
-        version: name and version of the backend.
-        options: options of the builder: level, profiles and the rest.
-    """
-
-    model: str
-    precision: str
-    device: str
-    version: str
-    options: str
+def last_duration(builds: Path, key: str) -> float | None:
+    """Return the seconds of the latest build with that key; None without one."""
+    return _durations(builds).get(key)
 
 
-@dataclass(frozen=True, slots=True)
-class _Build:
-    key: BuildKey
-    seconds: float
+def record_duration(builds: Path, key: str, seconds: float) -> None:
+    """Add a build to the file; its oldest are dropped."""
+    newest = {key: round(seconds, 1)}
+    others = [(other, took) for other, took in _durations(builds).items() if other != key]
+    with suppress(OSError):
+        write_whole(builds, json.dumps(newest | dict(others[: _MOST_BUILDS - 1])).encode())
 
 
-_BUILDS: TypeAdapter[list[_Build]] = TypeAdapter(list[_Build])
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """The durations of earlier builds in a JSON file, which predict the next."""
-
-    file: Path
-
-    def seconds(self, key: BuildKey) -> float | None:
-        """Return the duration of the latest such build; None without one."""
-        return next((build.seconds for build in self._read() if build.key == key), None)
-
-    def record(self, key: BuildKey, seconds: float) -> None:
-        """Add a build; the oldest builds are dropped."""
-        others = [build for build in self._read() if build.key != key]
-        builds = [_Build(key, round(seconds, 1)), *others][:_MOST_BUILDS]
-        with suppress(OSError):
-            write_whole(self.file, _BUILDS.dump_json(builds, indent=1))
-
-    def _read(self) -> list[_Build]:
-        """Return the builds, newest first."""
-        try:
-            return _BUILDS.validate_json(self.file.read_bytes())
-        except (OSError, ValidationError):
-            return []
+def _durations(builds: Path) -> dict[str, float]:
+    """Return the seconds of each build, newest first."""
+    try:
+        return _DURATIONS.validate_json(builds.read_bytes())
+    except (OSError, ValidationError):
+        return {}
 
 
 def duration(seconds: float) -> str:

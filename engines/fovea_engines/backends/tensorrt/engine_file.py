@@ -13,15 +13,14 @@ from fovea_engines.backends.cuda.letterbox import open_letterbox, write_letterbo
 from fovea_engines.backends.tensorrt.backend import ENGINE_FILE, KEPT_FILE
 from fovea_engines.backends.tensorrt.builder import build_plan
 from fovea_engines.backends.tensorrt.caches import (
-    BuildKey,
-    Ledger,
     cache_folder,
     duration,
     keep_kernels,
     known_kernels,
+    last_duration,
+    record_duration,
     timing_cache_file,
 )
-from fovea_engines.backends.tensorrt.capabilities import check_capabilities
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
 from fovea_engines.backends.tensorrt.plan_file import PlanFile, read_plan_file
 from fovea_engines.backends.tensorrt.plugins import load_plugins
@@ -29,54 +28,29 @@ from fovea_engines.backends.tensorrt.runtime import Runtime, load_runtime
 from fovea_engines.backends.tensorrt.session import TensorRTImageSession, TensorRTSession
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
 from fovea_engines.repository.writing import write_file
-from fovea_preprocess.errors import BackendUnavailable, InvalidOption, OutOfMemory
+from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
 
-_TURING = "75"
 _OUT_OF_MEMORY = re.compile("out of ?memory|insufficient memory", re.IGNORECASE)
-
-
-def check_target(backend: str, options: BuilderOptions, precision: str) -> None:
-    """Check that this machine can build a plan for a target.
-
-    Raises:
-        BackendUnavailable: the backend is not installed.
-        InvalidOption: it cannot build for that GPU, or in that precision.
-    """
-    check_capabilities(options.capabilities, load_runtime(backend))
-    if precision == "int8" and _TURING in options.capabilities:
-        raise InvalidOption(
-            "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and then "
-            "for all it builds for together: take --precision fp16 for 75, in a build of its own"
-        )
 
 
 def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) -> Path:
     """Build a plan into a folder, with its letterbox kernel, and keep its source.
 
-    Args:
-        backend: "tensorrt" or "tensorrt-rtx".
-        model: ONNX, in its final form.
-        folder: an existing folder.
-        plan: its progress reports TensorRT's phases, and the duration of the previous such build.
-
-    Returns:
-        Path of the engine.
-
-    Raises:
-        BuildError: no engine was built; see `build_plan` for this and others.
+    The plan's progress reports TensorRT's phases, and the duration of the previous such build. For
+    errors see `build_plan`.
     """
     options, progress = plan.builder or BuilderOptions(), plan.progress
     runtime, device = load_runtime(backend), target(options)
-    version = f"{backend} {runtime.version}"
-    key = BuildKey(plan.source, plan.precision, device, version, str(options))
+    # Builds of about equal duration have equal keys.
+    key = f"{plan.source} {plan.precision} {device} {backend} {runtime.version} {options}"
     cache = cache_folder()
-    ledger = Ledger(cache / "builds.json")
-    if (seconds := ledger.seconds(key)) is not None:
+    builds = cache / "builds.json"
+    if (seconds := last_duration(builds, key)) is not None:
         progress.note(f"the last time this took {duration(seconds)} for {device}")
     began = perf_counter()
     timings = timing_cache_file(cache, runtime, device)
     built = build_plan(model, options, runtime, progress, timings)
-    ledger.record(key, perf_counter() - began)
+    record_duration(builds, key, perf_counter() - began)
     write_file(folder / ENGINE_FILE, built.data)
     write_file(folder / KEPT_FILE, model)
     built.layers.write(folder / LAYERS_FILE)
@@ -86,15 +60,9 @@ def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) ->
 
 
 def open_engine(
-    backend: str, path: Path, *, max_batch: int, plugins: tuple[Plugin, ...] = ()
+    backend: str, path: Path, max_batch: int, plugins: tuple[Plugin, ...]
 ) -> TensorRTSession:
-    """Load a plan, or a file in Ultralytics' format with one.
-
-    Args:
-        backend: "tensorrt" or "tensorrt-rtx".
-        path: the file.
-        max_batch: most rows of a call; 0 when the model has no batch dimension.
-        plugins: libraries that it needs.
+    """Load a plan, or a file in Ultralytics' format with one; see `open_session`.
 
     Raises:
         InvalidModel: the file is no plan.
@@ -135,7 +103,6 @@ def open_engine(
 
 
 def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
-    """Load the `ICudaEngine` of a plan; the device is current."""
     with file.plan() as data, runtime.log.collect() as messages:
         if (reason := runtime.objection(data)) is not None:
             raise BackendUnavailable(f"{file.path} was not built for {device.name}: {reason}")

@@ -26,11 +26,7 @@ class Bucket:
 
 
 def read_profiles(engine: Any, inputs: Sequence[Tensor]) -> dict[int, Profile]:
-    """Return the optimization profiles of an `ICudaEngine` that take these inputs, by index.
-
-    Raises:
-        UnsupportedModel: there is none.
-    """
+    """Return the optimization profiles of an `ICudaEngine` that take these inputs, by index."""
     profiles = {}
     for index in range(engine.num_optimization_profiles):
         shapes = [_shapes(engine, tensor, index) for tensor in inputs]
@@ -85,11 +81,7 @@ def choose_buckets(profiles: Mapping[int, Profile], max_batch: int) -> tuple[Buc
 class Contexts:
     """Creates execution contexts that compute in memory of the caller, so that they can share it.
 
-    Args:
-        engine: an `ICudaEngine`.
-        inputs: of the engine.
-        trt: the module of the engine.
-        runtime_config: an `IRuntimeConfig` of the engine; None uses the defaults.
+    Without an `IRuntimeConfig` of the engine, it uses the defaults.
     """
 
     def __init__(
@@ -105,11 +97,7 @@ class Contexts:
         self._creating = Lock()
 
     def make(self, bucket: Bucket, stream: Stream) -> Any:
-        """Create an `IExecutionContext` that will run in a stream; without addresses and memory.
-
-        Raises:
-            InferenceFailed: TensorRT refused.
-        """
+        """Create an `IExecutionContext` that will run in a stream; without addresses and memory."""
         with self._creating:
             context = self._engine.create_execution_context(self._runtime_config)
         made = (
@@ -154,15 +142,8 @@ class Lane:
     """Runs batches of one size from fixed addresses to fixed addresses.
 
     A graph is bound to the state of the context it was recorded from, so there is one context per
-    size, and none is switched between sizes and profiles.
-
-    Args:
-        context: with profile, shapes, addresses and memory set.
-        stream: where it always runs.
-        recorder: records the graph.
-
-    Raises:
-        InferenceFailed: the first run failed.
+    size, and none is switched between sizes and profiles. The context comes with profile, shapes,
+    addresses and memory set, and runs once to begin with.
     """
 
     def __init__(self, context: Any, stream: Stream, recorder: Recorder) -> None:
@@ -174,11 +155,7 @@ class Lane:
         self._graph = recorder.record(stream, self._execute)
 
     def enqueue(self) -> None:
-        """Enqueue one batch.
-
-        Raises:
-            InferenceFailed: TensorRT or the driver refused it.
-        """
+        """Enqueue one batch."""
         if self._graph is None:
             self._execute()
         else:

@@ -26,10 +26,9 @@ LAYERS_FILE = "layers.json"
 
 @dataclass(frozen=True, slots=True)
 class PlanLayer:
-    """A layer.
+    """A layer, by the name of its ONNX node or of the kernel into which several were fused.
 
     Attributes:
-        name: of its ONNX node, or of the kernel into which several were fused.
         type: e.g. "convolution".
         precision: element type of its computation, e.g. "int8".
         inputs: for a network, without weights and shapes.
@@ -44,11 +43,7 @@ class PlanLayer:
 
 @dataclass(frozen=True, slots=True)
 class PlanLayers:
-    """The layers of a plan, in order.
-
-    Attributes:
-        source: "engine": fused, as they run; "network": before they are fused.
-    """
+    """The layers of a plan, in order: of the "engine", fused as they run, or of its "network"."""
 
     source: Literal["engine", "network"]
     layers: tuple[PlanLayer, ...]
@@ -64,12 +59,7 @@ class PlanLayers:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that `write` has written.
-
-        Raises:
-            NotFound: there is no such file.
-            InvalidModel: the file holds no layers.
-        """
+        """Read a file that `write` has written; else `NotFound` or `InvalidModel`."""
         try:
             layers: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError as error:
@@ -107,11 +97,9 @@ def engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
 
 
 def inspected_layers(text: str) -> PlanLayers | None:
-    """Parse the inspector's output; None for a plan that was built without such detail.
+    """Parse the inspector's JSON; None for a plan that was built without such detail.
 
-    Args:
-        text: JSON of ``get_engine_information``. TensorRT 11 has "DataType" and "Format" where 10
-            has "Format/Datatype".
+    TensorRT 11 has "DataType" and "Format" where 10 has "Format/Datatype".
     """
     layers = json.loads(text).get("Layers", [])
     if not all(isinstance(layer, dict) for layer in layers) or not layers:
@@ -164,10 +152,7 @@ def _network_layer(layer: Any, makers: Mapping[str, Any]) -> PlanLayer:
 
 
 def _quantised(taken: Iterable[Any], makers: Mapping[str, Any]) -> str:
-    """Return the type that both operands are dequantised from, in which the layer multiplies.
-
-    Empty when an operand is not dequantised.
-    """
+    """Return the type that both operands are dequantised from; empty where one is not."""
     kinds = set()
     for tensor in list(taken)[:2]:
         maker = makers.get(tensor.name)

@@ -95,12 +95,9 @@ def progress_monitor(trt: Any, phases: Phases) -> Any:
 
 
 def run_cancellable(work: Callable[[], T], phases: Phases) -> T:
-    """Run a build in another thread, so that Ctrl-C stops it.
+    """Run a build in another thread, so that Ctrl-C stops it; raised after it has stopped.
 
     TensorRT calls its monitor in the building thread, and ignores exceptions of the monitor.
-
-    Raises:
-        KeyboardInterrupt: after the build has stopped.
     """
     done: Future[T] = Future()
 

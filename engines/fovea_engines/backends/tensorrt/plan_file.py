@@ -38,7 +38,6 @@ class PlanFile:
     """A file with a TensorRT plan, of which only the beginning was read.
 
     Attributes:
-        path: the file.
         offset: bytes before the plan.
         backend: "tensorrt" or "tensorrt-rtx".
         version: (major, minor, patch, build) of its builder; None for an unknown form of plan.
@@ -63,15 +62,11 @@ class PlanFile:
             yield plan
 
     def objection(self, backend: str, version: str) -> str | None:
-        """Return the reason why a runtime cannot load the plan; None where it may.
+        """Return the reason why a runtime of that version cannot load the plan; None where it may.
 
         A plan runs in the release that built it. A version-compatible plan would run in later ones,
         but contains host code, which is not allowed. (docs.nvidia.com/deeplearning/tensorrt and
         tensorrt-rtx, "Engine Compatibility")
-
-        Args:
-            backend: "tensorrt" or "tensorrt-rtx".
-            version: `__version__` of the installed runtime.
         """
         found = ".".join(map(str, self.version or ()))
         maker, here = f"{_NAMES[self.backend]} {found}".rstrip(), f"{_NAMES[backend]} {version}"

@@ -22,14 +22,17 @@ from typing import Any
 
 from fovea_engines.backends.registry import get_backend
 from fovea_engines.backends.tensorrt.log import Log, logger, without_noise
+from fovea_engines.device import gpu_here
 from fovea_engines.session import TensorSpec
-from fovea_preprocess.errors import BackendUnavailable
+from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
 
 # Backend -> its modules; the first one that is installed is used.
 _MODULES = {TENSORRT: ("tensorrt",), RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings")}
+
+_H100 = {"90": "; for an H100 or H200 take --backend tensorrt on a machine that has one"}
 
 # TensorRT's names of element types -> numpy's.
 _DTYPES = {
@@ -49,13 +52,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
-    """One TensorRT in this process.
-
-    Attributes:
-        backend: "tensorrt" or "tensorrt-rtx".
-        trt: its module.
-        logger: an `ILogger` that writes to `log`.
-    """
+    """One TensorRT in this process: its module, and an `ILogger` that writes to `log`."""
 
     backend: str
     trt: Any
@@ -79,12 +76,34 @@ class Runtime:
         names = [] if kinds is None else list(kinds.__members__)
         return tuple(name.removeprefix("SM") for name in names if name.startswith("SM"))
 
-    def builder(self) -> Any:
-        """Create a `Builder`.
+    def check_capabilities(self, capabilities: Sequence[str]) -> None:
+        """Check that it can build for these; for this machine's GPU if there are none.
 
         Raises:
-            BackendUnavailable: TensorRT builds for this machine's GPU, and there is none.
+            InvalidOption: it cannot; the message lists the supported ones.
         """
+        known = self.compute_capabilities
+        if not known:
+            if capabilities:
+                raise InvalidOption(
+                    f"TensorRT {self.version} builds for the GPU that is here: leave "
+                    "--compute-capability out, or build with --backend tensorrt-rtx"
+                )
+            return
+        if not capabilities and gpu_here() is None:
+            raise InvalidOption(
+                "there is no GPU here to build for: say for which with --compute-capability, of "
+                f"{', '.join(known)}, e.g. 80,89"
+            )
+        for capability in capabilities:
+            if capability not in known:
+                raise InvalidOption(
+                    f"TensorRT-RTX {self.version} does not build for compute capability "
+                    f"{capability!r}: it does for {', '.join(known)}" + _H100.get(capability, "")
+                )
+
+    def builder(self) -> Any:
+        """Create a `Builder`; `BackendUnavailable` if that needs a GPU, and there is none."""
         trt = self.trt
         with self.log.collect() as messages:
             try:
@@ -178,11 +197,7 @@ _LOADING = Lock()
 
 
 def load_runtime(backend: str) -> Runtime:
-    """Load "tensorrt" or "tensorrt-rtx"; returns the same object every time.
-
-    Raises:
-        BackendUnavailable: it or its libraries are not installed; the message says what to do.
-    """
+    """Load a TensorRT; the same object every time, or `BackendUnavailable` with what to do."""
     with _LOADING:
         if backend not in _LOADED:
             trt, log = _import(backend), Log()

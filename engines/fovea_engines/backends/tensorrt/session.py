@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fovea_engines.backends.cuda.driver import Device
 from fovea_engines.backends.cuda.letterbox import LetterboxKernel
 from fovea_engines.backends.feeds import check_feeds
-from fovea_engines.backends.tensorrt.buffers import most_image_bytes, staging_bytes
 from fovea_engines.backends.tensorrt.lanes import (
     Bucket,
     Contexts,
@@ -22,12 +21,17 @@ from fovea_engines.backends.tensorrt.lanes import (
     choose_buckets,
     read_profiles,
 )
-from fovea_engines.backends.tensorrt.slot import Slot, check_memory
+from fovea_engines.backends.tensorrt.slot import (
+    Slot,
+    check_memory,
+    most_image_bytes,
+    staging_bytes,
+)
 from fovea_engines.backends.tensorrt.tensors import Tensor, read_inputs, read_outputs
 from fovea_engines.session import Array, Closing
 from fovea_preprocess.errors import DeviceLost, InferenceFailed
 from fovea_preprocess.letterbox import LetterboxMap
-from fovea_preprocess.placed import PlacedImage, Placer
+from fovea_preprocess.preprocessor import PlacedImage, Placer
 
 # One copies while the other computes; more would only wait for the GPU.
 _SLOTS = 2
@@ -37,7 +41,7 @@ class TensorRTSession(Closing):
     """A `Session` over a pool of slots, each of which holds one batch at a time.
 
     A batch is padded up to the nearest bucket, and split if it exceeds the largest. All GPU memory
-    is allocated at construction.
+    is allocated at construction; nothing stays allocated when that fails.
 
     Args:
         engine: an `ICudaEngine`; released with the session.
@@ -50,11 +54,6 @@ class TensorRTSession(Closing):
         graphs: record a CUDA graph per bucket. Not together with a `runtime_config` with which
             TensorRT-RTX records graphs itself.
         letterbox: for `TensorRTImageSession`.
-
-    Raises:
-        OutOfMemory: the GPU has not enough memory; nothing stays allocated.
-        UnsupportedModel: the engine has inputs or outputs that cannot be served.
-        InferenceFailed: the engine does not run.
     """
 
     # A call waits for a slot, and for the GPU.
@@ -194,11 +193,7 @@ def _closed() -> InferenceFailed:
 class TensorRTImageSession(TensorRTSession):
     """An `ImageSession`: images are copied unchanged, and letterboxed on the GPU.
 
-    The letterbox is closed with the session, and when its creation fails. All else is as in
-    `TensorRTSession`.
-
-    Raises:
-        InvalidModel: the kernel does not fit this engine.
+    The letterbox is closed with the session, and when its creation fails.
     """
 
     def __init__(

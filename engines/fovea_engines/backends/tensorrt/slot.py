@@ -5,29 +5,121 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 
+import numpy as np
+
 from fovea_engines.backends.cuda.driver import Device, megabytes
-from fovea_engines.backends.cuda.letterbox import LetterboxKernel
-from fovea_engines.backends.tensorrt.buffers import Buffer, ImageBuffer
+from fovea_engines.backends.cuda.letterbox import LetterboxKernel, packed_size
+from fovea_engines.backends.cuda.resources import Stream
 from fovea_engines.backends.tensorrt.lanes import Bucket, Contexts, Lane, Recorder
 from fovea_engines.backends.tensorrt.tensors import Tensor
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
-from fovea_preprocess.errors import BackendError, OutOfMemory
-from fovea_preprocess.placed import PlacedImage
+from fovea_preprocess.errors import BackendError, InvalidModel, OutOfMemory
+from fovea_preprocess.preprocessor import PlacedImage
+from fovea_preprocess.spec import PreprocessSpec
+
+_FULL_HD = 1920 * 1080 * 3
+# Enough for 43 images of full HD; those of larger batches must be smaller.
+_MOST_IMAGE_BYTES = 256 << 20
+
+
+class _Staging:
+    """Memory on the GPU and as much page-locked memory of the host."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self._device = device
+        with ExitStack() as made:
+            self.memory = made.enter_context(closing(device.alloc(size)))
+            self._pinned = made.enter_context(closing(device.pinned(size)))
+            self._made = made.pop_all()
+
+    def close(self) -> None:
+        """Release both sides."""
+        self._made.close()
+
+
+class Buffer(_Staging):
+    """Memory of one tensor, for a number of rows; `memory` is on the GPU."""
+
+    def __init__(self, device: Device, tensor: Tensor, rows: int) -> None:
+        super().__init__(device, rows * tensor.row_bytes)
+        self.tensor = tensor
+        self._rows: Array = self._pinned.array.view(tensor.dtype).reshape(rows, *tensor.row)
+
+    def clear(self, stream: Stream) -> None:
+        """Enqueue zeros for all of it: the engine also computes rows beyond a batch."""
+        self._rows[...] = 0
+        self._device.copy_in(self.memory, self._pinned, self._rows.nbytes, stream)
+
+    def send(self, rows: Array, stream: Stream) -> None:
+        """Copy rows to the host's side, and enqueue their copy to the GPU."""
+        np.copyto(self._rows[: len(rows)], rows)
+        self._device.copy_in(self.memory, self._pinned, rows.nbytes, stream)
+
+    def fetch(self, rows: int, stream: Stream) -> None:
+        """Enqueue the copy of the first rows to the host."""
+        self._device.copy_out(self._pinned, self.memory, rows * self.tensor.row_bytes, stream)
+
+    def read(self, rows: Array) -> None:
+        """Copy the fetched rows into an array [rows, ...]."""
+        np.copyto(rows, self._rows[: len(rows)])
+
+    def close(self) -> None:
+        """Release both sides."""
+        del self._rows
+        super().close()
+
+
+class ImageBuffer(_Staging):
+    """Memory of images of any sizes, which a kernel letterboxes into the rows of the one input.
+
+    The kernel is not closed with it. If its output is not the engine's one input, that is
+    `InvalidModel`.
+    """
+
+    def __init__(
+        self, device: Device, letterbox: LetterboxKernel, inputs: Sequence[Buffer], rows: int
+    ) -> None:
+        _check_rows(letterbox.spec, [buffer.tensor for buffer in inputs])
+        super().__init__(device, staging_bytes(letterbox.spec, rows))
+        self._letterbox = letterbox
+        self._batch = inputs[0].memory
+
+    def send(self, images: Sequence[PlacedImage], rows: int, stream: Stream) -> None:
+        """Copy images to the host's side; enqueue their copy to the GPU, and their letterbox.
+
+        No image is larger than `most_image_bytes`. Rows past the last image become padding.
+        """
+        size = self._letterbox.pack(images, rows, self._pinned)
+        self._device.copy_in(self.memory, self._pinned, size, stream)
+        self._letterbox(stream, self.memory, rows, self._batch)
+
+
+def most_image_bytes(spec: PreprocessSpec, rows: int) -> int:
+    """Return the size in bytes of the largest image that fits into each row of the batch."""
+    own = spec.height * spec.width * 3
+    return max(own, min(_FULL_HD, _MOST_IMAGE_BYTES // rows))
+
+
+def staging_bytes(spec: PreprocessSpec, rows: int) -> int:
+    """Return the memory of an `ImageBuffer` in bytes, on either side."""
+    return packed_size(rows, rows * most_image_bytes(spec, rows))
+
+
+def _check_rows(spec: PreprocessSpec, inputs: Sequence[Tensor]) -> None:
+    # On the GPU, nothing else would prevent the kernel from writing beyond the end.
+    if [(i.row, i.dtype.name) for i in inputs] != [(spec.row_shape, spec.dtype)]:
+        raise InvalidModel(
+            f"the letterbox kernel beside the engine makes rows of {spec.dtype} "
+            f"{list(spec.row_shape)}, which is not what the engine takes: build it again"
+        )
 
 
 def check_memory(device: Device, slots: int, activations: int, buffers: int, rows: int) -> None:
     """Compare the memory of all slots with the free memory; the device is current.
 
-    Args:
-        device: the GPU.
-        slots: number of slots.
-        activations: bytes of a slot to compute in.
-        buffers: bytes of a slot for inputs and outputs, and for images that become inputs.
-        rows: rows of the largest batch.
-
-    Raises:
-        OutOfMemory: it does not fit; the message has the figures and what to do.
+    `activations` are bytes of a slot to compute in, `buffers` those for inputs and outputs, and for
+    images that become inputs; `rows` are those of the largest batch.
     """
     needed = slots * (activations + buffers)
     free, total = device.memory()
@@ -46,22 +138,9 @@ def check_memory(device: Device, slots: int, activations: int, buffers: int, row
 class Slot:
     """Runs one batch at a time; the batches of different slots overlap.
 
-    Its lanes share all memory, as only one of them runs at any time. The device is current in the
-    thread of every call.
-
-    Args:
-        device: the GPU.
-        contexts: creates the engine's execution contexts.
-        inputs: of the engine.
-        outputs: of the engine.
-        buckets: smallest first.
-        activations: bytes of the engine's working memory.
-        recorder: of CUDA graphs.
-        letterbox: of images, for `run_images`; not closed with the slot.
-
-    Raises:
-        OutOfMemory: there is not enough memory.
-        InferenceFailed: the engine does not run.
+    Its lanes, one for each bucket (smallest first), share all memory, as only one of them runs at
+    any time. The device is current in the thread of every call. `activations` are the bytes that
+    the engine computes in. The letterbox is not closed with the slot.
     """
 
     def __init__(
@@ -101,13 +180,7 @@ class Slot:
             self._made = made.pop_all()
 
     def run(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        """Compute a batch that fits the largest bucket, and write into `outputs`.
-
-        All arrays are [rows, ...].
-
-        Raises:
-            InferenceFailed: this batch failed; the next may succeed.
-        """
+        """Compute a batch that fits the largest bucket; all arrays are [rows, ...]."""
 
         def send(bucket: Bucket) -> None:
             for buffer in self._inputs:

@@ -21,11 +21,7 @@ _SERVED = ("float32", "float16", "uint8", "int8", "int32", "int64", "bool")
 class Tensor:
     """An input or output of an engine.
 
-    Attributes:
-        name: as in the engine.
-        dtype: of an element.
-        row: shape of one row of a batch; the whole shape in an engine without a batch dimension.
-        batched: the engine has a batch dimension.
+    `row` is the shape of one row of a batch; the whole shape if the engine is not `batched`.
     """
 
     name: str
@@ -53,9 +49,6 @@ def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
 
     Dynamic dimensions besides the batch, such as the size of an image, are fixed to the optimum of
     the first profile, which the engine was tuned for.
-
-    Raises:
-        UnsupportedModel: an input is not linear memory on the GPU of a type that numpy has.
     """
     inputs = tuple(
         _tensor(engine, name, _best_shape(engine, name), batched)
@@ -67,17 +60,7 @@ def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
 
 
 def read_outputs(engine: Any, context: Any, rows: int, *, batched: bool) -> tuple[Tensor, ...]:
-    """Return the outputs of an `ICudaEngine`, in its order.
-
-    Args:
-        engine: the engine.
-        context: has the shapes of all inputs set.
-        rows: number of rows in these shapes.
-        batched: the engine has a batch dimension.
-
-    Raises:
-        UnsupportedModel: as for inputs; or a shape depends on values or lacks the inputs' rows.
-    """
+    """Return the outputs; the context has the shapes of inputs of that many rows set."""
     outputs = []
     for name in _names(engine, "OUTPUT"):
         shape = tuple(context.get_tensor_shape(name))

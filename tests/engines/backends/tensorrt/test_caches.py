@@ -1,67 +1,61 @@
 """What is remembered from build to build: how long one took, and how fast kernels were."""
 
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from fovea_engines.backends.tensorrt.caches import (
-    BuildKey,
-    Ledger,
     duration,
+    last_duration,
+    record_duration,
     timing_cache,
     timing_cache_file,
     write_whole,
 )
 from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
 
-KEY = BuildKey("0123abcd", "fp16", "NVIDIA L4", "tensorrt 11.4.0.106", "level 3")
+KEY = "0123abcd fp16 NVIDIA L4 tensorrt 11.4.0.106 level 3"
 
 
 @pytest.fixture
-def ledger(tmp_path) -> Ledger:
-    return Ledger(tmp_path / "not there yet" / "builds.json")
+def builds(tmp_path) -> Path:
+    return tmp_path / "not there yet" / "builds.json"
 
 
-def test_a_build_is_remembered(ledger):
-    assert ledger.seconds(KEY) is None
-    ledger.record(KEY, 192.34)
-    assert Ledger(ledger.file).seconds(KEY) == 192.3
-    ledger.record(KEY, 200)
-    assert ledger.seconds(KEY) == 200
+def test_a_build_is_remembered(builds):
+    assert last_duration(builds, KEY) is None
+    record_duration(builds, KEY, 192.34)
+    assert last_duration(builds, KEY) == 192.3
+    record_duration(builds, KEY, 200)
+    assert last_duration(builds, KEY) == 200
+    assert last_duration(builds, KEY + " other") is None
 
 
-@pytest.mark.parametrize("field", ["model", "precision", "device", "version", "options"])
-def test_another_build_is_not_taken_for_it(ledger, field):
-    ledger.record(KEY, 1)
-    assert ledger.seconds(replace(KEY, **{field: "other"})) is None
-
-
-def test_it_stays_small_and_keeps_the_newest(ledger):
-    keys = [replace(KEY, model=str(number)) for number in range(300)]
-    write_whole(ledger.file, json.dumps([{"key": asdict(k), "seconds": 1} for k in keys]).encode())
-    ledger.record(KEY, 2)
-    assert ledger.seconds(KEY) == 2
-    assert ledger.seconds(keys[0]) == 1
-    assert ledger.seconds(keys[-1]) is None
-    assert len(json.loads(ledger.file.read_bytes())) == 256
+def test_it_stays_small_and_keeps_the_newest(builds):
+    keys = [str(number) for number in range(300)]
+    write_whole(builds, json.dumps(dict.fromkeys(keys, 1)).encode())
+    record_duration(builds, KEY, 2)
+    assert last_duration(builds, KEY) == 2
+    assert last_duration(builds, keys[0]) == 1
+    assert last_duration(builds, keys[-1]) is None
+    assert len(json.loads(builds.read_bytes())) == 256
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b"null", b'[{"key": {}}]', b"\xff"])
-def test_a_damaged_file_is_begun_anew(ledger, damage):
-    ledger.record(KEY, 1)
-    ledger.file.write_bytes(damage)
-    assert ledger.seconds(KEY) is None
-    ledger.record(KEY, 2)
-    assert ledger.seconds(KEY) == 2
+def test_a_damaged_file_is_begun_anew(builds, damage):
+    record_duration(builds, KEY, 1)
+    builds.write_bytes(damage)
+    assert last_duration(builds, KEY) is None
+    record_duration(builds, KEY, 2)
+    assert last_duration(builds, KEY) == 2
 
 
 def test_a_build_never_fails_of_it(tmp_path):
     (tmp_path / "file").write_text("")
-    ledger = Ledger(tmp_path / "file" / "builds.json")
-    ledger.record(KEY, 1)
-    assert ledger.seconds(KEY) is None
+    builds = tmp_path / "file" / "builds.json"
+    record_duration(builds, KEY, 1)
+    assert last_duration(builds, KEY) is None
 
 
 def test_a_file_is_whole_or_as_before(tmp_path, monkeypatch):

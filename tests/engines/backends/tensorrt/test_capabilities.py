@@ -3,13 +3,11 @@
 import pytest
 from tests.engines.rtx import trt
 
-from fovea_engines.backends.tensorrt import capabilities
 from fovea_engines.backends.tensorrt.builder import build_plan
-from fovea_engines.backends.tensorrt.capabilities import check_capabilities, parse_capabilities
 from fovea_engines.backends.tensorrt.log import Log
 from fovea_engines.backends.tensorrt.runtime import RTX, TENSORRT, Runtime, load_runtime
 from fovea_engines.device import Gpu
-from fovea_engines.repository.options import BuilderOptions
+from fovea_engines.repository.options import BuilderOptions, parse_capabilities
 from fovea_preprocess.errors import InvalidOption
 
 
@@ -43,27 +41,29 @@ def test_they_are_typed_in_any_of_their_ways(text, found):
 
 def test_rtx_lists_what_it_builds_for(runtime):
     assert {"75", "80", "86", "89", "120"} <= set(runtime.compute_capabilities)
-    check_capabilities(runtime.compute_capabilities, runtime)
+    runtime.check_capabilities(runtime.compute_capabilities)
 
 
 @pytest.mark.parametrize("text", ["90", "80,90", "9.0", "70", "", "89,", "seven"])
 def test_others_are_refused_with_a_list(runtime, text):
     with pytest.raises(InvalidOption, match=r"it does for 75, 80, 86, 89, 120") as refused:
-        check_capabilities(parse_capabilities(text), runtime)
+        runtime.check_capabilities(parse_capabilities(text))
     assert ("H100 or H200 take --backend tensorrt" in str(refused.value)) == (
         parse_capabilities(text)[-1] == "90"
     )
 
 
 def test_without_a_gpu_one_must_be_given(runtime, monkeypatch):
-    monkeypatch.setattr(capabilities, "gpu_here", lambda: None)
+    monkeypatch.setattr("fovea_engines.backends.tensorrt.runtime.gpu_here", lambda: None)
     with pytest.raises(InvalidOption, match=r"no GPU here.*--compute-capability.*80,89"):
         build_plan(b"", BuilderOptions(), runtime)
 
 
 def test_with_a_gpu_it_is_the_one_that_is_here(runtime, monkeypatch):
-    monkeypatch.setattr(capabilities, "gpu_here", lambda: Gpu("NVIDIA L4", "89"))
-    check_capabilities((), runtime)
+    monkeypatch.setattr(
+        "fovea_engines.backends.tensorrt.runtime.gpu_here", lambda: Gpu("NVIDIA L4", "89")
+    )
+    runtime.check_capabilities(())
     config = runtime.builder().create_builder_config()
     runtime.set_target(config, ())
     assert config.num_compute_capabilities == 1
@@ -78,7 +78,7 @@ def test_the_builder_is_told_all_of_them(runtime):
 
 
 def test_tensorrt_builds_for_the_gpu_that_is_here(tensorrt):
-    check_capabilities((), tensorrt)
+    tensorrt.check_capabilities(())
     tensorrt.set_target(None, ())
     with pytest.raises(InvalidOption, match=r"leave --compute-capability out.*tensorrt-rtx"):
-        check_capabilities(("89",), tensorrt)
+        tensorrt.check_capabilities(("89",))
