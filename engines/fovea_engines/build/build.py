@@ -34,13 +34,8 @@ from fovea_preprocess.errors import (
 def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     """Build an engine, check it against its source, and publish it as the model's next version.
 
-    Args:
-        plan: source, target and options of the build.
-        progress: reports each phase.
-
-    Returns:
-        The card of the new version. If a version was built from the same things before, that
-        version's card; nothing is built.
+    Returns the card of the new version. If a version was built from the same things before, that
+    version's card; nothing is built.
 
     Raises:
         BuildError: no engine was built or the gate refused it. The repository is untouched, except
@@ -112,7 +107,6 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
 
 
 def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:
-    """Return the card of a version that was built before, if it may still be published."""
     card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
     if reason := objection(card, plan.max_drop):
         raise Disagreement(f"version {version} of {plan.name} would not be built again: {reason}")
@@ -129,7 +123,6 @@ def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
 
 
 def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:
-    """Return the digests of the images that a build is measured on."""
     calibration = None
     if plan.calibration is not None:
         if plan.calibration.is_file():

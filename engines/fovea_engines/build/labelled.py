@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import onnx
 
 from fovea_engines.build.assemble import reference
 from fovea_engines.build.plan import BuildPlan
@@ -13,9 +14,6 @@ from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.evaluate import evaluate, in_process
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Accuracy
-
-if TYPE_CHECKING:
-    import onnx
 
 
 class LabelledEvaluation:

@@ -12,8 +12,7 @@ from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.blocks import select
 from fovea_engines.build.precision.qdq import quantisable
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.build.search import CandidateEngines, SensitivitySearch
-from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
+from fovea_engines.build.search import CandidateEngines, Sensitivity, SensitivitySearch
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
 from fovea_preprocess.errors import UnsupportedModel
@@ -28,8 +27,7 @@ class Quantisation:
 
     Attributes:
         reused: the ranges come from an earlier build.
-        layers: names of the layers that can be INT8.
-        kept_float: those among them that stay float.
+        layers: names of the layers that can be INT8; those in `kept_float` stay float.
         ranking: blocks by their gain, largest first; empty without a search.
     """
 

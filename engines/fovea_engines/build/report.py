@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fovea_engines.build.assemble import reference
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.build.search import Sensitivity
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.draw import captioned, draw, encode
 from fovea_engines.detect.options import PredictOptions
@@ -21,7 +22,6 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.dataset import read_class_names
 from fovea_engines.evaluate.agreement.matching import match
 from fovea_engines.evaluate.agreement.measure import CONF, MARGIN
-from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.evaluate.samples import Pixels, sample_image
 from fovea_engines.plural import counted
 from fovea_engines.repository.card import EngineCard
@@ -70,10 +70,7 @@ def worst_image(
 
     Detections of both models are grey, like the image; detections of only one are coloured and
     framed in red. They are paired by the rules of the agreement figures. Classes without a name in
-    the model take the build's labels.
-
-    Returns:
-        uint8 RGB [h, w, 3]; None when the engine has no head, and so no boxes.
+    the model take the build's labels. None when the engine has no head, and so no boxes.
     """
     if engine.head is None:
         return None

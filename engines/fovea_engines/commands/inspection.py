@@ -24,8 +24,7 @@ class ModelFile:
     """An ONNX file before it is built.
 
     Attributes:
-        family: head family; None serves tensors only.
-        reason: evidence for that family, or against every family.
+        family: head family; None serves tensors only. `reason` is the evidence for or against.
         task: e.g. "detect".
         labels: class names by id; None where the metadata has none.
         opset: version of the default operator set.
@@ -142,7 +141,6 @@ def read_layers(path: Path) -> PlanLayers:
 
 
 def _refusals(path: Path) -> str:
-    """Describe refused builds of models that have no version; empty without any."""
     # Here, because it takes OpenCV to write the report.
     from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
 

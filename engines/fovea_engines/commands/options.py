@@ -194,11 +194,7 @@ def find_models(context: typer.Context, repository: Path, *models: str) -> list[
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
-    """Parse (height, width), such as "640x480" or "640".
-
-    Raises:
-        InvalidOption: it is no size.
-    """
+    """Parse (height, width), such as "640x480" or "640"; InvalidOption if it is no size."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text.strip().lower())

@@ -42,8 +42,7 @@ def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
     """Preprocess images as the first model was trained, for each model in its own layout.
 
     The first model's card, or else its head family, decides the preprocessing. An input that takes
-    no images gets random numbers, the same in every run. Of a folder at most 4 images are used;
-    None takes those that ship with Fovea.
+    no images gets random numbers, the same in every run.
 
     Raises:
         InvalidOption: the folder has no image, or the models take different inputs.
@@ -100,7 +99,7 @@ def _preprocess(
 
 
 def _common(a: int, b: int, default: int) -> int:
-    """Return the length of one dimension that both models take; -1 is any."""
+    """Return a length of one dimension that both models take; -1 is any."""
     fixed = {a, b} - {-1}
     if len(fixed) > 1:
         raise InvalidOption(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.diff.network import Network
 from fovea_engines.diff.onnx_network import OnnxNetwork
+from fovea_engines.diff.openvino_network import OpenVinoNetwork
 from fovea_engines.engine import Engine
 from fovea_engines.graph.load import load
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
@@ -24,9 +26,7 @@ class DiffModel:
     """A model before it runs.
 
     Attributes:
-        path: the file to run.
         metadata: the exporter's own key-value pairs.
-        family: head family; None where it is not recognised.
         preprocess: preprocessing of an engine's card; None for a file.
         open: opens the network, for the inputs of one feed.
     """
@@ -59,7 +59,7 @@ def _from_file(path: Path) -> DiffModel:
         metadata=metadata,
         family=recognise(inputs, outputs, metadata).family,
         preprocess=None,
-        open=lambda feed: OnnxNetwork(model, feed),
+        open=partial(OnnxNetwork, model),
     )
 
 
@@ -80,21 +80,11 @@ def _from_folder(folder: Path) -> DiffModel:
         metadata=card.metadata,
         family=card.family,
         preprocess=card.preprocess,
-        open=lambda feed: _NETWORKS[path.name](path, feed),
+        open=partial(_NETWORKS[path.name], path),
     )
 
 
-def _openvino_network(path: Path, feed: Mapping[str, Array]) -> Network:
-    from fovea_engines.diff.openvino_network import OpenVinoNetwork
-
-    return OpenVinoNetwork(path, feed)
-
-
-def _onnx_network(path: Path, feed: Mapping[str, Array]) -> Network:
-    return OnnxNetwork(load(path).proto, feed)
-
-
 _NETWORKS: Mapping[str, Callable[[Path, Mapping[str, Array]], Network]] = {
-    "model.onnx": _onnx_network,
-    "model.xml": _openvino_network,
+    "model.onnx": lambda path, feed: OnnxNetwork(load(path).proto, feed),
+    "model.xml": OpenVinoNetwork,
 }

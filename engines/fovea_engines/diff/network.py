@@ -49,7 +49,7 @@ class Layer:
 
     @property
     def nbytes(self) -> int:
-        """Estimate the size of the values in bytes."""
+        """Estimate the size of the values."""
         return 4 * prod(self.shape)
 
 
@@ -58,8 +58,7 @@ class Operator:
     """The computation of a layer.
 
     Attributes:
-        attributes: with the operator's defaults filled in.
-        given: names of the attributes that the file itself has.
+        attributes: with the operator's defaults; the file itself has only those `given`.
         constants: name and value of its constant inputs (weights), in order.
     """
 

@@ -25,10 +25,8 @@ class OpenVinoNetwork:
 
     A tensor that is read cannot be fused away, and with many of them OpenVINO computes another
     program than the one that serves: one was seen to be right with all and wrong with none. So each
-    tensor is compiled separately, with only the operators before it.
-
-    The backend must have opened the model before, to set OpenVINO up. The shapes of the layers are
-    those for one feed.
+    tensor is compiled separately, with only the operators before it. The backend must have opened
+    the model before, to set OpenVINO up.
 
     Raises:
         UnsupportedModel: OpenVINO cannot run it.

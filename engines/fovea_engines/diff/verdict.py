@@ -89,12 +89,8 @@ def judge(
 ) -> list[Comparison]:
     """Judge every pair, in the first network's order.
 
-    Args:
-        layers: layers of the first network.
-        others: layers of the second.
-        measured: figures of each pair, None where the shapes differ; in the first's order.
-        threshold: SNR under which a tensor diverges, decibel.
-        computed_otherwise: returns True if operator, attributes or constants of a pair differ.
+    `measured` has the figures of each pair, None where the shapes differ. `computed_otherwise`
+    returns True if operator, attributes or constants of a pair differ.
     """
     sources = paired_sources(layers, {pair.a for pair in measured})
     judged: dict[int, Comparison] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import onnx
 from onnx import version_converter
@@ -28,7 +29,7 @@ def normalise(
     """Bring an image model into the form that is compiled.
 
     Args:
-        model: the loaded model; changed in place, use only the returned one.
+        model: changed in place; use only the returned one.
         size: (height, width) of the input, pixels. None: the model's, or its metadata's `imgsz`, or
             640x640.
         note: receives remarks about harmless failures.
@@ -119,8 +120,7 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 
 def _infer_outputs(model: onnx.ModelProto) -> None:
     """Infer the outputs' shapes from the fixed size, in place of the exporter's."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
+    bare = deepcopy(model)
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
     inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)

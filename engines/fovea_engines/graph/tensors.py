@@ -29,11 +29,7 @@ def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the outputs in the graph's order.
-
-    Raises:
-        UnsupportedModel: an output is not a tensor.
-    """
+    """Return the outputs; UnsupportedModel if one is not a tensor."""
     return tuple(map(_spec, model.graph.output))
 
 

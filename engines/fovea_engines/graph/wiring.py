@@ -18,12 +18,8 @@ _PRODUCTS = {"ConvTranspose", "Gemm", "MatMul"}
 class Wiring:
     """An index over a graph in topological order; invalid after changes of the graph.
 
-    Attributes:
-        nodes: in the graph's order.
-        constants: initializers by name.
-        producer: the node that makes a tensor, by the tensor's name.
-        consumers: the nodes that read a tensor.
-        outputs: names of the graph's outputs.
+    `constants` are the initializers and `outputs` the graph's, by name; `producer` is the node that
+    makes a tensor, `consumers` the nodes that read it.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -77,7 +73,6 @@ class Wiring:
         return after
 
     def _products(self) -> Iterator[str]:
-        """Yield the names of the other nodes that multiply with learned weights."""
         for node in self.nodes:
             learned = not self.constants.keys().isdisjoint(node.input)
             if (

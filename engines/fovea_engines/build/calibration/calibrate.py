@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from fovea_engines.build.calibration.histogram import Histogram
 from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.evaluate.agreement.samples import read_rows
 from fovea_engines.evaluate.reference import ReferenceSession
+from fovea_engines.evaluate.samples import read_rows
 from fovea_engines.graph.wiring import Wiring
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, NotFound
-
-if TYPE_CHECKING:
-    import onnx
 
 # The serving input may exceed the calibrated range by this factor.
 _CLIPPED = 1.5
@@ -83,7 +79,6 @@ def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges
 def _known_ranges(
     plan: BuildPlan, prepared: PreparedModel, origin: Origin, progress: Progress
 ) -> Ranges | None:
-    """Return the ranges of an earlier version of the model with the same origin."""
     repository = ModelRepository(plan.repository)
     for version in reversed(repository.versions(plan.name)):
         with suppress(NotFound, InvalidOption):
@@ -100,7 +95,6 @@ def _missing(ranges: Ranges, prepared: PreparedModel) -> str | None:
 
 
 def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) -> None:
-    """Refuse ranges that the serving input exceeds by far."""
     rows = read_rows(prepared.preprocess, plan.images, _SHOWN)
     reached = max(float(np.abs(row).max()) for _, row in rows)
     seen = max(map(abs, ranges.tensors[prepared.inputs[0].name]))
@@ -130,7 +124,7 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
         progress.note(f"{few} to calibrate on: a hundred or more show what the camera will see")
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
-    reference = ReferenceSession(_showing(model, names))
+    reference = ReferenceSession(model, names)
     asked = [name for name in names if name != model.graph.input[0].name]
     for row in progress.each(images.rows(), len(images)):
         values = dict(zip(asked, reference.run(asked, row), strict=True))
@@ -159,17 +153,3 @@ def _range(seen: Histogram, method: Method) -> tuple[float, float]:
         case "entropy":
             bound = seen.entropy()
     return max(seen.low, -bound), min(seen.high, bound)
-
-
-def _showing(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
-    """Return the model with the named tensors as outputs."""
-    import onnx
-
-    shown = onnx.ModelProto()
-    shown.CopyFrom(model)
-    known = {value.name for value in (*model.graph.input, *model.graph.output)}
-    for name in names:
-        if name not in known:
-            shown.graph.output.add(name=name)
-    serialised: bytes = shown.SerializeToString()
-    return serialised

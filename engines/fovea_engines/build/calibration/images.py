@@ -31,11 +31,7 @@ class Images:
 
     @classmethod
     def of(cls, folder: Path, spec: PreprocessSpec) -> Images:
-        """Choose up to 1,000 images of a folder, spread evenly over their names.
-
-        Raises:
-            InvalidOption: the folder is missing or has no image.
-        """
+        """Choose up to 1,000 images of a folder, spread evenly over their names."""
         files = image_files(folder, MAX_IMAGES)
         digest = hashlib.sha256()
         for file in files:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
+from onnx.numpy_helper import to_array
 
 from fovea_engines.graph.wiring import Wiring, attribute
 from fovea_preprocess.errors import UnsupportedModel
-
-if TYPE_CHECKING:
-    import onnx
 
 _ACTIVATIONS = {
     *("Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh"),
@@ -21,10 +19,9 @@ _SHOWN = 3
 
 
 def validate(model: onnx.ModelProto) -> None:
-    """Check a graph with Q/DQ pairs against TensorRT's rules for explicit quantisation.
+    """Refuse, as UnsupportedModel, a graph that TensorRT would refuse or read otherwise.
 
-    Raises:
-        UnsupportedModel: TensorRT would refuse the graph, or read uint8 as int8 and clip.
+    The rules are TensorRT's for explicit quantisation; it reads uint8 as int8 and clips.
     """
     faults = list(_faults(model))
     if faults:
@@ -49,8 +46,6 @@ def _pair_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _scale_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
-    from onnx.numpy_helper import to_array
-
     scale = wiring.constants.get(node.input[1])
     if scale is None:
         yield f"{node.name} has a scale that is computed; it must be a constant"
@@ -69,8 +64,6 @@ def _feeds_a_layer(wiring: Wiring, node: onnx.NodeProto) -> bool:
 
 
 def _integer_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
-    from onnx.numpy_helper import to_array
-
     integers = wiring.constants.get(node.input[0])
     if node.op_type == "DequantizeLinear" and integers is not None:
         kind = to_array(integers).dtype

@@ -21,7 +21,6 @@ class Recognition:
         family: name in `FAMILIES`; None serves tensors only.
         reason: evidence for the family, or against every family.
         task: "detect" with a family; else the metadata's task, or "tensors".
-        num_classes: None when unknown.
     """
 
     family: str | None
@@ -89,10 +88,7 @@ def open_head(
     """Return the head that decodes a recognised model; None without a family.
 
     Inputs and outputs are the session's: a runtime may rename those of the model's file. A dynamic
-    input needs a `size` of (height, width) pixels.
-
-    Raises:
-        UnsupportedModel: the family needs the size, and it is unknown.
+    input needs a `size` of (height, width) pixels, or is an UnsupportedModel to some families.
     """
     if recognition.family is None:
         return None

@@ -22,11 +22,10 @@ _NAMES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Labelled images and their class names.
+    """Labelled images, in the order of the file or by name, and their class names.
 
     Attributes:
         path: the COCO file, or the folder of YOLO labels.
-        images: in the order of the file, or by name.
         class_names: by class id; None where nothing names them.
     """
 
@@ -43,9 +42,8 @@ class Dataset:
         by id, provided that both sides have the same number of classes and most names are equal.
 
         Args:
-            labels: the model's class names by id, or None if the model has no names. A single None
-                is a class that was never detected; it may match any class that has no match by
-                name.
+            labels: the model's class names by id, or None if it has none. A single None is a class
+                that was never detected; it may match any class that has no match by name.
             num_classes: number of the model's classes; None if unknown.
 
         Raises:
@@ -125,8 +123,8 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
 
     Args:
         data: a COCO JSON file, or a folder of YOLO label files (or one that holds it as `labels`).
-        images: folder of the images; None searches beside a COCO file, and for YOLO in the folder
-            `images` next to `labels`.
+        images: their folder; None searches beside a COCO file, and for YOLO in `images` next to
+            `labels`.
 
     Raises:
         InvalidOption: the labels are malformed or empty; the message names file and place.

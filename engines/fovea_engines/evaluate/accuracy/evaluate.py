@@ -33,11 +33,7 @@ Detect = Callable[[LabelledImage], Detections]
 
 
 def in_process(engine: Engine) -> Detect:
-    """Return a function that detects with an opened engine.
-
-    Raises:
-        UnsupportedModel: the engine serves tensors only.
-    """
+    """Return a function that detects with an engine; UnsupportedModel if it serves tensors only."""
     if engine.head is None:
         raise UnsupportedModel(
             f"{engine.card.name} serves tensors only, so there are no boxes to measure: "
@@ -47,16 +43,12 @@ def in_process(engine: Engine) -> Detect:
 
 
 def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None) -> Accuracy:
-    """Measure a detector whose class ids are the dataset's; raises as `detect_all`."""
+    """Measure a detector whose class ids are the dataset's."""
     return mean_ap(dataset, detect_all(detect, dataset, progress or Progress()))
 
 
 def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[Detections]:
-    """Return the detections in each image of a dataset, with the options `EVALUATION`.
-
-    Raises:
-        FoveaError: raised by `detect`; an image that cannot be decoded is named.
-    """
+    """Return the detections in each image of a dataset, with the options `EVALUATION`."""
     images = dataset.images
     with progress.phase("accuracy"):
         return [detect(image) for image in progress.each(images, len(images))]

@@ -31,8 +31,7 @@ def read_yolo(
     empty one, has no objects. The images are by default in `images` in place of `labels` in the
     path, as for YOLO itself, or beside the labels.
 
-    Returns:
-        The images by name, and the names in classes.txt if it exists.
+    Returns the images by name, and the names in classes.txt if it exists.
 
     Raises:
         InvalidOption: a line is malformed; the message names file and line.
@@ -56,11 +55,7 @@ def read_yolo(
 
 
 def yolo_class_names(data: Path) -> tuple[str, ...] | None:
-    """Return the class names of a folder of YOLO labels; None without a classes.txt.
-
-    Raises:
-        InvalidOption: classes.txt is not text.
-    """
+    """Return the class names of a folder of YOLO labels; None without a classes.txt."""
     files = (data / "labels" / CLASSES_FILE, data / CLASSES_FILE)
     file = next((file for file in files if file.is_file()), None)
     return None if file is None else read_labels(file)
