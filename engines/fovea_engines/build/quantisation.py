@@ -9,10 +9,9 @@ from fovea_engines.build.calibration.calibrate import find_ranges
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
-from fovea_engines.build.precision.blocks import select
 from fovea_engines.build.precision.qdq import quantisable
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.build.search import CandidateEngines, Sensitivity, SensitivitySearch
+from fovea_engines.build.search import CandidateEngines, Sensitivity, SensitivitySearch, select
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
 from fovea_preprocess.errors import UnsupportedModel

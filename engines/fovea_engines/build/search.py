@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import onnx
 
@@ -13,7 +15,6 @@ from fovea_engines.build.assemble import candidate
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.blocks import blocks
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.build.prepare import PreparedModel
@@ -21,12 +22,15 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.measure import measure
 from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.progress import Progress
+from fovea_preprocess.errors import InvalidOption
 
 BUDGET = 0.9
 """Agreement that is good enough: no block need stay in float for more."""
 
 # Images per block: enough for a hundred detections, few enough for a second each.
 _IMAGES = 24
+# Fewer blocks than this hide which one is to blame; more make the search long.
+_FEWEST, _MOST = 8, 32
 # Agreement below which one block more or less makes no visible difference.
 _SPOILT = 0.1
 
@@ -40,6 +44,48 @@ def int8_graph(
     """Convert a model to INT8; the rest is FP32, or FP16 with `SIGNED`."""
     quantised = quantise(graph, ranges, encoding, keep_float)
     return to_half(quantised) if encoding is Encoding.SIGNED else quantised
+
+
+def blocks(layers: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Group layers, in the network's order, by the part of the network that their names mean.
+
+    "/model.4/cv1/conv/Conv" belongs to "model.4": names are cut at the depth where there are at
+    least 8 groups. Names without parts ("Conv_44") are grouped by their place.
+    """
+    paths = [re.findall(r"[^/.]+", name.split("/aten::")[0]) for name in layers]
+    for depth in range(1, max(map(len, paths), default=0)):
+        groups = _grouped(layers, [".".join(path[:depth]) for path in paths])
+        if _FEWEST <= len(groups) <= _MOST:
+            return groups
+    each = -(-len(layers) // _MOST)
+    starts = [layers[i - i % each] for i in range(len(layers))]
+    return _grouped(layers, starts)
+
+
+def _grouped(layers: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    groups: dict[str, list[str]] = {}
+    for layer, key in zip(layers, keys, strict=True):
+        groups.setdefault(key, []).append(layer)
+    return {key: tuple(names) for key, names in groups.items()}
+
+
+def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
+    """Return the layers that names of blocks, or patterns with `*` and `?`, pick out.
+
+    Raises:
+        InvalidOption: a pattern picks nothing.
+    """
+    groups = blocks(layers)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = groups.get(pattern) or [name for name in layers if fnmatchcase(name, pattern)]
+        if not found:
+            raise InvalidOption(
+                f"--keep-float {pattern!r} is no layer that INT8 would touch; the blocks are "
+                f"{', '.join(groups)}"
+            )
+        chosen.update(found)
+    return tuple(name for name in layers if name in chosen)
 
 
 @dataclass(frozen=True, slots=True)

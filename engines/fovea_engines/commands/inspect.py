@@ -11,8 +11,7 @@ import typer
 
 from fovea_engines.commands.console import card_table, ensemble_table, model_table, repository_table
 from fovea_engines.commands.inspection import Entry, read_folder, read_layers, read_model_file
-from fovea_engines.commands.option_rules import check_options
-from fovea_engines.commands.options import AsJson, RepositoryOption, find_models
+from fovea_engines.commands.options import AsJson, RepositoryOption, check_options, find_models
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.ensemble import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
