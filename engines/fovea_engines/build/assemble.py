@@ -37,10 +37,6 @@ def assemble(
 
     An engine for a GPU that is not here is replaced by ONNX Runtime, which computes its graph and
     rounds as float16 does; the card says so.
-
-    Raises:
-        InvalidModel: the backend cannot compile the graph.
-        BuildError: the backend failed to compile it.
     """
     progress = progress or Progress()
     compile_plan = CompilePlan(

@@ -57,11 +57,9 @@ def measure_engine(
     """Return the engine's card with all its figures.
 
     `fused` is `graphs.served` with image front and NMS tail, which the engine was compiled from.
-    Without labelled images (`truth`) the agreement alone is measured.
-
-    Raises:
-        Disagreement: an engine of full precision does not compute what its source does, the fused
-            parts change the results, or float16 overflows.
+    Without labelled images (`truth`) the agreement alone is measured. Raises Disagreement if an
+    engine of full precision does not compute what its source does, the fused parts change the
+    results, or float16 overflows.
     """
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: use --images for your own")
@@ -124,10 +122,7 @@ def check_agreement(
 ) -> Agreement:
     """Compare an engine with its source model, run by plain ONNX Runtime.
 
-    Raises:
-        Disagreement: an engine of full precision does not compute what its source does.
-        InvalidOption: the folder has no image.
-        UnsupportedModel: ONNX Runtime cannot run the source.
+    Raises Disagreement if an engine of full precision does not compute what its source does.
     """
     card = engine.card
     spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)

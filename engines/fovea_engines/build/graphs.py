@@ -48,10 +48,6 @@ def make_graphs(
     """Write the precision of a plan into a model.
 
     INT8 must satisfy the labelled images (`truth`), if any, beside the agreement with the source.
-
-    Raises:
-        InvalidOption: the calibration does not fit.
-        UnsupportedModel: the model cannot be converted to that precision.
     """
     graph, quantisation = prepared.graph, None
     precision: Precision = "int8" if prepared.quantised else plan.precision
@@ -116,11 +112,7 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
 
 
 def fuse(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
-    """Add the image front and the NMS tail that a plan asks for to a graph in its precision.
-
-    Raises:
-        UnsupportedModel: a part that was asked for cannot be added to this model.
-    """
+    """Add the image front and the NMS tail that a plan asks for to a graph in its precision."""
     fused = deepcopy(graph)
     head, spec = prepared.head, prepared.preprocess
     # Parts that are only a default are skipped where the model does not support them.

@@ -44,14 +44,7 @@ class PreparedModel:
 
 
 def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
-    """Load, normalise and recognise the source of a plan.
-
-    Raises:
-        NotFound: the source is missing.
-        InvalidModel: the source is not ONNX.
-        UnsupportedModel: this kind of model cannot be built.
-        InvalidOption: the plan does not fit the model.
-    """
+    """Load, normalise and recognise the source of a plan."""
     with progress.phase("load"):
         source = load(plan.source)
     if plan.precision == "int8" and not _quantised(source.proto):

@@ -55,14 +55,7 @@ class Quantisation:
 def plan_quantisation(
     plan: BuildPlan, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
 ) -> Quantisation:
-    """Measure ranges, and choose the layers that stay float.
-
-    Raises:
-        InvalidOption: calibration images are missing or unfit; given ranges belong to another
-            model; a pattern matches no layer.
-        Disagreement: the serving input is much wider than the calibrated range.
-        UnsupportedModel: there is nothing to quantise.
-    """
+    """Measure ranges, and choose the layers that stay float."""
     layers = quantisable_layers(prepared)
     ranges, reused = find_ranges(plan, prepared, progress)
     if plan.keep_float != (AUTO,):
@@ -105,11 +98,7 @@ def _search(
 
 
 def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
-    """Return the names of the layers that can be INT8, in the network's order.
-
-    Raises:
-        UnsupportedModel: there are none, or the model is not float32.
-    """
+    """Return the names of the layers that can be INT8, in order; UnsupportedModel if none can."""
     if prepared.quantised:
         raise UnsupportedModel(
             "the model was quantised by its exporter and keeps its own scales: fovea build takes "

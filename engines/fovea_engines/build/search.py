@@ -70,11 +70,7 @@ def _grouped(layers: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[str,
 
 
 def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
-    """Return the layers that names of blocks, or patterns with `*` and `?`, pick out.
-
-    Raises:
-        InvalidOption: a pattern picks nothing.
-    """
+    """Return the layers that names of blocks, or patterns with `*` and `?`, pick out."""
     groups = blocks(layers)
     chosen: set[str] = set()
     for pattern in patterns:

@@ -165,17 +165,10 @@ def check_options(
     needs: Mapping[str, Needs] | None = None,
     clashes: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Refuse options that would be ignored.
+    """Refuse, as InvalidOption, options that would be ignored.
 
-    Only what was typed counts, not defaults or variables of the environment.
-
-    Args:
-        context: of the command.
-        needs: for each option by its parameter's name, what it needs.
-        clashes: pairs of options of which one at most may be given.
-
-    Raises:
-        InvalidOption: an option has no effect; the message says what it needs.
+    Only what was typed counts, not defaults or variables of the environment. `needs` are those of
+    an option by its parameter's name; of a pair of `clashes` at most one may be given.
     """
     flags = {param.name: param.opts[0] for param in context.command.params}
     for name, others in (needs or {}).items():
@@ -204,12 +197,7 @@ def runtime(backend: Backend) -> str:
 
 
 def find_models(context: typer.Context, repository: Path, *models: str) -> list[Path]:
-    """Return the paths of models that are typed as names in the repository, or as paths.
-
-    Raises:
-        NotFound: one is neither.
-        InvalidOption: all are paths, and --repository is typed as well.
-    """
+    """Return the paths of models that are typed as names in the repository, or as paths."""
     paths = [ModelRepository(repository).path_of(model) for model in models]
     if is_typed(context, "repository") and all(path.parent != repository for path in paths):
         raise InvalidOption(

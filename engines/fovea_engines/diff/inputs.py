@@ -43,10 +43,6 @@ def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
 
     The first model's card, or else its head family, decides the preprocessing. An input that takes
     no images gets random numbers, the same in every run.
-
-    Raises:
-        InvalidOption: the folder has no image, or the models take different inputs.
-        UnsupportedModel: the shape of an input is unknown.
     """
     samples = list(sample_images(images, _MAX_IMAGES))
     pairs = _pair_inputs(a, b)

@@ -40,13 +40,7 @@ class DiffModel:
 
 
 def find_model(path: Path) -> DiffModel:
-    """Read an .onnx file, a version's folder, or a model's folder, of which the latest counts.
-
-    Raises:
-        NotFound: the path does not exist.
-        InvalidModel: the file is not ONNX, or the engine is damaged.
-        UnsupportedModel: an input is not a tensor, or the engine's runtime shows no layers.
-    """
+    """Read an .onnx file, a version's folder, or a model's folder, of which the latest counts."""
     return _from_folder(path.resolve()) if path.is_dir() else _from_file(path)
 
 

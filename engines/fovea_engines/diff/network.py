@@ -70,9 +70,8 @@ class Operator:
 class Network(Protocol):
     """A model opened for its inner tensors.
 
-    Attributes:
-        layers: in topological order, which depends only on the graph and not on its listing.
-        precision: the coarsest arithmetic in it.
+    The layers are in a topological order that depends only on the graph, not on its listing. The
+    precision is the coarsest arithmetic in it.
     """
 
     layers: tuple[Layer, ...]
@@ -81,11 +80,7 @@ class Network(Protocol):
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Yield, for each tensor, its values for every feed.
-
-        Raises:
-            UnsupportedModel: the runtime cannot run the model.
-        """
+        """Yield, for each tensor, its values for every feed; UnsupportedModel if it cannot."""
         ...
 
     def operator(self, layer: Layer) -> Operator | None:

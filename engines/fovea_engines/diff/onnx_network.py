@@ -27,11 +27,7 @@ _FOLDED_INTO = {"Conv", "ConvTranspose", "Gemm"}
 
 
 class OnnxNetwork:
-    """A `Network` of an ONNX file, run without optimisation; shapes are those for one feed.
-
-    Raises:
-        UnsupportedModel: ONNX Runtime cannot run it.
-    """
+    """A `Network` of an ONNX file, run without optimisation; shapes are those for one feed."""
 
     def __init__(self, model: onnx.ModelProto, feed: Mapping[str, Array]) -> None:
         self._model = model

@@ -27,9 +27,6 @@ class OpenVinoNetwork:
     program than the one that serves: one was seen to be right with all and wrong with none. So each
     tensor is compiled separately, with only the operators before it. The backend must have opened
     the model before, to set OpenVINO up.
-
-    Raises:
-        UnsupportedModel: OpenVINO cannot run it.
     """
 
     def __init__(self, path: Path, feed: Mapping[str, Array]) -> None:

@@ -52,13 +52,10 @@ def onnxruntime_errors(step: Literal["load", "run"]) -> Iterator[None]:
 
 
 class ReferenceSession:
-    """A model with one input, run unchanged.
+    """A model with one input, run unchanged; UnsupportedModel if ONNX Runtime cannot.
 
     It does not use a backend: the reference must not share code with what it checks. The tensors
     `showing` can be asked for beside the outputs.
-
-    Raises:
-        UnsupportedModel: ONNX Runtime cannot load it.
     """
 
     def __init__(self, model: Path | onnx.ModelProto, showing: Iterable[str] = ()) -> None:
@@ -78,7 +75,7 @@ class ReferenceSession:
         self._input = feed.name
 
     def run(self, outputs: Sequence[str], row: Array) -> list[Array]:
-        """Return the named outputs for one image, [1, ...]; UnsupportedModel where it cannot."""
+        """Return the named outputs for one image, [1, ...]."""
         with onnxruntime_errors("run"):
             found: list[Array] = self._session.run(list(outputs), {self._input: row})
         return found
@@ -97,12 +94,7 @@ def _showing(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
 def read_samples(
     source: Path, spec: PreprocessSpec, outputs: Sequence[str], images: Path | None, most: int
 ) -> Iterator[Sample]:
-    """Run the source model on images, as `sample_images` yields them, one at a time.
-
-    Raises:
-        InvalidOption: the folder has no image.
-        UnsupportedModel: ONNX Runtime cannot run the source.
-    """
+    """Run the source model on images, as `sample_images` yields them, one at a time."""
     reference = ReferenceSession(source)
     for name, row in read_rows(spec, images, most):
         yield Sample(name, row, dict(zip(outputs, reference.run(outputs, row), strict=True)))

@@ -22,11 +22,7 @@ _PHOTOGRAPHS = Path(__file__).parent / "photographs"
 
 
 def image_files(folder: Path, most: int) -> list[Path]:
-    """List at most `most` image files of a folder, spread evenly over their sorted names.
-
-    Raises:
-        InvalidOption: the folder is not there or has no image.
-    """
+    """List at most `most` images of a folder, evenly over their names; InvalidOption if none."""
     if not folder.is_dir():
         raise InvalidOption(f"{folder} is not a folder of images")
     files = sorted(p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())

@@ -38,10 +38,6 @@ def find_ranges(
 
     Measured ranges are reused only when model, preprocessing, images, their order and the method
     are all the same.
-
-    Raises:
-        InvalidOption: there are no images; or the given ranges belong to another model.
-        Disagreement: the serving input is much wider than the calibrated range.
     """
     calibration = plan.require_calibration()
     with progress.phase("calibrate"):
@@ -112,12 +108,6 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
 
     The range of the network's input is always measured. Memory does not grow with the number of
     images: it holds one image at a time, and one histogram per tensor.
-
-    Raises:
-        BuildError: a tensor has a value that is not finite.
-        InvalidImage: an image is damaged.
-        InvalidOption: the images are empty scenes.
-        UnsupportedModel: ONNX Runtime cannot run the model.
     """
     if len(images) < _FEW:
         few = counted(len(images), "image")

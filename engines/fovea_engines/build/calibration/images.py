@@ -44,9 +44,7 @@ class Images:
     def rows(self) -> Iterator[Array]:
         """Yield each image as a batch of one, [1, ...], preprocessed as in serving.
 
-        Raises:
-            InvalidImage: a file is damaged; the message names it.
-            InvalidOption: at the end, when more than half of the images are of one colour.
+        Raises InvalidOption at the end, when more than half of the images are of one colour.
         """
         preprocessor = Preprocessor(self.spec)
         flat = 0

@@ -43,9 +43,6 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
 
     What comes after the last layer stays float32: coordinates over 512 would move in steps of
     half a pixel. So do layers with a bias so large, and operators that have no float16 form.
-
-    Raises:
-        UnsupportedModel: a weight does not fit float16.
     """
     halved = deepcopy(model)
     rebuild(halved, _Halving(halved).nodes())
@@ -53,13 +50,10 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | None) -> None:
-    """Check every float16 tensor of a graph on a few images.
+    """Raise Disagreement if a float16 tensor of a graph is not finite on one of a few images.
 
     ONNX Runtime computes float16 layers in float32 on a CPU and rounds only what leaves the
     graph, so that a GPU's overflow would not be seen in the outputs.
-
-    Raises:
-        Disagreement: one is not finite; the message names the first.
     """
     half = _half_tensors(model)
     names = [name for node in model.graph.node for name in node.output if name in half]

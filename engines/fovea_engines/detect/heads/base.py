@@ -55,11 +55,7 @@ class Head(ABC):
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """Return a head for the named output and an input of (height, width) pixels.
-
-        Raises:
-            UnsupportedModel: the family needs the size, and it is unknown.
-        """
+        """Return a head for the named output and an input of (height, width) pixels."""
         return cls(output)
 
     @abstractmethod

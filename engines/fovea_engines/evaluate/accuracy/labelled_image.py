@@ -40,12 +40,7 @@ class LabelledImage:
             raise NotFound(f"the image {self.path} cannot be read ({error.strerror})") from error
 
     def pixels(self) -> Pixels:
-        """Return the decoded image, uint8 [height, width, 3], RGB, upright.
-
-        Raises:
-            InvalidImage: the image is damaged.
-            InvalidOption: its size is not the labelled size.
-        """
+        """Return the decoded image, uint8 [height, width, 3], RGB, upright, as it was labelled."""
         pixels = read_image(self.path)
         self.check_size(pixels.shape[1], pixels.shape[0])
         return pixels

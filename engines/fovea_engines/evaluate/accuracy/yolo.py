@@ -24,7 +24,7 @@ _MOST_CLASSES = 1_000_000
 def read_yolo(
     data: Path, folder: Path | None
 ) -> tuple[list[LabelledImage], tuple[str, ...] | None]:
-    """Read a folder of YOLO label files, or one that holds it as `labels`.
+    """Read a folder of YOLO label files, or one that holds it as `labels`; as `read_dataset`.
 
     A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
     its box. Coordinates are 0 to 1 of the upright image. An image without a label file, or with an
@@ -32,11 +32,6 @@ def read_yolo(
     path, as for YOLO itself, or beside the labels.
 
     Returns the images by name, and the names in classes.txt if it exists.
-
-    Raises:
-        InvalidOption: a line is malformed; the message names file and line.
-        NotFound: there are no labels, or an image is missing.
-        InvalidImage: an image is damaged.
     """
     labels = data / "labels" if (data / "labels").is_dir() else data
     folder = _beside(labels) if folder is None else folder

@@ -57,11 +57,10 @@ class IdentityCheck:
     def each(self, pairs: Iterable[tuple[Sample, Outputs]]) -> Iterator[tuple[Sample, Outputs]]:
         """Pass on samples with the engine's answers.
 
-        Raises:
-            Disagreement: a box is off by more than 1 px of the model's input, weighted, a score
-                by more than 0.01, a detection is missing or extra, a column of the head is off
-                by more than 10 %; or, where the source model has no detection of any score, a raw
-                output is off by more than 1 % of its largest value.
+        Raises Disagreement if a box is off by more than 1 px of the model's input, weighted, a
+        score by more than 0.01, a detection is missing or extra, a column of the head is off by
+        more than 10 %; or, where the source model has no detection of any score, a raw output is
+        off by more than 1 % of its largest value.
         """
         for sample, have in pairs:
             self._check(sample, have)
@@ -114,10 +113,7 @@ def compare_detections(
     """Return the largest weighted difference of a box corner, pixels, and the largest of a score.
 
     From a score of `conf` on a detection must have a partner, which may score somewhat less; `name`
-    is that of the image, for the error.
-
-    Raises:
-        Disagreement: see `IdentityCheck.each`.
+    is that of the image, for the error. Raises as `IdentityCheck.each`.
     """
     box_px = score = 0.0
     full = np.clip(want.scores.max(), np.finfo(np.float32).tiny, _FULL_WEIGHT)
