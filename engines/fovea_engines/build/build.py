@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fovea_engines.backends.backend import CompilePlan
 from fovea_engines.build.assemble import assemble
-from fovea_engines.build.calibration.images import Images
+from fovea_engines.build.calibration.calibrate import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.gate import measure_engine, objection
 from fovea_engines.build.graphs import fuse, make_graphs, save
@@ -156,12 +156,11 @@ def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
     if before:
         with suppress(NotFound, InvalidModel):
             last = EngineCard.read(repository.folder(card.name, before[-1]) / CARD_FILE)
-    for file, text_of in ((CONFIG_FILE, config_text), (LABELS_FILE, _labels)):
+    for file, text_of in (
+        (CONFIG_FILE, config_text),
+        (LABELS_FILE, lambda card: labels_text(card.labels or ())),
+    ):
         path = repository.root / card.name / file
         own = None if last is None else text_of(last).encode()
         if (not path.exists() or path.read_bytes() == own) and (text := text_of(card)):
             repository.write_beside(card.name, file, text)
-
-
-def _labels(card: EngineCard) -> str:
-    return labels_text(card.labels or ())

@@ -97,7 +97,13 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
         engine = assemble(plan, prepared, graph, card.precision, new, progress)
     with engine, progress.phase("agreement"):
         with candidate(plan, prepared, graph, card.precision, plan.encodings[0]) as core:
-            _check(likeness(core, engine), card.precision)
+            alike, least = likeness(core, engine), _LEAST[card.precision]
+        if not alike >= least:
+            raise Disagreement(
+                f"the engine that was rebuilt agrees {alike:.3f} with ONNX Runtime on the same "
+                f"graph, where {least:g} is asked for: the old one stays; build it again with "
+                "`fovea build`"
+            )
         built = engine.card
     card = replace(
         card,
@@ -137,15 +143,6 @@ def _for_here(options: BuilderOptions | None) -> BuilderOptions | None:
         return options
     capabilities = dict.fromkeys((*options.capabilities, gpu.capability))
     return replace(options, capabilities=tuple(capabilities))
-
-
-def _check(alike: float, precision: Precision) -> None:
-    least = _LEAST[precision]
-    if not alike >= least:
-        raise Disagreement(
-            f"the engine that was rebuilt agrees {alike:.3f} with ONNX Runtime on the same graph, "
-            f"where {least:g} is asked for: the old one stays; build it again with `fovea build`"
-        )
 
 
 def likeness(one: Engine, other: Engine) -> float:

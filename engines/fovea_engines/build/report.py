@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -113,16 +114,12 @@ def _draw(
     image = np.asarray(cv2.resize(pixels, size, interpolation=smooth), np.uint8)
     by = np.array([size[0] / width, size[1] / height] * 2, np.float32)
 
-    same = draw(image, _scaled(agreed, by), labels)
+    same = draw(image, replace(agreed, boxes=agreed.boxes * by), labels)
     canvas = np.repeat(cv2.cvtColor(same, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
-    odd = _scaled(odd, by)
+    odd = replace(odd, boxes=odd.boxes * by)
     for x1, y1, x2, y2 in odd.boxes.round().astype(int).tolist():
         cv2.rectangle(canvas, (x1, y1), (x2, y2), _RED, _FRAME)
     return draw(canvas.astype(np.uint8), odd, labels)
-
-
-def _scaled(detections: Detections, by: NDArray[np.float32]) -> Detections:
-    return Detections(detections.boxes * by, detections.scores, detections.class_ids)
 
 
 def _card_text(

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 import onnx
 
 from fovea_engines.build.calibration.histogram import Histogram
-from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.evaluate.reference import ReferenceSession
-from fovea_engines.evaluate.samples import read_rows
+from fovea_engines.evaluate.samples import image_files, read_image, read_rows
 from fovea_engines.graph.wiring import Wiring
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.session import Array
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, NotFound
+from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.spec import PreprocessSpec
 
+MAX_IMAGES = 1000
+# An image whose channels all have a standard deviation below this is empty.
+_FLAT = 2.0
 # The serving input may exceed the calibrated range by this factor.
 _CLIPPED = 1.5
 # Number of images used to find the range of the serving input.
@@ -29,6 +38,47 @@ _SHOWN = 24
 _FEW = 32
 # All but one value in a million: objects are rare, and so are the activations that detect them.
 PERCENTILE = 0.999999
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Image files in the order of use, their preprocessing, and the sha256 over their bytes."""
+
+    files: Sequence[Path]
+    spec: PreprocessSpec
+    digest: str
+
+    @classmethod
+    def of(cls, folder: Path, spec: PreprocessSpec) -> Images:
+        """Choose up to 1,000 images of a folder, spread evenly over their names."""
+        files = image_files(folder, MAX_IMAGES)
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        return cls(files, spec, digest.hexdigest())
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def rows(self) -> Iterator[Array]:
+        """Yield each image as a batch of one, [1, ...], preprocessed as in serving.
+
+        Raises InvalidOption at the end, when more than half of the images are of one colour.
+        """
+        preprocessor = Preprocessor(self.spec)
+        flat = 0
+        for file in self.files:
+            pixels = read_image(file)
+            flat += bool(cv2.meanStdDev(pixels)[1].max() < _FLAT)
+            row = np.empty((1, *self.spec.row_shape), self.spec.dtype)
+            preprocessor(pixels, row[0])
+            yield row
+        if flat > len(self.files) / 2:
+            raise InvalidOption(
+                f"{flat} of {len(self.files)} calibration images are of one colour: the ranges "
+                "of an empty scene fit no other; give --calibration images as the camera will "
+                "take them"
+            )
 
 
 def find_ranges(

@@ -23,8 +23,9 @@ def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
     """Return the numbers of layers that take quantised inputs, and of all layers."""
     wiring = Wiring(model)
     layers = wiring.layers()
-    done = [n for n in layers if _made_by(wiring, n.input[0], "DequantizeLinear")]
-    return len(done), len(layers)
+    makers = (wiring.producer.get(layer.input[0]) for layer in layers)
+    done = sum(node is not None and node.op_type == "DequantizeLinear" for node in makers)
+    return done, len(layers)
 
 
 def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
@@ -66,11 +67,6 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
     if encoding.weight_bits == 7:
         narrow_weights(recoded)
     return recoded
-
-
-def _made_by(wiring: Wiring, tensor: str, op_type: str) -> bool:
-    node = wiring.producer.get(tensor)
-    return node is not None and node.op_type == op_type
 
 
 def narrow_weights(model: onnx.ModelProto) -> None:

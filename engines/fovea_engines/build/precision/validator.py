@@ -35,14 +35,10 @@ def _faults(model: onnx.ModelProto) -> Iterator[str]:
     wiring = Wiring(model)
     for node in wiring.nodes:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            yield from _pair_faults(wiring, node)
+            yield from _scale_faults(wiring, node)
+            yield from _integer_faults(wiring, node)
         if node.op_type == "QuantizeLinear":
             yield from _place_faults(wiring, node)
-
-
-def _pair_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
-    yield from _scale_faults(wiring, node)
-    yield from _integer_faults(wiring, node)
 
 
 def _scale_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
@@ -55,12 +51,10 @@ def _scale_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
         yield f"{node.name} has a scale that is not a positive number"
     if values.size > 1 and not _is_of_weights(wiring, node):
         yield f"{node.name} quantises an activation per channel; only weights may be"
-    elif values.size > 1 and _feeds_a_layer(wiring, node) and attribute(node, "axis", 1) != 0:
-        yield f"{node.name} has a scale per channel along axis {attribute(node, 'axis', 1)}, not 0"
-
-
-def _feeds_a_layer(wiring: Wiring, node: onnx.NodeProto) -> bool:
-    return any(taker.op_type == "Conv" for taker in wiring.consumers[node.output[0]])
+    elif values.size > 1 and (axis := attribute(node, "axis", 1)) != 0:
+        takers = wiring.consumers[node.output[0]]
+        if any(taker.op_type == "Conv" for taker in takers):
+            yield f"{node.name} has a scale per channel along axis {axis}, not 0"
 
 
 def _integer_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:

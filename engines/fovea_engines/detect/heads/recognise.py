@@ -65,7 +65,8 @@ def recognise(
     else:
         sure = [name for name, fit in fits.items() if fit.sure] or list(fits)
         if len(sure) != 1:
-            return _tensors(_open_question(sure) if sure else against, metadata)
+            open_question = f"the shapes fit {' and '.join(sure)} alike: choose one with --family"
+            return _tensors(open_question if sure else against, metadata)
         chosen, said = sure[0], fits[sure[0]].why
         if (twin := fits[chosen].twin) is not None:
             question = f"{said}, but this is also the shape of {twin}"
@@ -104,10 +105,6 @@ def _rank_3(outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
 def _tensors(reason: str, metadata: Mapping[str, str]) -> Recognition:
     task = metadata.get("task", "")
     return Recognition(None, f"{reason}: serves tensors", task if task.isalnum() else "tensors")
-
-
-def _open_question(families: Sequence[str]) -> str:
-    return f"the shapes fit {' and '.join(families)} alike: choose one with --family"
 
 
 def _spatial(image: TensorSpec) -> tuple[int, int] | None:

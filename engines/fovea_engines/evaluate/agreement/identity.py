@@ -69,7 +69,8 @@ class IdentityCheck:
     def _check(self, sample: Sample, have: Outputs) -> None:
         output_error = _output_error(sample.name, sample.want, have)
         if self.head is not None:
-            conf = _threshold(self.head, sample.want)
+            best = _candidates(self.head, sample.want, 0.0, _AT_LEAST).scores
+            conf = min(_CONF, float(best.min(initial=_CONF)))
             # Lower than compared: the partner of what just reaches the threshold may not.
             lowest = conf - min(MAX_SCORE, conf / 5)
             want = _candidates(self.head, sample.want, lowest)
@@ -139,11 +140,6 @@ def compare_detections(
         box_px = max(box_px, float(off_px.max(initial=0)))
         score = max(score, float(off_score.max(initial=0)))
     return box_px, score
-
-
-def _threshold(head: Head, outputs: Mapping[str, Array]) -> float:
-    best = _candidates(head, outputs, 0.0, _AT_LEAST).scores
-    return min(_CONF, float(best.min(initial=_CONF)))
 
 
 def _candidates(
