@@ -22,13 +22,7 @@ from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.model_config import CONFIG_FILE, config_text
 from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import (
-    BuildError,
-    Disagreement,
-    InvalidModel,
-    InvalidOption,
-    NotFound,
-)
+from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
 
 
 def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:

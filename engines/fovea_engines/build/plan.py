@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.backend import Backend, Encoding
-from fovea_engines.backends.registry import (
-    BACKENDS,
-    DEFAULT_CPU_BACKEND,
-)
+from fovea_engines.backends.registry import BACKENDS, DEFAULT_CPU_BACKEND
 from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.device import WeightBits
 from fovea_engines.evaluate.samples import image_files

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from fovea_engines.diff.causes import differences, find_causes
 from fovea_engines.diff.figures import Figures, figures_of
-from fovea_engines.diff.inputs import Feeds, make_feeds
 from fovea_engines.diff.match import Pair, match
-from fovea_engines.diff.model import find_model
+from fovea_engines.diff.models import Feeds, find_model, make_feeds
 from fovea_engines.diff.network import INPUT, Layer, Network
 from fovea_engines.diff.verdict import Comparison, default_threshold, judge
 from fovea_engines.evaluate.samples import image_files
