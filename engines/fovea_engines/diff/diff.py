@@ -69,12 +69,9 @@ def diff(
 ) -> Diff:
     """Compare two models of the same network, each an .onnx file or the folder of an engine.
 
-    Args:
-        path_a: the reference.
-        path_b: the model to check.
-        images: folder, of which at most 4 images are used; None takes those that ship with Fovea.
-        threshold_db: SNR under which a tensor diverges; None derives it from their precisions.
-        progress: reports each phase, and counts the compared tensors.
+    The first is the reference. Of a folder of images at most 4 are used; None takes those that ship
+    with Fovea. A tensor whose SNR is under `threshold_db` diverges; None derives it from the
+    precisions of the models.
 
     Raises:
         NotFound: a model is missing.

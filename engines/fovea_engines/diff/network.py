@@ -16,18 +16,16 @@ INPUT = "Input"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One tensor that depends on the inputs.
-
-    Copies of it, rounded or not (casts, quantisation, Identity), belong to the same layer.
+    """One tensor that depends on the inputs, and its copies, rounded or not (casts, quantisation).
 
     Attributes:
-        names: names of the tensor and of its copies.
+        names: of the tensor and of its copies.
         tensor: the copy to compare: a model output, or else the last, so that quantisation counts.
         op: operator type; `INPUT` for a model input.
         node: name of the operator, often empty.
         port: index among the operator's outputs.
         dtype: numpy's name of the computed element type.
-        shape: shape for the compared inputs.
+        shape: for the compared inputs.
         inputs: positions of the layers it is computed from.
     """
 

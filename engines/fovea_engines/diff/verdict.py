@@ -34,10 +34,9 @@ class Comparison:
     Attributes:
         figures: None where the shapes differ.
         inputs_snr_db: lowest SNR of the layers that it is computed from, decibel; inf for none.
-        state: "agrees"; "diverges"; "other picks": integers or booleans with the same computation
-            that differ although their inputs agree and are not equal, as when rounding swaps two
-            close scores; "not judged": it differs after such picks, or was paired by order and all
-            its readers agree.
+        state: "other picks": integers or booleans with the same computation that differ although
+            their inputs agree and are not equal, as when rounding swaps two close scores; "not
+            judged": it differs after such picks, or was paired by order and all its readers agree.
     """
 
     a: Layer

@@ -26,16 +26,11 @@ def normalise(
     size: tuple[int, int] | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> onnx.ModelProto:
-    """Bring an image model into the form that is compiled.
+    """Bring an image model, which is changed in place, into the form that is compiled.
 
-    Args:
-        model: changed in place; use only the returned one.
-        size: (height, width) of the input, pixels. None: the model's, or its metadata's `imgsz`, or
-            640x640.
-        note: receives remarks about harmless failures.
-
-    Returns:
-        A model with one image input of fixed height and width. A dynamic batch stays dynamic.
+    The returned model has one image input of a fixed (height, width): `size`, or the model's own,
+    or its metadata's `imgsz`, or 640x640. A dynamic batch stays dynamic. `note` receives remarks
+    about harmless failures.
 
     Raises:
         UnsupportedModel: several inputs, an input that is no batch of colour images, or control

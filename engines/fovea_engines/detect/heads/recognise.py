@@ -37,11 +37,8 @@ def recognise(
 ) -> Recognition:
     """Recognise a model by its tensors and metadata.
 
-    A `family` that the user names decides between families that fit the shapes, and never
-    contradicts the shapes.
-
-    Raises:
-        UnsupportedModel: `family` is unknown or contradicts the model.
+    A `family` that the user names decides between families that fit the shapes. UnsupportedModel
+    if it is unknown or contradicts the shapes.
     """
     if family is not None and family not in FAMILIES:
         raise UnsupportedModel(f"no family {family!r}; there are {', '.join(FAMILIES)}")
