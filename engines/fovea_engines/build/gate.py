@@ -117,9 +117,7 @@ def _agreement(
         return found if found.detections else agreement
 
 
-def check_agreement(
-    engine: Engine, source: Path, images: Path | None = None, most: int = AGREEMENT_IMAGES
-) -> Agreement:
+def check_agreement(engine: Engine, source: Path, images: Path | None = None) -> Agreement:
     """Compare an engine with its source model, run by plain ONNX Runtime.
 
     Raises Disagreement if an engine of full precision does not compute what its source does.
@@ -127,7 +125,7 @@ def check_agreement(
     card = engine.card
     spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)
     outputs = [output.name for output in card.outputs]
-    samples = read_samples(source, spec, outputs, images, most)
+    samples = read_samples(source, spec, outputs, images, AGREEMENT_IMAGES)
     pairs = answers(engine, samples)
     if card.precision != "fp32":
         return replace(measure(engine.head, pairs), images_from=_folder(images))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from math import inf, isfinite
 from typing import Any
 
 from fovea_engines.diff.diff import Diff
+from fovea_engines.diff.figures import SmallSlices
 from fovea_engines.diff.network import Layer
 from fovea_engines.diff.verdict import Comparison
 from fovea_engines.plural import counted
@@ -153,9 +153,13 @@ def _layer(position: int, one: Comparison) -> dict[str, Any]:
         "equal": figures.snr_db == inf and not figures.broken,
         "max_error": figures.max_error,
         "broken": figures.broken,
-        "small_slices": figures.small
-        and asdict(figures.small) | {"snr_db": _number(figures.small.snr_db)},
+        "small_slices": figures.small and _small(figures.small),
     }
+
+
+def _small(small: SmallSlices) -> dict[str, Any]:
+    positions, snr_db = list(small.positions), _number(small.snr_db)
+    return {"axis": small.axis, "positions": positions, "snr_db": snr_db}
 
 
 def _side(layer: Layer) -> dict[str, Any]:
