@@ -7,8 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from fovea_engines.build.calibration.calibrate import calibrate
-from fovea_engines.build.calibration.images import Images
+from fovea_engines.build.calibration.calibrate import Images, calibrate
 from fovea_engines.build.calibration.ranges import Origin, Ranges
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare

@@ -12,7 +12,7 @@ from tests.engines.tiny import tiny_detector
 
 from fovea_engines.backends.registry import mismatch
 from fovea_engines.build.build import build
-from fovea_engines.build.gate import check_detections
+from fovea_engines.build.gate import compare_engines
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.rebuild import rebuild
 from fovea_engines.device import gpu_here
@@ -89,7 +89,7 @@ def test_it_finds_what_onnx_runtime_finds(backend, subject, precision, tmp_path)
     build(BuildPlan(subject.model, "source", repository, "onnxruntime"))
     with Engine.open(repository / "d/1") as engine, Engine.open(repository / "source/1") as source:
         assert engine.images is not None
-        found = check_detections(source, engine, subject.images)
+        found = compare_engines(source, engine, subject.images)
     assert found.detections
     assert found.quality >= LEAST[precision]
     # Kernels that RTX compiles as it loads may round otherwise than those of the build.

@@ -8,23 +8,21 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+
+import onnx
 
 from fovea_engines.backends.backend import CompilePlan, Encoding
 from fovea_engines.backends.registry import REFERENCE_BACKEND, get_backend, open_session
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.precision.half import rounded
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.device import Gpu, gpu_here, processor_name
 from fovea_engines.engine import Engine
-from fovea_engines.graph.rounding import rounded
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FORMAT, EngineCard, Precision
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.session import Session
 from fovea_preprocess.errors import BackendUnavailable, BuildError
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def assemble(
@@ -39,10 +37,6 @@ def assemble(
 
     An engine for a GPU that is not here is replaced by ONNX Runtime, which computes its graph and
     rounds as float16 does; the card says so.
-
-    Raises:
-        InvalidModel: the backend cannot compile the graph.
-        BuildError: the backend failed to compile it.
     """
     progress = progress or Progress()
     compile_plan = CompilePlan(

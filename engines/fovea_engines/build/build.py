@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fovea_engines.backends.backend import CompilePlan
 from fovea_engines.build.assemble import assemble
-from fovea_engines.build.calibration.images import Images
+from fovea_engines.build.calibration.calibrate import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.gate import measure_engine, objection
 from fovea_engines.build.graphs import fuse, make_graphs, save
@@ -22,25 +22,14 @@ from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
 from fovea_engines.repository.model_config import CONFIG_FILE, config_text
 from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import (
-    BuildError,
-    Disagreement,
-    InvalidModel,
-    InvalidOption,
-    NotFound,
-)
+from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
 
 
 def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     """Build an engine, check it against its source, and publish it as the model's next version.
 
-    Args:
-        plan: source, target and options of the build.
-        progress: reports each phase.
-
-    Returns:
-        The card of the new version. If a version was built from the same things before, that
-        version's card; nothing is built.
+    Returns the card of the new version. If a version was built from the same things before, that
+    version's card; nothing is built.
 
     Raises:
         BuildError: no engine was built or the gate refused it. The repository is untouched, except
@@ -112,7 +101,6 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
 
 
 def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:
-    """Return the card of a version that was built before, if it may still be published."""
     card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
     if reason := objection(card, plan.max_drop):
         raise Disagreement(f"version {version} of {plan.name} would not be built again: {reason}")
@@ -129,7 +117,6 @@ def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
 
 
 def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:
-    """Return the digests of the images that a build is measured on."""
     calibration = None
     if plan.calibration is not None:
         if plan.calibration.is_file():
@@ -163,12 +150,11 @@ def _write_beside(repository: ModelRepository, card: EngineCard) -> None:
     if before:
         with suppress(NotFound, InvalidModel):
             last = EngineCard.read(repository.folder(card.name, before[-1]) / CARD_FILE)
-    for file, text_of in ((CONFIG_FILE, config_text), (LABELS_FILE, _labels)):
+    for file, text_of in (
+        (CONFIG_FILE, config_text),
+        (LABELS_FILE, lambda card: labels_text(card.labels or ())),
+    ):
         path = repository.root / card.name / file
         own = None if last is None else text_of(last).encode()
         if (not path.exists() or path.read_bytes() == own) and (text := text_of(card)):
             repository.write_beside(card.name, file, text)
-
-
-def _labels(card: EngineCard) -> str:
-    return labels_text(card.labels or ())

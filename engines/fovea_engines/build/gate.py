@@ -12,7 +12,7 @@ from fovea_engines.build.assemble import candidate, reference
 from fovea_engines.build.graphs import Graphs
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.half import check_overflow, to_half
+from fovea_engines.build.precision.half import check_overflow, rounded, to_half
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.options import PredictOptions
@@ -26,9 +26,8 @@ from fovea_engines.evaluate.agreement.measure import (
     measure_detections,
     measure_outputs,
 )
-from fovea_engines.evaluate.agreement.samples import answers, read_samples
+from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.evaluate.samples import sample_images
-from fovea_engines.graph.rounding import rounded
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard, Precision
@@ -58,11 +57,9 @@ def measure_engine(
     """Return the engine's card with all its figures.
 
     `fused` is `graphs.served` with image front and NMS tail, which the engine was compiled from.
-    Without labelled images (`truth`) the agreement alone is measured.
-
-    Raises:
-        Disagreement: an engine of full precision does not compute what its source does, the fused
-            parts change the results, or float16 overflows.
+    Without labelled images (`truth`) the agreement alone is measured. Raises Disagreement if an
+    engine of full precision does not compute what its source does, the fused parts change the
+    results, or float16 overflows.
     """
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: use --images for your own")
@@ -120,20 +117,15 @@ def _agreement(
         return found if found.detections else agreement
 
 
-def check_agreement(
-    engine: Engine, source: Path, images: Path | None = None, most: int = AGREEMENT_IMAGES
-) -> Agreement:
+def check_agreement(engine: Engine, source: Path, images: Path | None = None) -> Agreement:
     """Compare an engine with its source model, run by plain ONNX Runtime.
 
-    Raises:
-        Disagreement: an engine of full precision does not compute what its source does.
-        InvalidOption: the folder has no image.
-        UnsupportedModel: ONNX Runtime cannot run the source.
+    Raises Disagreement if an engine of full precision does not compute what its source does.
     """
     card = engine.card
     spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)
     outputs = [output.name for output in card.outputs]
-    samples = read_samples(source, spec, outputs, images, most)
+    samples = read_samples(source, spec, outputs, images, AGREEMENT_IMAGES)
     pairs = answers(engine, samples)
     if card.precision != "fp32":
         return replace(measure(engine.head, pairs), images_from=_folder(images))
@@ -167,11 +159,7 @@ def compare_engines(one: Engine, other: Engine, images: Path | None = None) -> A
 
 
 def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None:
-    """Check that image front and NMS tail do not change the results of the `core` without them.
-
-    Raises:
-        Disagreement: boxes differ, or outputs of models without boxes.
-    """
+    """Refuse, as a Disagreement, image front and NMS tail that change the results of the `core`."""
     lost = 1 - compare_engines(core, fused, images).quality
     if lost > _MOST_LOST:
         raise Disagreement(
@@ -244,7 +232,6 @@ def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float)
 
 
 def _exported_name(card: EngineCard) -> str:
-    """Return the card's name for the accuracy of the file for TensorRT."""
     return f"{card.precision} for TensorRT"
 
 

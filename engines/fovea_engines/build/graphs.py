@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import onnx
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.labelled import LabelledEvaluation
@@ -24,9 +26,6 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.writing import write_file
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-
-if TYPE_CHECKING:
-    import onnx
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +48,6 @@ def make_graphs(
     """Write the precision of a plan into a model.
 
     INT8 must satisfy the labelled images (`truth`), if any, beside the agreement with the source.
-
-    Raises:
-        InvalidOption: the calibration does not fit.
-        UnsupportedModel: the model cannot be converted to that precision.
     """
     graph, quantisation = prepared.graph, None
     precision: Precision = "int8" if prepared.quantised else plan.precision
@@ -117,17 +112,8 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
 
 
 def fuse(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
-    """Add the image front and the NMS tail that a plan asks for to a graph in its precision.
-
-    The result has the fused graph with its tensors, head and preprocessing.
-
-    Raises:
-        UnsupportedModel: a part that was asked for cannot be added to this model.
-    """
-    import onnx
-
-    fused = onnx.ModelProto()
-    fused.CopyFrom(graph)
+    """Add the image front and the NMS tail that a plan asks for to a graph in its precision."""
+    fused = deepcopy(graph)
     head, spec = prepared.head, prepared.preprocess
     # Parts that are only a default are skipped where the model does not support them.
     fuses = plan.runtime.fuses

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import onnx
 
 from fovea_engines.build.assemble import reference
 from fovea_engines.build.plan import BuildPlan
@@ -14,37 +16,32 @@ from fovea_engines.evaluate.accuracy.evaluate import evaluate, in_process
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Accuracy
 
-if TYPE_CHECKING:
-    import onnx
 
-
+@dataclass(frozen=True, eq=False)
 class LabelledEvaluation:
     """Measures engines and graphs of one model on images labelled with its class ids."""
 
-    def __init__(
-        self, plan: BuildPlan, prepared: PreparedModel, dataset: Dataset, progress: Progress
-    ) -> None:
-        self._plan = plan
-        self._prepared = prepared
-        self._dataset = dataset
-        self._progress = progress
+    plan: BuildPlan
+    prepared: PreparedModel
+    dataset: Dataset
+    progress: Progress
 
     @cached_property
     def source(self) -> Accuracy:
         """Measure the source in float32."""
-        return self.of_graph("fp32", self._prepared.graph)
+        return self.of_graph("fp32", self.prepared.graph)
 
     def of_graph(self, name: str, graph: onnx.ModelProto) -> Accuracy:
         """Measure a graph on ONNX Runtime."""
-        with reference(self._plan, self._prepared, graph, "fp32") as engine:
+        with reference(self.plan, self.prepared, graph, "fp32") as engine:
             return self.of_engine(name, engine)
 
     def of_engine(self, name: str, engine: Engine) -> Accuracy:
         """Measure an engine, and report the figure under `name`."""
-        accuracy = evaluate(in_process(engine), self._dataset, self._progress)
-        self._progress.note(f"mAP50-95 {accuracy.map50_95:.3f} in {name}")
+        accuracy = evaluate(in_process(engine), self.dataset, self.progress)
+        self.progress.note(f"mAP50-95 {accuracy.map50_95:.3f} in {name}")
         return accuracy
 
     def map_of(self, engine: Engine) -> float:
         """Measure the mAP50-95 of a candidate without reporting it."""
-        return evaluate(in_process(engine), self._dataset).map50_95
+        return evaluate(in_process(engine), self.dataset).map50_95

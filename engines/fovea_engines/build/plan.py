@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.backend import Backend, Encoding
-from fovea_engines.backends.registry import (
-    BACKENDS,
-    DEFAULT_CPU_BACKEND,
-)
+from fovea_engines.backends.registry import BACKENDS, DEFAULT_CPU_BACKEND
 from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.device import WeightBits
 from fovea_engines.evaluate.samples import image_files
@@ -37,8 +34,6 @@ class BuildPlan:
     """One build, complete and checked before it begins.
 
     Attributes:
-        source: the ONNX file.
-        name: name of the model in the repository.
         repository: root folder; created if missing.
         backend: a name of `BACKENDS`.
         size: (height, width) of the input, pixels; None takes the model's own.
@@ -50,7 +45,6 @@ class BuildPlan:
         precision: a model that its exporter has quantised is INT8.
         calibration: folder of images that INT8 ranges are measured on, or the calibration.json of
             another version.
-        calibrator: method that chooses ranges.
         keep_float: blocks or patterns of layers that stay float in INT8; ("auto",) searches for
             them if the agreement is not good enough without.
         data: labelled images to measure accuracy on: a COCO file or a folder of YOLO labels;

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import onnx
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.heads.metadata import labels_from_metadata
@@ -17,9 +18,6 @@ from fovea_engines.progress import Progress
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
-
-if TYPE_CHECKING:
-    import onnx
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,14 +44,7 @@ class PreparedModel:
 
 
 def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
-    """Load, normalise and recognise the source of a plan.
-
-    Raises:
-        NotFound: the source is missing.
-        InvalidModel: the source is not ONNX.
-        UnsupportedModel: this kind of model cannot be built.
-        InvalidOption: the plan does not fit the model.
-    """
+    """Load, normalise and recognise the source of a plan."""
     with progress.phase("load"):
         source = load(plan.source)
     if plan.precision == "int8" and not _quantised(source.proto):
@@ -97,13 +88,7 @@ def _check_batch(rows: int, max_batch: int) -> None:
 
 
 def check_float32(prepared: PreparedModel, precision: str) -> None:
-    """Refuse to convert a model that is not float32.
-
-    Raises:
-        UnsupportedModel: the model has float16 tensors, or weights in INT8.
-    """
-    import onnx
-
+    """Refuse, as UnsupportedModel, a model with float16 tensors or weights in INT8."""
     graph = prepared.graph.graph
     ends = (*prepared.inputs, *prepared.outputs)
     held = {weight.data_type for weight in graph.initializer}

@@ -9,11 +9,9 @@ from fovea_engines.build.calibration.calibrate import find_ranges
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
-from fovea_engines.build.precision.blocks import select
 from fovea_engines.build.precision.qdq import quantisable
 from fovea_engines.build.prepare import PreparedModel, check_float32
-from fovea_engines.build.search import CandidateEngines, SensitivitySearch
-from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
+from fovea_engines.build.search import CandidateEngines, Sensitivity, SensitivitySearch, select
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
 from fovea_preprocess.errors import UnsupportedModel
@@ -28,8 +26,7 @@ class Quantisation:
 
     Attributes:
         reused: the ranges come from an earlier build.
-        layers: names of the layers that can be INT8.
-        kept_float: those among them that stay float.
+        layers: names of the layers that can be INT8; those in `kept_float` stay float.
         ranking: blocks by their gain, largest first; empty without a search.
     """
 
@@ -58,14 +55,7 @@ class Quantisation:
 def plan_quantisation(
     plan: BuildPlan, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
 ) -> Quantisation:
-    """Measure ranges, and choose the layers that stay float.
-
-    Raises:
-        InvalidOption: calibration images are missing or unfit; given ranges belong to another
-            model; a pattern matches no layer.
-        Disagreement: the serving input is much wider than the calibrated range.
-        UnsupportedModel: there is nothing to quantise.
-    """
+    """Measure ranges, and choose the layers that stay float."""
     layers = quantisable_layers(prepared)
     ranges, reused = find_ranges(plan, prepared, progress)
     if plan.keep_float != (AUTO,):
@@ -108,11 +98,7 @@ def _search(
 
 
 def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
-    """Return the names of the layers that can be INT8, in the network's order.
-
-    Raises:
-        UnsupportedModel: there are none, or the model is not float32.
-    """
+    """Return the names of the layers that can be INT8, in order; UnsupportedModel if none can."""
     if prepared.quantised:
         raise UnsupportedModel(
             "the model was quantised by its exporter and keeps its own scales: fovea build takes "

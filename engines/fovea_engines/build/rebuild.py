@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import onnx
 
 from fovea_engines.backends.registry import get_backend, mismatch
 from fovea_engines.build.assemble import assemble, candidate
@@ -15,8 +16,12 @@ from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.build.report import REPORT_FILE
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Recognition
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here
-from fovea_engines.evaluate.agreement.likeness import likeness
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.agreement.matching import Matching, match
+from fovea_engines.evaluate.agreement.measure import CONF, measure_outputs
+from fovea_engines.evaluate.samples import Pixels, sample_images
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard, Precision
@@ -25,26 +30,22 @@ from fovea_engines.repository.options import BuilderOptions
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidModel
 
-if TYPE_CHECKING:
-    import onnx
-
 # Measured on the photographs that ship with Fovea: where a model finds nothing on them, its best
 # boxes have low scores, and change places by rounding alone: .947 for the demo model in float32.
 # In INT8, where a step may go either way, agreement drops by up to .23. Another model of the same
 # shape scores under .5.
 _LEAST: Mapping[Precision, float] = {"fp32": 0.9, "fp16": 0.9, "int8": 0.5}
+# Detections compared per image, however low they score, down to where all is noise.
+_AT_LEAST = 20
+_NOISE = 0.001
 
 
 def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
-    """Rebuild the engine of a version from its stored ONNX, if it does not fit this machine.
+    """Rebuild a version's engine from its stored ONNX, if it does not fit this machine.
 
     The version keeps its number, its figures and its report. The new engine must compute what ONNX
     Runtime computes from that ONNX; otherwise the old one stays. Of several processes that start at
     once, only one builds.
-
-    Args:
-        folder: folder of the version (repository/name/version).
-        progress: reports each phase.
 
     Raises:
         BackendUnavailable: the repository cannot be written, or the runtime cannot be used.
@@ -96,7 +97,13 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
         engine = assemble(plan, prepared, graph, card.precision, new, progress)
     with engine, progress.phase("agreement"):
         with candidate(plan, prepared, graph, card.precision, plan.encodings[0]) as core:
-            _check(likeness(core, engine), card.precision)
+            alike, least = likeness(core, engine), _LEAST[card.precision]
+        if not alike >= least:
+            raise Disagreement(
+                f"the engine that was rebuilt agrees {alike:.3f} with ONNX Runtime on the same "
+                f"graph, where {least:g} is asked for: the old one stays; build it again with "
+                "`fovea build`"
+            )
         built = engine.card
     card = replace(
         card,
@@ -121,8 +128,6 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
 
 
 def _read_kept(card: EngineCard, kept: Path) -> onnx.ModelProto:
-    import onnx
-
     if file_sha256(kept) != card.files.get(kept.name):
         raise InvalidModel(
             f"{kept} is not the file that was kept (its sha256 differs from the card's), so the "
@@ -140,17 +145,33 @@ def _for_here(options: BuilderOptions | None) -> BuilderOptions | None:
     return replace(options, capabilities=tuple(capabilities))
 
 
-def _check(alike: float, precision: Precision) -> None:
-    least = _LEAST[precision]
-    if not alike >= least:
-        raise Disagreement(
-            f"the engine that was rebuilt agrees {alike:.3f} with ONNX Runtime on the same graph, "
-            f"where {least:g} is asked for: the old one stays; build it again with `fovea build`"
-        )
+def likeness(one: Engine, other: Engine) -> float:
+    """Compare an engine that is right with another of the same graph, on the photographs that ship.
+
+    `measure` is no use for this: on these photographs a detector may find nothing, and then any two
+    engines would agree.
+
+    Returns the panoptic quality of the best detections; without detections, 1 minus the largest
+    relative error of an output, 0 if one is NaN. 1 if all is equal.
+    """
+    images = list(sample_images(None))
+    matchings = [_match(one, other, pixels) for _, pixels in images if one.head is not None]
+    if total := sum(matching.total for matching in matchings):
+        return 1 - sum(matching.lost for matching in matchings) / total
+    return measure_outputs(
+        (name, one.outputs_of(pixels), other.outputs_of(pixels)) for name, pixels in images
+    ).quality
+
+
+def _match(one: Engine, other: Engine, pixels: Pixels) -> Matching:
+    best = one.detect(pixels, PredictOptions(conf=_NOISE, max_det=_AT_LEAST)).scores
+    conf = float(best.min(initial=CONF))
+    margin = conf / 2
+    options = PredictOptions(conf=conf - margin)
+    return match(one.detect(pixels, options), other.detect(pixels, options), conf, margin)
 
 
 def _note(card: EngineCard, report: Path, kept: str) -> None:
-    """Note the rebuild in the report, which describes the first build."""
     if report.is_file():
         with report.open("a", encoding="utf-8") as file:
             file.write(

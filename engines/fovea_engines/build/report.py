@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from fovea_engines.build.assemble import reference
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.build.search import Sensitivity
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.draw import captioned, draw, encode
 from fovea_engines.detect.options import PredictOptions
@@ -21,7 +23,6 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.dataset import read_class_names
 from fovea_engines.evaluate.agreement.matching import match
 from fovea_engines.evaluate.agreement.measure import CONF, MARGIN
-from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.evaluate.samples import Pixels, sample_image
 from fovea_engines.plural import counted
 from fovea_engines.repository.card import EngineCard
@@ -70,10 +71,7 @@ def worst_image(
 
     Detections of both models are grey, like the image; detections of only one are coloured and
     framed in red. They are paired by the rules of the agreement figures. Classes without a name in
-    the model take the build's labels.
-
-    Returns:
-        uint8 RGB [h, w, 3]; None when the engine has no head, and so no boxes.
+    the model take the build's labels. None when the engine has no head, and so no boxes.
     """
     if engine.head is None:
         return None
@@ -116,16 +114,12 @@ def _draw(
     image = np.asarray(cv2.resize(pixels, size, interpolation=smooth), np.uint8)
     by = np.array([size[0] / width, size[1] / height] * 2, np.float32)
 
-    same = draw(image, _scaled(agreed, by), labels)
+    same = draw(image, replace(agreed, boxes=agreed.boxes * by), labels)
     canvas = np.repeat(cv2.cvtColor(same, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
-    odd = _scaled(odd, by)
+    odd = replace(odd, boxes=odd.boxes * by)
     for x1, y1, x2, y2 in odd.boxes.round().astype(int).tolist():
         cv2.rectangle(canvas, (x1, y1), (x2, y2), _RED, _FRAME)
     return draw(canvas.astype(np.uint8), odd, labels)
-
-
-def _scaled(detections: Detections, by: NDArray[np.float32]) -> Detections:
-    return Detections(detections.boxes * by, detections.scores, detections.class_ids)
 
 
 def _card_text(

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from fnmatch import fnmatchcase
+
+import onnx
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.assemble import candidate
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.precision.blocks import blocks
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.measure import measure
-from fovea_engines.evaluate.agreement.samples import answers, read_samples
-from fovea_engines.evaluate.agreement.sensitivity import Sensitivity, keep_until, rank
+from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.progress import Progress
-
-if TYPE_CHECKING:
-    import onnx
+from fovea_preprocess.errors import InvalidOption
 
 BUDGET = 0.9
 """Agreement that is good enough: no block need stay in float for more."""
 
 # Images per block: enough for a hundred detections, few enough for a second each.
 _IMAGES = 24
+# Fewer blocks than this hide which one is to blame; more make the search long.
+_FEWEST, _MOST = 8, 32
+# Agreement below which one block more or less makes no visible difference.
+_SPOILT = 0.1
+
+Quality = Callable[[Iterable[str]], float]
+"""Agreement (0 to 1) of the INT8 network in which the layers of these names stay float."""
 
 
 def int8_graph(
@@ -38,6 +44,44 @@ def int8_graph(
     """Convert a model to INT8; the rest is FP32, or FP16 with `SIGNED`."""
     quantised = quantise(graph, ranges, encoding, keep_float)
     return to_half(quantised) if encoding is Encoding.SIGNED else quantised
+
+
+def blocks(layers: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Group layers, in the network's order, by the part of the network that their names mean.
+
+    "/model.4/cv1/conv/Conv" belongs to "model.4": names are cut at the depth where there are at
+    least 8 groups. Names without parts ("Conv_44") are grouped by their place.
+    """
+    paths = [re.findall(r"[^/.]+", name.split("/aten::")[0]) for name in layers]
+    for depth in range(1, max(map(len, paths), default=0)):
+        groups = _grouped(layers, [".".join(path[:depth]) for path in paths])
+        if _FEWEST <= len(groups) <= _MOST:
+            return groups
+    each = -(-len(layers) // _MOST)
+    starts = [layers[i - i % each] for i in range(len(layers))]
+    return _grouped(layers, starts)
+
+
+def _grouped(layers: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    groups: dict[str, list[str]] = {}
+    for layer, key in zip(layers, keys, strict=True):
+        groups.setdefault(key, []).append(layer)
+    return {key: tuple(names) for key, names in groups.items()}
+
+
+def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
+    """Return the layers that names of blocks, or patterns with `*` and `?`, pick out."""
+    groups = blocks(layers)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = groups.get(pattern) or [name for name in layers if fnmatchcase(name, pattern)]
+        if not found:
+            raise InvalidOption(
+                f"--keep-float {pattern!r} is no layer that INT8 would touch; the blocks are "
+                f"{', '.join(groups)}"
+            )
+        chosen.update(found)
+    return tuple(name for name in layers if name in chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +97,68 @@ class Score:
     margin: float
 
     def __str__(self) -> str:
-        """Format the score for the log of a build."""
         lost = "" if self.drop is None else f" and mAP50-95 {-self.drop:+.3f}"
         return f"agreement {self.quality:.3f}{lost}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Effect of keeping one block in float.
+
+    Attributes:
+        quality: agreement with the source when only this block is float; or, where no single block
+            improves anything, when only this block is INT8.
+        gain: `quality` less the agreement when no block is float; or `quality` less 1.
+    """
+
+    block: str
+    layers: tuple[str, ...]
+    quality: float
+    gain: float
+
+
+def rank(
+    groups: Mapping[str, Sequence[str]], base: float, quality: Quality, progress: Progress
+) -> list[Sensitivity]:
+    """Keep one block at a time in float, and rank the blocks by their gain, largest first.
+
+    Where no single block improves anything, because another block spoils the result by itself, one
+    block at a time is put into INT8 instead. `base` is the agreement when no block is float;
+    `quality` is called once or twice per block.
+    """
+    found = []
+    for block in progress.each(groups, len(groups)):
+        reached = quality(groups[block])
+        found.append(Sensitivity(block, tuple(groups[block]), reached, reached - base))
+    if all(one.gain <= 0 for one in found) and base < _SPOILT:
+        found = [_alone(block, groups, quality) for block in progress.each(groups, len(groups))]
+    return sorted(found, key=lambda one: one.gain, reverse=True)
+
+
+def _alone(block: str, groups: Mapping[str, Sequence[str]], quality: Quality) -> Sensitivity:
+    others = [layer for name, layers in groups.items() if name != block for layer in layers]
+    reached = quality(others)
+    return Sensitivity(block, tuple(groups[block]), reached, 1 - reached)
+
+
+def keep_until(
+    budget: float, base: float, ranking: Sequence[Sensitivity], quality: Quality
+) -> tuple[list[Sensitivity], float]:
+    """Keep the worst blocks in float, one more at a time, until the agreement reaches a budget.
+
+    The ranking has the largest gain first; `base` is the agreement with every block quantised.
+    Returns the blocks to keep and the agreement that they reach; the best agreement found if
+    blocks with a gain cannot meet the budget.
+    """
+    kept: list[Sensitivity] = []
+    best: tuple[list[Sensitivity], float] = ([], base)
+    for one in ranking:
+        if best[1] >= budget or one.gain <= 0:
+            break
+        kept = [*kept, one]
+        reached = quality([layer for block in kept for layer in block.layers])
+        best = max(best, (kept, reached), key=lambda pair: pair[1])
+    return best
 
 
 @dataclass(frozen=True, slots=True)

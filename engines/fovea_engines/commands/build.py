@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,31 +13,33 @@ import typer
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan
 from fovea_engines.commands.console import card_table
-from fovea_engines.commands.option_rules import Needs, check_options, is_typed
 from fovea_engines.commands.options import (
     CHECK_PANEL,
     MODEL_PANEL,
     PRECISION_PANEL,
     AsJson,
-    Backend,
     BackendOption,
     CalibrationOption,
-    Calibrator,
     CalibratorOption,
     CapabilityOption,
     HeadOption,
     LevelOption,
     ModelArgument,
+    Needs,
     PluginOption,
     PreprocessOption,
     ProfileOption,
     RepositoryOption,
     SizeOption,
     WorkspaceOption,
+    check_options,
+    is_typed,
     parse_size,
+    runtime,
 )
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
+from fovea_engines.repository.card import Precision
 from fovea_engines.repository.labels import read_labels
 from fovea_engines.repository.options import BuilderOptions, Plugin, Profile, parse_capabilities
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
@@ -63,14 +64,6 @@ NEEDS: Mapping[str, Needs] = {
 }
 
 
-class Precision(StrEnum):
-    """Choices of `fovea build --precision`."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    INT8 = "int8"
-
-
 def build(
     context: typer.Context,
     model: ModelArgument,
@@ -81,7 +74,7 @@ def build(
             help="Name of the model.", show_default="name of the file", rich_help_panel=MODEL_PANEL
         ),
     ] = None,
-    backend: BackendOption = Backend.AUTO,
+    backend: BackendOption = "auto",
     size: SizeOption = None,
     max_batch: Annotated[
         int | None,
@@ -110,9 +103,9 @@ def build(
     precision: Annotated[
         Precision,
         typer.Option(help="Arithmetic of the engine.", rich_help_panel=PRECISION_PANEL),
-    ] = Precision.FP32,
+    ] = "fp32",
     calibration: CalibrationOption = None,
-    calibrator: CalibratorOption = Calibrator.PERCENTILE,
+    calibrator: CalibratorOption = "percentile",
     keep_float: Annotated[
         list[str] | None,
         typer.Option(
@@ -215,15 +208,15 @@ def build(
         source=model,
         name=model.stem if name is None else name,
         repository=repository,
-        backend=backend.runtime,
+        backend=runtime(backend),
         size=parse_size(size),
         max_batch=max_batch or (builder.max_batch if builder else 1),
         labels=None if labels is None else read_labels(labels),
         family=head,
         images=images,
-        precision=precision.value,
+        precision=precision,
         calibration=calibration,
-        calibrator=calibrator.value,
+        calibrator=calibrator,
         keep_float=_parse_keep_float(keep_float),
         data=data,
         max_drop=max_drop,

@@ -125,10 +125,11 @@ def _labels(labels: tuple[str, ...] | None) -> str:
 
 
 def _tensors(specs: tuple[TensorSpec, ...]) -> str:
-    return "\n".join(f"{spec.name} {spec.dtype} {_shape(spec)}" for spec in specs)
+    return "\n".join(f"{spec.name} {spec.dtype} {shape_text(spec)}" for spec in specs)
 
 
-def _shape(spec: TensorSpec) -> str:
+def shape_text(spec: TensorSpec) -> str:
+    """Format a shape, with "?" for a dynamic dimension; empty for a scalar."""
     return "x".join("?" if length == -1 else str(length) for length in spec.shape)
 
 
@@ -161,7 +162,7 @@ def _accuracy(accuracy: Mapping[str, Accuracy]) -> Table:
 def _cells(card: EngineCard) -> tuple[str, ...]:
     accuracy = card.accuracy.get(card.precision)
     return (
-        f"{card.family or 'tensors only'}\n{' '.join(map(_shape, card.inputs))}",
+        f"{card.family or 'tensors only'}\n{' '.join(map(shape_text, card.inputs))}",
         f"{card.precision}\n{card.backend}",
         f"{_agreement(card)}\n{NO_FIGURE if accuracy is None else f'{accuracy.map50_95:.3f}'}",
     )

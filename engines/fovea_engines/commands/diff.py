@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fovea_engines.commands.option_rules import check_options
-from fovea_engines.commands.options import AsJson, RepositoryOption, find_models
+from fovea_engines.commands.options import AsJson, RepositoryOption, check_options, find_models
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fovea_engines.commands.console import card_table, ensemble_table, model_table, repository_table
+from fovea_engines.commands.console import (
+    card_table,
+    ensemble_table,
+    model_table,
+    repository_table,
+    shape_text,
+)
 from fovea_engines.commands.inspection import Entry, read_folder, read_layers, read_model_file
-from fovea_engines.commands.option_rules import check_options
-from fovea_engines.commands.options import AsJson, RepositoryOption, find_models
+from fovea_engines.commands.options import AsJson, RepositoryOption, check_options, find_models
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.model_config import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
@@ -121,9 +126,5 @@ def layer_table(layers: PlanLayers) -> Table:
 
 
 def _shapes(tensors: tuple[TensorSpec, ...]) -> str:
-    counted = Counter(_text(tensor.shape) for tensor in tensors)
+    counted = Counter(shape_text(tensor) or "one value" for tensor in tensors)
     return "\n".join(f"{count} of {text}" if count > 1 else text for text, count in counted.items())
-
-
-def _text(shape: tuple[int, ...]) -> str:
-    return "x".join("?" if length == -1 else str(length) for length in shape) or "one value"

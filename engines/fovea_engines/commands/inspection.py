@@ -23,8 +23,7 @@ class ModelFile:
     """An ONNX file before it is built.
 
     Attributes:
-        family: head family; None serves tensors only.
-        reason: evidence for that family, or against every family.
+        family: head family; None serves tensors only. `reason` is the evidence for or against.
         task: e.g. "detect".
         labels: class names by id; None where the metadata has none.
         opset: version of the default operator set.
@@ -42,13 +41,7 @@ class ModelFile:
 
 
 def read_model_file(path: Path, family: str | None = None) -> ModelFile:
-    """Read an ONNX file without building it; a family that the user names is checked.
-
-    Raises:
-        NotFound: there is no such file.
-        InvalidModel: it is not ONNX.
-        UnsupportedModel: `family` contradicts the model.
-    """
+    """Read an ONNX file without building it; a family that the user names is checked."""
     # Here, because onnx takes 0.3 s to import and engines with a card need none of it.
     from fovea_engines.detect.heads.metadata import labels_from_metadata
     from fovea_engines.detect.heads.recognise import recognise
@@ -96,11 +89,7 @@ class Entry:
 
 
 def read_folder(path: Path) -> list[Entry]:
-    """Read every version under the folder of a version, a model or a repository.
-
-    Raises:
-        NotFound: no model is there; the message says when builds of one were refused, and why.
-    """
+    """Read every version under the folder of a version, a model or a repository."""
     path = path.resolve()
     if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
@@ -119,12 +108,7 @@ def read_folder(path: Path) -> list[Entry]:
 
 
 def read_layers(path: Path) -> PlanLayers:
-    """Read the layers of a TensorRT engine, of a version's folder or the newest of a model's.
-
-    Raises:
-        NotFound: there is no such engine.
-        InvalidModel: the list is damaged.
-    """
+    """Read the layers of a TensorRT engine, of a version's folder or the newest of a model's."""
     # Here, because its checks take time to set up, and serving needs none.
     from fovea_engines.backends.tensorrt.layers import LAYERS_FILE, PlanLayers
 
@@ -141,7 +125,6 @@ def read_layers(path: Path) -> PlanLayers:
 
 
 def _refusals(path: Path) -> str:
-    """Describe refused builds of models that have no version; empty without any."""
     # Here, because it takes OpenCV to write the report.
     from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
 

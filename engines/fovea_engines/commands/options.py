@@ -1,16 +1,16 @@
-"""Declares options that several commands of this package share."""
+"""Declares options that several commands share, and checks that none is ignored."""
 
 from __future__ import annotations
 
 import re
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
 from fovea_engines.backends.registry import DEFAULT_CPU_BACKEND
-from fovea_engines.commands.option_rules import is_typed
+from fovea_engines.build.calibration.ranges import Method
 from fovea_engines.detect.heads.preprocess import PRESETS
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidOption
@@ -21,28 +21,10 @@ CHECK_PANEL = "Check"
 _TENSORRT_PANEL = "TensorRT"
 
 
-class Backend(StrEnum):
-    """Choices of `--backend`."""
+Needs: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Another option, and the values of it that give this one an effect; any value where none is."""
 
-    AUTO = "auto"
-    ONNXRUNTIME = "onnxruntime"
-    OPENVINO = "openvino"
-    TENSORRT = "tensorrt"
-    TENSORRT_RTX = "tensorrt-rtx"
-
-    @property
-    def runtime(self) -> str:
-        """Return the name of the backend that is meant."""
-        return DEFAULT_CPU_BACKEND if self is Backend.AUTO else self.value
-
-
-class Calibrator(StrEnum):
-    """Choices of `--calibrator`."""
-
-    PERCENTILE = "percentile"
-    MINMAX = "minmax"
-    ENTROPY = "entropy"
-
+Backend = Literal["auto", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx"]
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="The exported model.", exists=True)
@@ -107,7 +89,7 @@ CalibrationOption = Annotated[
     ),
 ]
 CalibratorOption = Annotated[
-    Calibrator,
+    Method,
     typer.Option(
         help="How a range is chosen: all but the rarest values, all, or by entropy.",
         rich_help_panel=PRECISION_PANEL,
@@ -178,13 +160,44 @@ PluginOption = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
-def find_models(context: typer.Context, repository: Path, *models: str) -> list[Path]:
-    """Return the paths of models that are typed as names in the repository, or as paths.
+def check_options(
+    context: typer.Context,
+    needs: Mapping[str, Needs] | None = None,
+    clashes: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Refuse, as InvalidOption, options that would be ignored.
 
-    Raises:
-        NotFound: one is neither.
-        InvalidOption: all are paths, and --repository is typed as well.
+    Only what was typed counts, not defaults or variables of the environment. `needs` are those of
+    an option by its parameter's name; of a pair of `clashes` at most one may be given.
     """
+    flags = {param.name: param.opts[0] for param in context.command.params}
+    for name, others in (needs or {}).items():
+        for other, values in others.items():
+            value = context.params[other]
+            if is_typed(context, name) and not (value in values if values else value):
+                wanted = " or ".join(values)
+                raise InvalidOption(
+                    f"{flags[name]} has no effect without {flags[other]}"
+                    f"{wanted and ' '}{wanted}: add it, or leave {flags[name]} out"
+                )
+    for one, other in clashes:
+        if is_typed(context, one) and is_typed(context, other):
+            raise InvalidOption(f"give {flags[one]} or {flags[other]}, not both")
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Return True if an option is on the command line, not only in the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def runtime(backend: Backend) -> str:
+    """Return the name of the backend that `--backend` means."""
+    return DEFAULT_CPU_BACKEND if backend == "auto" else backend
+
+
+def find_models(context: typer.Context, repository: Path, *models: str) -> list[Path]:
+    """Return the paths of models that are typed as names in the repository, or as paths."""
     paths = [ModelRepository(repository).path_of(model) for model in models]
     if is_typed(context, "repository") and all(path.parent != repository for path in paths):
         raise InvalidOption(
@@ -194,11 +207,7 @@ def find_models(context: typer.Context, repository: Path, *models: str) -> list[
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
-    """Parse (height, width), such as "640x480" or "640".
-
-    Raises:
-        InvalidOption: it is no size.
-    """
+    """Parse (height, width), such as "640x480" or "640"; InvalidOption if it is no size."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text.strip().lower())

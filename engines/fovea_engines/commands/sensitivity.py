@@ -14,16 +14,15 @@ import typer
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.commands.options import (
     AsJson,
-    Backend,
     BackendOption,
     CalibrationOption,
-    Calibrator,
     CalibratorOption,
     HeadOption,
     ModelArgument,
     PreprocessOption,
     SizeOption,
     parse_size,
+    runtime,
 )
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
@@ -48,8 +47,8 @@ def sensitivity(
             file_okay=False,
         ),
     ] = None,
-    calibrator: CalibratorOption = Calibrator.PERCENTILE,
-    backend: BackendOption = Backend.AUTO,
+    calibrator: CalibratorOption = "percentile",
+    backend: BackendOption = "auto",
     size: SizeOption = None,
     head: HeadOption = None,
     preprocess: PreprocessOption = None,
@@ -71,13 +70,13 @@ def sensitivity(
             source=model,
             name="sensitivity",
             repository=Path(nowhere),
-            backend=backend.runtime,
+            backend=runtime(backend),
             size=parse_size(size),
             family=head,
             images=images,
             precision="int8",
             calibration=calibration,
-            calibrator=calibrator.value,
+            calibrator=calibrator,
             preprocess=None if preprocess is None else read_preprocess(preprocess),
         )
         try:

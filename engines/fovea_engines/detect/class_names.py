@@ -26,13 +26,10 @@ def class_name(labels: Sequence[str] | None, class_id: int) -> str:
 
 
 def split_classes(text: str) -> tuple[int | str, ...]:
-    """Parse class ids and names from text such as ``person,5``.
+    """Parse class ids and names from text such as ``person,5``; ValueError where it cannot.
 
     A whole number is an id. What is in double quotes is a name: one with a comma, blanks around
     it, or nothing but digits.
-
-    Raises:
-        ValueError: the quotes do not match, or a name is empty.
     """
     found: list[int | str] = []
     at, end = 0, ","
@@ -50,13 +47,10 @@ def split_classes(text: str) -> tuple[int | str, ...]:
 def resolve_classes(
     options: PredictOptions, labels: tuple[str, ...] | None, model: str, count: int | None = None
 ) -> PredictOptions:
-    """Replace the names of classes in the options by their ids.
+    """Replace the names of classes in the options by their ids; InvalidOption where it cannot.
 
     A name is compared exactly, then without regard to case. Where several classes share a name,
     all of them are kept. The model's name is for messages; it has `count` classes, where known.
-
-    Raises:
-        InvalidOption: an id or a name is unknown, a name is ambiguous, or there are no labels.
     """
     if options.classes is None:
         return options

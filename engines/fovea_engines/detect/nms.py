@@ -37,7 +37,7 @@ def detections(
             than `FARTHEST` or without area are dropped.
         scores: float [n]; those that are not finite are dropped, those over 1 become 1.
         class_ids: int [n].
-        options: options of the request.
+        options: of the request.
         suppress: False for a head that has no duplicates to suppress.
 
     Returns:
@@ -72,20 +72,14 @@ def greedy(
     iou: float,
     limit: int,
 ) -> NDArray[np.intp]:
-    """Return the indices of the boxes that survive greedy suppression.
+    """Return the indices, ascending, of at most `limit` boxes that survive greedy suppression.
 
     A box is dropped when its IoU with a surviving better one exceeds `iou`. Each block of boxes is
     compared with all survivors so far, then with itself: n x survivors comparisons without a Python
-    step per box. It ends as soon as `limit` boxes have survived.
+    step per box.
 
-    Args:
-        boxes: float32 [n, 4], corners, best first.
-        groups: int [n]: boxes of different groups never suppress each other; None is one group.
-        iou: 0 to 1.
-        limit: largest number of survivors.
-
-    Returns:
-        intp [k], ascending.
+    Boxes are float32 [n, 4], corners, best first. Boxes of different `groups`, int [n], never
+    suppress each other; None is one group.
     """
     if groups is None:
         groups = np.zeros(len(boxes), dtype=np.int32)

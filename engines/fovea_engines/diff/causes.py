@@ -32,7 +32,7 @@ def find_causes(
 ) -> tuple[str, ...]:
     """Describe the differences in the computation of a layer whose inputs agree; never empty.
 
-    `names` has the paired layers: name in the first network -> name in the second.
+    `names` maps the paired layers of the first network to those of the second.
     """
     one, other = a.operator(first.a), b.operator(first.b)
     found = [*_overflow(first), *differences(a, b, first)]
@@ -125,7 +125,6 @@ def _sources(a: Network, b: Network, first: Comparison, names: Mapping[str, str]
 
 
 def _clipping(first: Comparison) -> list[str]:
-    """Describe a quantised copy whose range is too narrow."""
     if first.figures is None or first.b.tensor == first.b.name:
         return []
     (low, high), (low_b, high_b) = first.figures.range_a, first.figures.range_b

@@ -157,6 +157,11 @@ def _layer(position: int, one: Comparison) -> dict[str, Any]:
     }
 
 
+def _small(small: SmallSlices) -> dict[str, Any]:
+    positions, snr_db = list(small.positions), _number(small.snr_db)
+    return {"axis": small.axis, "positions": positions, "snr_db": snr_db}
+
+
 def _side(layer: Layer) -> dict[str, Any]:
     return {
         "tensor": layer.name,
@@ -165,11 +170,6 @@ def _side(layer: Layer) -> dict[str, Any]:
         "dtype": layer.dtype,
         "shape": list(layer.shape),
     }
-
-
-def _small(small: SmallSlices) -> dict[str, Any]:
-    positions, snr_db = list(small.positions), _number(small.snr_db)
-    return {"axis": small.axis, "positions": positions, "snr_db": snr_db}
 
 
 def _values(range_: tuple[float, float], values: tuple[float, ...]) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from math import isfinite
 from pathlib import Path
 
 from fovea_engines.diff.causes import differences, find_causes
-from fovea_engines.diff.figures import Figures, Tally
-from fovea_engines.diff.inputs import Feeds, make_feeds
+from fovea_engines.diff.figures import Figures, figures_of
 from fovea_engines.diff.match import Pair, match
-from fovea_engines.diff.model import find_model
+from fovea_engines.diff.models import Feeds, find_model, make_feeds
 from fovea_engines.diff.network import INPUT, Layer, Network
 from fovea_engines.diff.verdict import Comparison, default_threshold, judge
 from fovea_engines.evaluate.samples import image_files
@@ -28,13 +27,11 @@ class Diff:
     """Differences between two models.
 
     Attributes:
-        precision_a: coarsest arithmetic in the first.
-        precision_b: coarsest arithmetic in the second.
+        precision_a: coarsest arithmetic in the first; `precision_b` in the second.
         images: names of the inputs of both.
         threshold_db: SNR under which a tensor diverges.
         layers: every pair, in the first network's order.
-        unmatched_a: layers of the first without a counterpart.
-        unmatched_b: layers of the second without a counterpart.
+        unmatched_a: layers of the first without a counterpart; `unmatched_b` of the second.
         first: the first layer that diverges; None when none does.
         causes: differences in its computation; none where the error only grew gradually.
     """
@@ -70,16 +67,11 @@ def diff(
     threshold_db: float | None = None,
     progress: Progress | None = None,
 ) -> Diff:
-    """Compare two models of the same network.
+    """Compare two models of the same network, each an .onnx file or the folder of an engine.
 
-    Args:
-        path_a: the reference: an .onnx file, or the folder of an engine.
-        path_b: the model to check, likewise.
-        images: folder of images, of which at most 4 are used; None takes those that ship with
-            Fovea.
-        threshold_db: SNR under which a tensor diverges, decibel; None derives it from their
-            precisions.
-        progress: reports each phase, and counts the compared tensors.
+    The first is the reference. Of a folder of images at most 4 are used; None takes those that ship
+    with Fovea. A tensor whose SNR is under `threshold_db` diverges; None derives it from the
+    precisions of the models.
 
     Raises:
         NotFound: a model is missing.
@@ -142,16 +134,13 @@ def diff(
 def _measure(
     a: Network, b: Network, pairs: Sequence[Pair], feeds: Feeds
 ) -> Iterator[tuple[Pair, Figures]]:
-    """Yield the figures of pairs with equal shapes."""
     for chunk in _chunks(a.layers, pairs, _CHUNK_BYTES // len(feeds.names)):
         tensors_a = a.run([a.layers[pair.a].tensor for pair in chunk], feeds.a)
         tensors_b = b.run([b.layers[pair.b].tensor for pair in chunk], feeds.b)
         for pair, values_a, values_b in zip(chunk, tensors_a, tensors_b, strict=True):
             layer = a.layers[pair.a]
-            tally = Tally(channels=layer.is_output and layer.is_float)
-            for one, other in zip(values_a, values_b, strict=True):
-                tally.add(one, other)
-            yield pair, tally.figures()
+            both = zip(values_a, values_b, strict=True)
+            yield pair, figures_of(both, channels=layer.is_output and layer.is_float)
 
 
 def _chunks(layers: Sequence[Layer], pairs: Sequence[Pair], nbytes: int) -> Iterator[list[Pair]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ _GAP_DB = 40.0
 # Fewer values may be small by chance: a classifier has one value per class.
 _FEWEST_VALUES = 16
 _MAP_DIMENSIONS = 4
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,7 @@ class Figures:
         snr_db: 10 log10(sum a^2 / sum (a - b)^2), decibel; inf where they are equal, -inf where the
             first is zero and the second is not.
         max_error: largest |a - b|; booleans count as 0 and 1.
-        range_a: least and largest value of the first.
-        range_b: least and largest value of the second.
+        range_a: least and largest value of the first; `range_b` of the second.
         broken: number of values that are finite in only one, or differently infinite or NaN; not in
             the figures above.
         largest_lost: largest |a| where it is finite and the second is not; 0 where there is none.
@@ -58,55 +60,48 @@ class Figures:
     small: SmallSlices | None
 
 
-class Tally:
-    """Accumulates the figures of a pair, image by image, with those of its channels if asked."""
+def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) -> Figures:
+    """Measure a pair of tensors over all images; each image has two tensors of one shape.
 
-    def __init__(self, *, channels: bool = False) -> None:
-        self._slices = _SliceTally() if channels else None
-        self._sums = np.zeros(4)
-        self._max_error = 0.0
-        self._ranges = [(math.inf, -math.inf), (math.inf, -math.inf)]
-        self._broken = 0
-        self._largest_lost = 0.0
-        self._values: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-
-    def add(self, a: Array, b: Array) -> None:
-        """Add one image's tensors, which have the same shape."""
-        if self._slices is not None:
-            self._slices.add(a, b)
-        one, other = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
-        if self._values is None:
+    With `channels`, slices that are far smaller than the others are measured as well.
+    """
+    a2 = b2 = ab = noise = max_error = largest_lost = 0.0
+    ranges = [(math.inf, -math.inf), (math.inf, -math.inf)]
+    broken = 0
+    values: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    slices: dict[tuple[int, int], Floats] = {}
+    for a, b in pairs:
+        one, other = a.astype(np.float64), b.astype(np.float64)
+        if values is None:
             first = np.flatnonzero(one)[:_VALUES]
-            self._values = tuple(one[first].tolist()), tuple(other[first].tolist())
+            values = tuple(one.flat[first].tolist()), tuple(other.flat[first].tolist())
         finite = np.isfinite(one) & np.isfinite(other)
         if not finite.all():
-            self._broken += int(np.count_nonzero(~finite & ~_same(one, other)))
+            same = (one == other) | (np.isnan(one) & np.isnan(other))
+            broken += int(np.count_nonzero(~finite & ~same))
             lost = np.abs(one[np.isfinite(one) & ~finite])
-            self._largest_lost = max(self._largest_lost, float(lost.max(initial=0)))
-            one, other = one[finite], other[finite]
-        if not one.size:
-            return
-        self._ranges = [_widen(r, v) for r, v in zip(self._ranges, (one, other), strict=True)]
-        self._sums[:3] += one @ one, other @ other, one @ other
-        one -= other
-        self._sums[3] += one @ one
-        self._max_error = max(self._max_error, float(np.abs(one, out=one).max()))
-
-    def figures(self) -> Figures:
-        """Return the figures over all images."""
-        a2, b2, ab, noise = map(float, self._sums)
-        norm = math.sqrt(a2 * b2)
-        return Figures(
-            cosine=ab / norm if norm else float(a2 == b2),
-            snr_db=decibel(a2, noise),
-            max_error=self._max_error,
-            range_a=self._ranges[0],
-            range_b=self._ranges[1],
-            broken=self._broken,
-            largest_lost=self._largest_lost,
-            values=self._values or ((), ()),
-            small=None if self._slices is None else self._slices.small(),
-        )
+            largest_lost = max(largest_lost, float(lost.max(initial=0)))
+        ranges = [_widen(r, v[finite]) for r, v in zip(ranges, (one, other), strict=True)]
+        one[~finite] = other[~finite] = 0
+        off = one - other
+        if channels:
+            _add_slices(slices, one, off)
+        a2, b2 = a2 + float(np.vdot(one, one)), b2 + float(np.vdot(other, other))
+        ab, noise = ab + float(np.vdot(one, other)), noise + float(np.vdot(off, off))
+        max_error = max(max_error, float(np.abs(off).max(initial=0)))
+    norm = math.sqrt(a2 * b2)
+    found = [_under_the_gap(axis, sums) for (axis, _), sums in slices.items()]
+    return Figures(
+        cosine=ab / norm if norm else float(a2 == b2),
+        snr_db=decibel(a2, noise),
+        max_error=max_error,
+        range_a=ranges[0],
+        range_b=ranges[1],
+        broken=broken,
+        largest_lost=largest_lost,
+        values=values or ((), ()),
+        small=min(filter(None, found), key=lambda small: small.snr_db, default=None),
+    )
 
 
 def decibel(signal: float, noise: float) -> float:
@@ -116,59 +111,34 @@ def decibel(signal: float, noise: float) -> float:
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
-    same: NDArray[np.bool_] = (one == other) | (np.isnan(one) & np.isnan(other))
-    return same
+def _widen(known: tuple[float, float], values: Floats) -> tuple[float, float]:
+    return float(values.min(initial=known[0])), float(values.max(initial=known[1]))
 
 
-def _widen(known: tuple[float, float], values: NDArray[np.float64]) -> tuple[float, float]:
-    return min(known[0], float(values.min())), max(known[1], float(values.max()))
+def _add_slices(slices: dict[tuple[int, int], Floats], one: Floats, off: Floats) -> None:
+    """Add one image to the power of each channel, that of its noise, and its number of values.
+
+    The keys are an axis that may be channels, and its length: the first axis of a map, the first
+    or the last of rows.
+    """
+    last = one.ndim - 1
+    for axis in {1} if one.ndim == _MAP_DIMENSIONS else {1, last} if last > 0 else ():
+        rest = tuple(i for i in range(one.ndim) if i != axis)
+        length = one.shape[axis]
+        counts = np.full(length, one.size // max(1, length))
+        sums = np.stack([(one**2).sum(axis=rest), (off**2).sum(axis=rest), counts])
+        slices[axis, length] = slices.get((axis, length), 0) + sums
 
 
-class _SliceTally:
-    """Accumulates the power of each channel, image by image."""
+def _under_the_gap(axis: int, sums: Floats) -> SmallSlices | None:
+    """Return the slices under the widest gap in power; None where no gap is wide.
 
-    def __init__(self) -> None:
-        # (axis, its length) -> power of the first, power of the noise.
-        self._sums: dict[tuple[int, int], NDArray[np.float64]] = {}
-        self._values: dict[tuple[int, int], int] = {}  # in each slice
-
-    def add(self, a: Array, b: Array) -> None:
-        one, other = a.astype(np.float64), b.astype(np.float64)
-        finite = np.isfinite(one) & np.isfinite(other)
-        one, other = np.where(finite, one, 0), np.where(finite, other, 0)
-        signal, noise = one**2, (one - other) ** 2
-        for axis in _channel_axes(a.ndim):
-            rest = tuple(i for i in range(a.ndim) if i != axis)
-            key = axis, a.shape[axis]
-            sums = np.stack([signal.sum(axis=rest), noise.sum(axis=rest)])
-            self._sums[key] = self._sums.get(key, 0) + sums
-            self._values[key] = self._values.get(key, 0) + a.size // max(1, a.shape[axis])
-
-    def small(self) -> SmallSlices | None:
-        """Return the slices under the widest gap in power; None where no gap is wide.
-
-        Slices without any signal are left out. The others under the gap are measured together, so
-        that an almost empty one, such as a class that is in no image, counts for little.
-        """
-        found = [
-            small
-            for (axis, length), sums in self._sums.items()
-            if self._values[axis, length] >= _FEWEST_VALUES
-            and (small := _under_the_gap(axis, sums)) is not None
-        ]
-        return min(found, key=lambda small: small.snr_db, default=None)
-
-
-def _channel_axes(dimensions: int) -> set[int]:
-    """Return the axes that may be channels: the first of a map, the first or the last of rows."""
-    if dimensions < 2:
-        return set()
-    return {1} if dimensions == _MAP_DIMENSIONS else {1, dimensions - 1}
-
-
-def _under_the_gap(axis: int, sums: NDArray[np.float64]) -> SmallSlices | None:
-    signal, noise = sums
+    Slices without any signal are left out. The others under the gap are measured together, so
+    that an almost empty one, such as a class that is in no image, counts for little.
+    """
+    signal, noise, counts = sums
+    if counts.max(initial=0) < _FEWEST_VALUES:
+        return None
     order = np.argsort(signal, kind="stable")
     order = order[signal[order] > 0]
     gaps = np.diff(10 * np.log10(signal[order]))

@@ -17,10 +17,7 @@ _TRUSTED = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Positions of two layers that should be the same, in the first network and in the second.
-
-    They have a name in common, or the same place in the order of operators and shapes.
-    """
+    """Positions of two layers that should be the same, in the first network and in the second."""
 
     a: int
     b: int
@@ -28,13 +25,10 @@ class Pair:
 
 
 def match(a: Sequence[Layer], b: Sequence[Layer]) -> list[Pair]:
-    """Pair the layers of two networks; each is in at most one pair.
+    """Pair the layers of two networks, in the first's order; each is in at most one pair.
 
     Layers are paired by name where names can be trusted. The rest are paired by the longest common
     subsequence of operators and shapes; then by place and shape, with different operators.
-
-    Returns:
-        Pairs in the first network's order.
     """
     named = _by_name(a, b)
     taken = set(named.values())

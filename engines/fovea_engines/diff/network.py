@@ -16,18 +16,16 @@ INPUT = "Input"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One tensor that depends on the inputs.
-
-    Copies of it, rounded or not (casts, quantisation, Identity), belong to the same layer.
+    """One tensor that depends on the inputs, and its copies, rounded or not (casts, quantisation).
 
     Attributes:
-        names: names of the tensor and of its copies.
+        names: of the tensor and of its copies.
         tensor: the copy to compare: a model output, or else the last, so that quantisation counts.
         op: operator type; `INPUT` for a model input.
         node: name of the operator, often empty.
         port: index among the operator's outputs.
         dtype: numpy's name of the computed element type.
-        shape: shape for the compared inputs.
+        shape: for the compared inputs.
         inputs: positions of the layers it is computed from.
     """
 
@@ -49,7 +47,7 @@ class Layer:
 
     @property
     def nbytes(self) -> int:
-        """Estimate the size of the values in bytes."""
+        """Estimate the size of the values."""
         return 4 * prod(self.shape)
 
 
@@ -58,8 +56,7 @@ class Operator:
     """The computation of a layer.
 
     Attributes:
-        attributes: with the operator's defaults filled in.
-        given: names of the attributes that the file itself has.
+        attributes: with the operator's defaults; the file itself has only those `given`.
         constants: name and value of its constant inputs (weights), in order.
     """
 
@@ -71,9 +68,8 @@ class Operator:
 class Network(Protocol):
     """A model opened for its inner tensors.
 
-    Attributes:
-        layers: in topological order, which depends only on the graph and not on its listing.
-        precision: the coarsest arithmetic in it.
+    The layers are in a topological order that depends only on the graph, not on its listing. The
+    precision is the coarsest arithmetic in it.
     """
 
     layers: tuple[Layer, ...]
@@ -82,11 +78,7 @@ class Network(Protocol):
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Yield, for each tensor, its values for every feed.
-
-        Raises:
-            UnsupportedModel: the runtime cannot run the model.
-        """
+        """Yield, for each tensor, its values for every feed; UnsupportedModel if it cannot."""
         ...
 
     def operator(self, layer: Layer) -> Operator | None:

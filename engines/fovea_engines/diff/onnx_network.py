@@ -27,11 +27,7 @@ _FOLDED_INTO = {"Conv", "ConvTranspose", "Gemm"}
 
 
 class OnnxNetwork:
-    """A `Network` of an ONNX file, run without optimisation; shapes are those for one feed.
-
-    Raises:
-        UnsupportedModel: ONNX Runtime cannot run it.
-    """
+    """A `Network` of an ONNX file, run without optimisation; shapes are those for one feed."""
 
     def __init__(self, model: onnx.ModelProto, feed: Mapping[str, Array]) -> None:
         self._model = model
@@ -134,10 +130,8 @@ class OnnxNetwork:
 class _Graph:
     """The part of a graph that its outputs depend on.
 
-    Attributes:
-        nodes: in topological order. The order follows from the outputs and the order of each node's
-            inputs, so it is the same for every listing of the same graph.
-        varying: tensors that depend on the inputs; the others are constants.
+    `nodes` are in an order that follows from the outputs and the order of each node's inputs, so it
+    is the same for every listing of the same graph. `varying` tensors depend on the inputs.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,8 @@ class OpenVinoNetwork:
 
     A tensor that is read cannot be fused away, and with many of them OpenVINO computes another
     program than the one that serves: one was seen to be right with all and wrong with none. So each
-    tensor is compiled separately, with only the operators before it.
-
-    The backend must have opened the model before, to set OpenVINO up. The shapes of the layers are
-    those for one feed.
-
-    Raises:
-        UnsupportedModel: OpenVINO cannot run it.
+    tensor is compiled separately, with only the operators before it. The backend must have opened
+    the model before, to set OpenVINO up.
     """
 
     def __init__(self, path: Path, feed: Mapping[str, Array]) -> None:
@@ -40,7 +35,10 @@ class OpenVinoNetwork:
         with _refusals():
             self._core = ov.Core()
             self._model = self._core.read_model(path)
-            self._inputs = [_one_of(port.get_names(), feed) for port in self._model.inputs]
+            self._inputs = [
+                next(name for name in port.get_names() if name in feed)
+                for port in self._model.inputs
+            ]
             shapes = (list(feed[name].shape) for name in self._inputs)
             self._model.reshape(dict(zip(self._model.inputs, shapes, strict=True)))
             self.layers = _Walk(self._model).layers()
@@ -140,10 +138,6 @@ class _Walk:
 
 def _key(port: Any) -> _Port:
     return port.get_node().get_name(), port.get_index()
-
-
-def _one_of(names: Iterable[str], feed: Mapping[str, Array]) -> str:
-    return next(name for name in names if name in feed)
 
 
 @contextmanager

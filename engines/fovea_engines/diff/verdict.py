@@ -34,10 +34,9 @@ class Comparison:
     Attributes:
         figures: None where the shapes differ.
         inputs_snr_db: lowest SNR of the layers that it is computed from, decibel; inf for none.
-        state: "agrees"; "diverges"; "other picks": integers or booleans with the same computation
-            that differ although their inputs agree and are not equal, as when rounding swaps two
-            close scores; "not judged": it differs after such picks, or was paired by order and all
-            its readers agree.
+        state: "other picks": integers or booleans with the same computation that differ although
+            their inputs agree and are not equal, as when rounding swaps two close scores; "not
+            judged": it differs after such picks, or was paired by order and all its readers agree.
     """
 
     a: Layer
@@ -89,12 +88,8 @@ def judge(
 ) -> list[Comparison]:
     """Judge every pair, in the first network's order.
 
-    Args:
-        layers: layers of the first network.
-        others: layers of the second.
-        measured: figures of each pair, None where the shapes differ; in the first's order.
-        threshold: SNR under which a tensor diverges, decibel.
-        computed_otherwise: returns True if operator, attributes or constants of a pair differ.
+    `measured` has the figures of each pair, None where the shapes differ. `computed_otherwise`
+    returns True if operator, attributes or constants of a pair differ.
     """
     sources = paired_sources(layers, {pair.a for pair in measured})
     judged: dict[int, Comparison] = {}

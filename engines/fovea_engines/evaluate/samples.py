@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidImage, InvalidOption
 from fovea_preprocess.image import decode_image
+from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.spec import PreprocessSpec
 
 Pixels = NDArray[np.uint8]
 
@@ -19,11 +22,7 @@ _PHOTOGRAPHS = Path(__file__).parent / "photographs"
 
 
 def image_files(folder: Path, most: int) -> list[Path]:
-    """List image files of a folder, at most `most`, spread evenly over their sorted names.
-
-    Raises:
-        InvalidOption: the folder is not there or has no image.
-    """
+    """List at most `most` images of a folder, evenly over their names; InvalidOption if none."""
     if not folder.is_dir():
         raise InvalidOption(f"{folder} is not a folder of images")
     files = sorted(p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
@@ -37,13 +36,18 @@ def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tupl
     """Yield name and pixels, uint8 [height, width, 3] RGB, of the images that `image_files` lists.
 
     Without a folder they are the photographs that ship with Fovea.
-
-    Raises:
-        InvalidOption: the folder is not there or has no image.
-        InvalidImage: an image in it is damaged; the message names it.
     """
     for file in image_files(folder or _PHOTOGRAPHS, most):
         yield file.name, read_image(file)
+
+
+def read_rows(spec: PreprocessSpec, folder: Path | None, most: int) -> Iterator[tuple[str, Array]]:
+    """Yield name and input row, [1, ...], of the images that `sample_images` yields."""
+    preprocessor = Preprocessor(spec)
+    for name, pixels in sample_images(folder, most):
+        row = np.empty((1, *spec.row_shape), spec.dtype)
+        preprocessor(pixels, row[0])
+        yield name, row
 
 
 def sample_image(folder: Path | None, name: str) -> Pixels:
@@ -52,11 +56,7 @@ def sample_image(folder: Path | None, name: str) -> Pixels:
 
 
 def read_image(file: Path) -> Pixels:
-    """Return the pixels, uint8 [height, width, 3] RGB, of an image file.
-
-    Raises:
-        InvalidImage: it is damaged; the message names it.
-    """
+    """Return the pixels, uint8 [height, width, 3] RGB, of a file; InvalidImage if it is damaged."""
     try:
         return decode_image(file.read_bytes()).pixels
     except InvalidImage as error:

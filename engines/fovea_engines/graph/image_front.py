@@ -18,8 +18,7 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
     Resizing and padding remain outside the graph, on the host or on the GPU. The model has one
     image input, which keeps its name; it is in its final precision, and is changed in place.
 
-    Returns:
-        Preprocessing of the new input: the same geometry and padding, with unchanged values.
+    Returns the preprocessing of the new input: same geometry and padding, with unchanged values.
     """
     name = graph_inputs(model)[0].name
     write = Writer(name)
@@ -38,7 +37,6 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
 
 
 def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
-    """Write the conversion of uint8 [batch, height, width, 3] to the model's previous input."""
     row, channels = name, 3
     if spec.dtype != "uint8":
         # TensorRT can only cast uint8. Float16 holds 0 to 255, but not the normalised values.

@@ -45,11 +45,8 @@ _USUAL = PredictOptions()
 class _Candidates:
     """Names of float32 tensors, best box first.
 
-    Attributes:
-        count: number of boxes.
-        boxes: [batch, 4, count], corners x1 y1 x2 y2 in pixels of the input.
-        scores: [batch, 1, count].
-        classes: [batch, 1, count], the best class of each.
+    Boxes are [batch, 4, count], corners x1 y1 x2 y2 in pixels of the input; scores and the best
+    class of each are [batch, 1, count].
     """
 
     count: int
@@ -74,14 +71,11 @@ def add_nms_tail(
     Args:
         model: in its final precision; changed in place, unless it has no duplicates. The output
             keeps its name and becomes the only one; the metadata says `end2end`.
-        recognition: result for the unchanged model.
+        recognition: of the unchanged model; that of the changed one is returned.
         iou: a box is dropped when it overlaps a better one of its class by more, 0 to 1.
         max_candidates: most boxes that enter suppression, best first; time and memory grow with the
             square. 1 to 3840, the most that TensorRT sorts.
         max_det: rows, 1 to 1000; fewer where fewer boxes enter.
-
-    Returns:
-        Recognition of the changed model.
 
     Raises:
         UnsupportedModel: the model is no detector, or its opset is too old.
@@ -171,7 +165,6 @@ def _write_gather(write: Writer, table: str, places: str, columns: int, along: i
 def _write_decoded(
     write: Writer, head: OnGrid, centre: str, size: str, places: str, cells: int
 ) -> tuple[str, str]:
-    """Return centre and size in pixels; see `OnGrid`."""
     origin, stride = head.grid(np.arange(cells), cells)
     x, y, scale = (write("Gather", column, places) for column in (*origin.T, *stride.T))
     centre = write("Add", write("Mul", centre, scale), write("Concat", x, y, axis=1))
@@ -217,7 +210,6 @@ def _write_over(write: Writer, found: _Candidates, iou: float) -> str:
 
 
 def _write_shared(write: Writer, a: list[str], b: list[str], axis: int) -> str:
-    """Compute the length that boxes have in common."""
     last = write("Min", a[axis + 2], b[axis + 2])
     return write("Relu", write("Sub", last, write("Max", a[axis], b[axis])))
 
@@ -227,7 +219,6 @@ def _write_area(write: Writer, box: list[str]) -> str:
 
 
 def _write_rows(write: Writer, found: _Candidates, alive: str, count: int) -> None:
-    """Write the best survivors, [batch, count, 6]."""
     columns = write("Concat", found.boxes, found.scores, found.classes, axis=1)
     columns = write("Mul", columns, alive)
     _, places = write.top(write("Mul", found.scores, alive), count)
@@ -235,7 +226,6 @@ def _write_rows(write: Writer, found: _Candidates, alive: str, count: int) -> No
 
 
 def _declare(model: onnx.ModelProto, name: str, rows: int) -> None:
-    """Declare the output [rows, 6] per image."""
     [value] = (v for v in model.graph.output if v.name == name)
     value.type.tensor_type.elem_type = TensorProto.FLOAT
     for dim, length in zip(value.type.tensor_type.shape.dim[1:], (rows, 6), strict=True):

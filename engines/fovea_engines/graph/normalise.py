@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import onnx
 from onnx import version_converter
@@ -25,16 +26,11 @@ def normalise(
     size: tuple[int, int] | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> onnx.ModelProto:
-    """Bring an image model into the form that is compiled.
+    """Bring an image model, which is changed in place, into the form that is compiled.
 
-    Args:
-        model: the loaded model; changed in place, use only the returned one.
-        size: (height, width) of the input, pixels. None: the model's, or its metadata's `imgsz`, or
-            640x640.
-        note: receives remarks about harmless failures.
-
-    Returns:
-        A model with one image input of fixed height and width. A dynamic batch stays dynamic.
+    The returned model has one image input of a fixed (height, width): `size`, or the model's own,
+    or its metadata's `imgsz`, or 640x640. A dynamic batch stays dynamic. `note` receives remarks
+    about harmless failures.
 
     Raises:
         UnsupportedModel: several inputs, an input that is no batch of colour images, or control
@@ -119,8 +115,7 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 
 def _infer_outputs(model: onnx.ModelProto) -> None:
     """Infer the outputs' shapes from the fixed size, in place of the exporter's."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
+    bare = deepcopy(model)
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
     inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)

@@ -92,7 +92,6 @@ def _spread(weight: NDArray[Any], offsets: list[tuple[int, int]]) -> NDArray[Any
 
 
 def _double(conv: onnx.NodeProto) -> None:
-    """Set stride 2, and double kernel and padding."""
     kernel = [2 * n for n in attribute(conv, "kernel_shape", [])]
     pads = [2 * n for n in attribute(conv, "pads", [0, 0, 0, 0])]
     del conv.attribute[:]

@@ -19,21 +19,13 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the inputs without initializers, which older exporters list as well.
-
-    Raises:
-        UnsupportedModel: an input is not a tensor.
-    """
+    """Return the inputs without initializers, which older exporters list as well."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return tuple(_spec(value) for value in model.graph.input if value.name not in weights)
 
 
 def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the outputs in the graph's order.
-
-    Raises:
-        UnsupportedModel: an output is not a tensor.
-    """
+    """Return the outputs; UnsupportedModel if one is not a tensor."""
     return tuple(map(_spec, model.graph.output))
 
 
@@ -64,10 +56,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
     A server that opens a plain Triton repository needs them at start-up, where importing onnx takes
     longer than loading the model. Wire format: protobuf.dev/programming-guides/encoding; field
-    numbers: onnx.proto, messages ModelProto and StringStringEntryProto.
-
-    Raises:
-        InvalidModel: the file is not a protobuf message.
+    numbers: onnx.proto, messages ModelProto and StringStringEntryProto. InvalidModel if it is none.
     """
     try:
         with path.open("rb") as file:

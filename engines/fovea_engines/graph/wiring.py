@@ -18,12 +18,8 @@ _PRODUCTS = {"ConvTranspose", "Gemm", "MatMul"}
 class Wiring:
     """An index over a graph in topological order; invalid after changes of the graph.
 
-    Attributes:
-        nodes: in the graph's order.
-        constants: initializers by name.
-        producer: the node that makes a tensor, by the tensor's name.
-        consumers: the nodes that read a tensor.
-        outputs: names of the graph's outputs.
+    `constants` are the initializers and `outputs` the graph's, by name; `producer` is the node that
+    makes a tensor, `consumers` the nodes that read it.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -66,7 +62,11 @@ class Wiring:
 
     def decoding(self) -> set[str]:
         """Return the names of the nodes that no layer follows: they turn features into results."""
-        layers = {node.name for node in self.layers()} | set(self._products())
+        layers = {node.name for node in self.layers()}
+        for node in (one for one in self.nodes if one.op_type in _PRODUCTS):
+            learned = not self.constants.keys().isdisjoint(node.input)
+            if learned and not self._comes_from_softmax(node.input[0]):
+                layers.add(node.name)
         before: set[str] = set()  # tensors that reach a layer
         after: set[str] = set()
         for node in reversed(self.nodes):
@@ -75,17 +75,6 @@ class Wiring:
             else:
                 after.add(node.name)
         return after
-
-    def _products(self) -> Iterator[str]:
-        """Yield the names of the other nodes that multiply with learned weights."""
-        for node in self.nodes:
-            learned = not self.constants.keys().isdisjoint(node.input)
-            if (
-                node.op_type in _PRODUCTS
-                and learned
-                and not self._comes_from_softmax(node.input[0])
-            ):
-                yield node.name
 
     def _comes_from_softmax(self, name: str) -> bool:
         node = self.producer.get(name)

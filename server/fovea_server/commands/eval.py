@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fovea_engines.commands.option_rules import check_options
 from fovea_engines.commands.options import (
     RepositoryOption,
     ServedModelArgument,
     UrlOption,
+    check_options,
     find_models,
 )
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fovea_engines.commands.option_rules import check_options
 from fovea_engines.commands.options import (
     RepositoryOption,
     ServedModelArgument,
     UrlOption,
+    check_options,
     find_models,
 )
 from fovea_engines.detect.class_names import split_classes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, get_args
 
 import cv2
 import numpy as np
@@ -262,4 +262,4 @@ def test_a_cpu_quota_is_a_number_of_cores(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_command_offers_every_backend():
-    assert [choice.value for choice in Backend] == ["auto", *BACKENDS]
+    assert get_args(Backend) == ("auto", *BACKENDS)

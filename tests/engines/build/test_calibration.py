@@ -17,9 +17,14 @@ from tests.engines.counting import Counting
 from tests.engines.tiny import SIZE, constant, save, tiny_network
 
 from fovea_engines.build.build import build
-from fovea_engines.build.calibration.calibrate import PERCENTILE, calibrate, find_ranges
+from fovea_engines.build.calibration.calibrate import (
+    MAX_IMAGES,
+    PERCENTILE,
+    Images,
+    calibrate,
+    find_ranges,
+)
 from fovea_engines.build.calibration.histogram import Histogram
-from fovea_engines.build.calibration.images import MAX_IMAGES, Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare

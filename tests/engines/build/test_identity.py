@@ -16,7 +16,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.identity import IdentityCheck, compare_detections
-from fovea_engines.evaluate.agreement.samples import Sample
+from fovea_engines.evaluate.reference import Sample
 from fovea_preprocess.errors import Disagreement
 
 

@@ -14,8 +14,8 @@ from fovea_engines.build.calibration.ranges import RANGES_FILE, Ranges
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.build.report import FAILED_FOLDER, table, worst_image, write_report
+from fovea_engines.build.search import Sensitivity
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.sensitivity import Sensitivity
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Accuracy, Calibration, WorstImage

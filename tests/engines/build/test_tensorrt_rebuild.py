@@ -19,9 +19,8 @@ from fovea_engines.backends.registry import mismatch
 from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.rebuild import rebuild
+from fovea_engines.build.rebuild import likeness, rebuild
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.agreement.likeness import likeness
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.digest import file_sha256

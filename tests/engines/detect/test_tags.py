@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw import colour, draw
-from fovea_engines.detect.tags import letter, place
+from fovea_engines.detect.draw import colour, draw, letter, place
 
 
 def rectangle(tag):

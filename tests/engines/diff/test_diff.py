@@ -13,7 +13,7 @@ from tests.engines.tiny import constant, save
 from fovea_engines.backends.openvino import OPENVINO
 from fovea_engines.diff.describe import title, verdict
 from fovea_engines.diff.diff import diff
-from fovea_engines.diff.figures import Tally
+from fovea_engines.diff.figures import figures_of
 from fovea_engines.diff.openvino_network import OpenVinoNetwork
 from fovea_preprocess.errors import UnsupportedModel
 
@@ -45,10 +45,7 @@ def two_convs(path, nodes=(), outputs="out", **weights):
 
 def test_figures_are_those_of_their_formulas():
     a, b = RANDOM.normal(size=(2, 2, 3, 5)).astype(np.float32)
-    tally = Tally()
-    for one, other in zip(a, b, strict=True):
-        tally.add(one, other)
-    found = tally.figures()
+    found = figures_of(zip(a, b, strict=True))
     a, b = a.astype(float).ravel(), b.astype(float).ravel()
     assert found.cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
     assert found.snr_db == pytest.approx(10 * np.log10((a**2).sum() / ((a - b) ** 2).sum()))
@@ -59,12 +56,9 @@ def test_figures_are_those_of_their_formulas():
 
 
 def test_values_that_are_not_finite_are_counted_and_spoil_no_figure():
-    tally = Tally()
-    tally.add(
-        np.array([0, 1, np.nan, np.inf, np.inf, 2, np.nan]),
-        np.array([0, 1, np.nan, np.inf, -np.inf, np.nan, 3]),
-    )
-    found = tally.figures()
+    a = np.array([0, 1, np.nan, np.inf, np.inf, 2, np.nan])
+    b = np.array([0, 1, np.nan, np.inf, -np.inf, np.nan, 3])
+    found = figures_of([(a, b)])
     assert (found.broken, found.snr_db, found.range_a) == (3, float("inf"), (0, 1))
 
 

@@ -11,7 +11,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.evaluate.agreement.matching import iou, match
 from fovea_engines.evaluate.agreement.measure import CONF, MARGIN, NO_NUMBER, measure
-from fovea_engines.evaluate.agreement.samples import Sample
+from fovea_engines.evaluate.reference import Sample
 from fovea_engines.repository.figures import Accuracy, WorstImage
 
 HEAD = YoloV10("out")

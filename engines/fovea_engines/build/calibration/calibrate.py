@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import cv2
 import numpy as np
+import onnx
 
 from fovea_engines.build.calibration.histogram import Histogram
-from fovea_engines.build.calibration.images import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.evaluate.agreement.samples import read_rows
 from fovea_engines.evaluate.reference import ReferenceSession
+from fovea_engines.evaluate.samples import image_files, read_image, read_rows
 from fovea_engines.graph.wiring import Wiring
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.session import Array
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, NotFound
+from fovea_preprocess.preprocessor import Preprocessor
+from fovea_preprocess.spec import PreprocessSpec
 
-if TYPE_CHECKING:
-    import onnx
-
+MAX_IMAGES = 1000
+# An image whose channels all have a standard deviation below this is empty.
+_FLAT = 2.0
 # The serving input may exceed the calibrated range by this factor.
 _CLIPPED = 1.5
 # Number of images used to find the range of the serving input.
@@ -35,6 +40,47 @@ _FEW = 32
 PERCENTILE = 0.999999
 
 
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Image files in the order of use, their preprocessing, and the sha256 over their bytes."""
+
+    files: Sequence[Path]
+    spec: PreprocessSpec
+    digest: str
+
+    @classmethod
+    def of(cls, folder: Path, spec: PreprocessSpec) -> Images:
+        """Choose up to 1,000 images of a folder, spread evenly over their names."""
+        files = image_files(folder, MAX_IMAGES)
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        return cls(files, spec, digest.hexdigest())
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def rows(self) -> Iterator[Array]:
+        """Yield each image as a batch of one, [1, ...], preprocessed as in serving.
+
+        Raises InvalidOption at the end, when more than half of the images are of one colour.
+        """
+        preprocessor = Preprocessor(self.spec)
+        flat = 0
+        for file in self.files:
+            pixels = read_image(file)
+            flat += bool(cv2.meanStdDev(pixels)[1].max() < _FLAT)
+            row = np.empty((1, *self.spec.row_shape), self.spec.dtype)
+            preprocessor(pixels, row[0])
+            yield row
+        if flat > len(self.files) / 2:
+            raise InvalidOption(
+                f"{flat} of {len(self.files)} calibration images are of one colour: the ranges "
+                "of an empty scene fit no other; give --calibration images as the camera will "
+                "take them"
+            )
+
+
 def find_ranges(
     plan: BuildPlan, prepared: PreparedModel, progress: Progress
 ) -> tuple[Ranges, bool]:
@@ -42,10 +88,6 @@ def find_ranges(
 
     Measured ranges are reused only when model, preprocessing, images, their order and the method
     are all the same.
-
-    Raises:
-        InvalidOption: there are no images; or the given ranges belong to another model.
-        Disagreement: the serving input is much wider than the calibrated range.
     """
     calibration = plan.require_calibration()
     with progress.phase("calibrate"):
@@ -83,7 +125,6 @@ def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges
 def _known_ranges(
     plan: BuildPlan, prepared: PreparedModel, origin: Origin, progress: Progress
 ) -> Ranges | None:
-    """Return the ranges of an earlier version of the model with the same origin."""
     repository = ModelRepository(plan.repository)
     for version in reversed(repository.versions(plan.name)):
         with suppress(NotFound, InvalidOption):
@@ -100,7 +141,6 @@ def _missing(ranges: Ranges, prepared: PreparedModel) -> str | None:
 
 
 def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) -> None:
-    """Refuse ranges that the serving input exceeds by far."""
     rows = read_rows(prepared.preprocess, plan.images, _SHOWN)
     reached = max(float(np.abs(row).max()) for _, row in rows)
     seen = max(map(abs, ranges.tensors[prepared.inputs[0].name]))
@@ -118,19 +158,13 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
 
     The range of the network's input is always measured. Memory does not grow with the number of
     images: it holds one image at a time, and one histogram per tensor.
-
-    Raises:
-        BuildError: a tensor has a value that is not finite.
-        InvalidImage: an image is damaged.
-        InvalidOption: the images are empty scenes.
-        UnsupportedModel: ONNX Runtime cannot run the model.
     """
     if len(images) < _FEW:
         few = counted(len(images), "image")
         progress.note(f"{few} to calibrate on: a hundred or more show what the camera will see")
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
-    reference = ReferenceSession(_showing(model, names))
+    reference = ReferenceSession(model, names)
     asked = [name for name in names if name != model.graph.input[0].name]
     for row in progress.each(images.rows(), len(images)):
         values = dict(zip(asked, reference.run(asked, row), strict=True))
@@ -159,17 +193,3 @@ def _range(seen: Histogram, method: Method) -> tuple[float, float]:
         case "entropy":
             bound = seen.entropy()
     return max(seen.low, -bound), min(seen.high, bound)
-
-
-def _showing(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
-    """Return the model with the named tensors as outputs."""
-    import onnx
-
-    shown = onnx.ModelProto()
-    shown.CopyFrom(model)
-    known = {value.name for value in (*model.graph.input, *model.graph.output)}
-    for name in names:
-        if name not in known:
-            shown.graph.output.add(name=name)
-    serialised: bytes = shown.SerializeToString()
-    return serialised

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from fovea_engines.repository.writing import write_file
 from fovea_preprocess.errors import InvalidOption, NotFound
 
-Method = Literal["minmax", "entropy", "percentile"]
+Method = Literal["percentile", "minmax", "entropy"]
 
 RANGES_FILE = "calibration.json"
 # Raised whenever the same images would give other ranges.
@@ -61,12 +61,7 @@ class Ranges:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that `write` has written.
-
-        Raises:
-            NotFound: there is no such file.
-            InvalidOption: the file does not hold ranges.
-        """
+        """Read a file that `write` has written; InvalidOption where it holds no ranges."""
         try:
             ranges: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError as error:

@@ -1,21 +1,22 @@
-"""FP16, written into a graph as casts around all that is computed in it."""
+"""FP16: written into a graph as casts, checked for overflow, and simulated in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
+from onnx import TensorProto
+from onnx.helper import make_node
+from onnx.numpy_helper import from_array, to_array
 
-from fovea_engines.evaluate.agreement.samples import read_rows
 from fovea_engines.evaluate.reference import ReferenceSession
-from fovea_engines.graph.wiring import Wiring, rebuild
+from fovea_engines.evaluate.samples import read_rows
+from fovea_engines.graph.wiring import Wiring, attribute, rebuild
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
-
-if TYPE_CHECKING:
-    import onnx
 
 _COARSE = 512.0
 # Images on which float16 is checked.
@@ -42,42 +43,23 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
 
     What comes after the last layer stays float32: coordinates over 512 would move in steps of
     half a pixel. So do layers with a bias so large, and operators that have no float16 form.
-
-    Raises:
-        UnsupportedModel: a weight does not fit float16.
     """
-    import onnx
-
-    halved = onnx.ModelProto()
-    halved.CopyFrom(model)
+    halved = deepcopy(model)
     rebuild(halved, _Halving(halved).nodes())
     return halved
 
 
 def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | None) -> None:
-    """Check every float16 tensor of a graph on a few images.
+    """Raise Disagreement if a float16 tensor of a graph is not finite on one of a few images.
 
     ONNX Runtime computes float16 layers in float32 on a CPU and rounds only what leaves the
     graph, so that a GPU's overflow would not be seen in the outputs.
-
-    Raises:
-        Disagreement: one is not finite; the message names the first.
     """
-    import onnx
-
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    half = {
-        value.name
-        for value in graph.value_info
-        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
-    }
-    names = [name for node in graph.node for name in node.output if name in half]
+    half = _half_tensors(model)
+    names = [name for node in model.graph.node for name in node.output if name in half]
     if not names:
         return
-    shown = onnx.ModelProto()
-    shown.CopyFrom(model)
-    shown.graph.output.extend(value for value in graph.value_info if value.name in half)
-    reference = ReferenceSession(shown.SerializeToString())
+    reference = ReferenceSession(model, names)
     for image, row in read_rows(spec, images, _IMAGES):
         for name, values in zip(names, reference.run(names, row), strict=True):
             if not np.isfinite(values).all():
@@ -85,6 +67,41 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
                     f"on {image} the tensor {name!r} goes beyond 65504, where float16 ends: "
                     "build with --precision fp32"
                 )
+
+
+def rounded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a float32 graph that rounds to float16, and overflows, wherever a GPU does.
+
+    CPU runtimes take a float16 graph, as `to_half` makes it, only as a hint: ONNX Runtime and
+    OpenVINO compute it in float32 from end to end, where 100 * 1000 does not overflow. In the
+    returned graph every result passes through float16. Integers are multiplied as such, so the
+    output of a DequantizeLinear is not rounded.
+    """
+    simulated = deepcopy(model)
+    for constant in simulated.graph.initializer:
+        if constant.data_type == TensorProto.FLOAT16:
+            constant.CopyFrom(from_array(to_array(constant).astype(np.float32), constant.name))
+    rebuild(simulated, _rounded_nodes(simulated, _half_tensors(model)))
+    return simulated
+
+
+def _rounded_nodes(model: onnx.ModelProto, halves: set[str]) -> Iterator[onnx.NodeProto]:
+    for node in list(model.graph.node):
+        if node.op_type == "Cast" and attribute(node, "to", 0) == TensorProto.FLOAT16:
+            node.op_type = "Identity"
+            del node.attribute[:]
+        if node.op_type == "DequantizeLinear":
+            yield node
+            continue
+        ends = [name for name in node.output if name in halves]
+        for i, name in enumerate(node.output):
+            if name in ends:
+                node.output[i] = f"{name}/exact"
+        yield node
+        for name in ends:
+            exact, half = f"{name}/exact", f"{name}/rounded"
+            yield make_node("Cast", [exact], [half], half, to=TensorProto.FLOAT16)
+            yield make_node("Cast", [half], [name], f"{half}/back", to=TensorProto.FLOAT)
 
 
 class _Halving:
@@ -108,7 +125,7 @@ class _Halving:
         self._converted: set[str] = set()
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
-        """In topological order; constants in float16 go into the model."""
+        """Yield them in topological order; constants in float16 go into the model."""
         for node in self._wiring.nodes:
             halved = node.name in self._halved
             always_float = _ALWAYS_FLOAT.get(node.op_type, ())
@@ -146,8 +163,6 @@ def _coarse(wiring: Wiring) -> Iterator[str]:
     Its inputs must cancel it, and then the rounding is what is left: u2netp has one of 1361.
     The activation, because TensorRT takes a layer between two casts for one of float16.
     """
-    from onnx.numpy_helper import to_array
-
     for node in wiring.layers():
         bias = wiring.constants.get(node.input[2]) if len(node.input) > 2 else None
         if bias is not None and np.abs(to_array(bias)).max(initial=0.0) >= _COARSE:
@@ -156,30 +171,26 @@ def _coarse(wiring: Wiring) -> Iterator[str]:
 
 
 def _cast(name: str, other: str, half: bool) -> onnx.NodeProto:
-    from onnx import TensorProto
-    from onnx.helper import make_node
-
     to = TensorProto.FLOAT16 if half else TensorProto.FLOAT
     return make_node("Cast", [name], [other], f"{other}/Cast", to=to)
 
 
 def _float_tensors(model: onnx.ModelProto) -> set[str]:
-    """Return the names of the float32 tensors and constants."""
-    import onnx
-
     graph = onnx.shape_inference.infer_shapes(model).graph
-    values = [*graph.input, *graph.value_info, *graph.output]
-    float_values = {
-        v.name for v in values if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-    }
-    return float_values | {
-        t.name for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT
-    }
+    values = _of_type([*graph.input, *graph.value_info, *graph.output], TensorProto.FLOAT)
+    return values | {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
+
+
+def _half_tensors(model: onnx.ModelProto) -> set[str]:
+    inner = onnx.shape_inference.infer_shapes(model).graph.value_info
+    return _of_type(inner, TensorProto.FLOAT16)
+
+
+def _of_type(values: Iterable[onnx.ValueInfoProto], element: int) -> set[str]:
+    return {v.name for v in values if v.type.tensor_type.elem_type == element}
 
 
 def _halve_constant(model: onnx.ModelProto, constant: onnx.TensorProto, name: str) -> None:
-    from onnx.numpy_helper import from_array, to_array
-
     values = to_array(constant)
     finite = values[np.isfinite(values)]
     if np.abs(finite).max(initial=0.0) > _LARGEST:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx.helper import make_node
+from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.device import WeightBits
 from fovea_engines.graph.wiring import Wiring, is_depthwise, rebuild
-
-if TYPE_CHECKING:
-    import onnx
-
 
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20
@@ -52,10 +52,7 @@ def quantise(
     Each quantised layer takes its input through a Q/DQ pair and its weights, int8 per output
     channel, through a DQ. Biases, sums and activations stay float: the backend fuses what it can.
     """
-    import onnx
-
-    quantised = onnx.ModelProto()
-    quantised.CopyFrom(model)
+    quantised = deepcopy(model)
     chosen = set(quantisable(model)) - set(keep_float)
     rebuild(quantised, _nodes(quantised, ranges, encoding, chosen))
     return quantised
@@ -89,10 +86,6 @@ def _activation(
     encoding: Encoding,
     takers: list[onnx.NodeProto],
 ) -> Iterator[onnx.NodeProto]:
-    """Yield the pair that a tensor passes on its way to the layers that take it."""
-    from onnx.helper import make_node
-    from onnx.numpy_helper import from_array
-
     steps = Steps.of(*ranges.tensors[name], encoding)
     scale, zero = f"{name}/scale", f"{name}/zero_point"
     integers, real = f"{name}/quantised", f"{name}/dequantised"
@@ -107,10 +100,6 @@ def _activation(
 def _weight(
     model: onnx.ModelProto, layer: onnx.NodeProto, weight: onnx.TensorProto, bits: WeightBits
 ) -> onnx.NodeProto:
-    """Put the weights of a layer into int8, and return the node that converts them back."""
-    from onnx.helper import make_node
-    from onnx.numpy_helper import from_array, to_array
-
     # By the layer's name: two layers may share one tensor.
     stem = f"{layer.name}/weight"
     integers, scale = encode_weight(to_array(weight), bits)
@@ -128,12 +117,10 @@ def _weight(
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """real = (integer - zero_point) * scale.
+    """real = (integer - zero_point) * scale; the zero point is an int8 or uint8 scalar.
 
-    Attributes:
-        scale: float32 scalar; exact in float16 as well, so that both precisions agree, unless it
-            is over 65504.
-        zero_point: int8 or uint8 scalar.
+    The scale, a float32 scalar, is exact in float16 as well, so that both precisions agree,
+    unless it is over 65504.
     """
 
     scale: NDArray[np.float32]
@@ -151,12 +138,10 @@ class Steps:
 def encode_weight(
     weight: NDArray[np.float32], bits: WeightBits = 8
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Encode a weight, float32 [out, in, ...], in symmetric steps per output channel.
+    """Return a weight, float32 [out, in, ...], in symmetric steps per output channel.
 
-    7 bits are for CPUs that add two products in 16 bits: 2 * 255 * 63 fits them.
-
-    Returns:
-        int8 of the same shape, -127 to 127 (7 bits: -63 to 63), and the scales, float32 [out].
+    The steps are int8 of the same shape, -127 to 127, and the scales float32 [out]. 7 bits, -63 to
+    63, are for CPUs that add two products in 16 bits: 2 * 255 * 63 fits them.
     """
     top = 2 ** (bits - 1) - 1
     scale = _half_exact(np.abs(weight).reshape(len(weight), -1).max(axis=1) / top)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from copy import deepcopy
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.graph.wiring import Wiring, attribute, rebuild
 from fovea_preprocess.errors import UnsupportedModel
-
-if TYPE_CHECKING:
-    import onnx
 
 # Two products of uint8 and such a weight fit 16 bits: 2 * 255 * 64 = 32,640.
 _WIDEST = 64
@@ -23,8 +23,9 @@ def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
     """Return the numbers of layers that take quantised inputs, and of all layers."""
     wiring = Wiring(model)
     layers = wiring.layers()
-    done = [n for n in layers if _made_by(wiring, n.input[0], "DequantizeLinear")]
-    return len(done), len(layers)
+    makers = (wiring.producer.get(layer.input[0]) for layer in layers)
+    done = sum(node is not None and node.op_type == "DequantizeLinear" for node in makers)
+    return done, len(layers)
 
 
 def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
@@ -34,11 +35,7 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
     rounded. What is neither stays as it is: it has no counterpart. Weights are halved where this
     CPU needs 7 bits.
     """
-    import onnx
-    from onnx.numpy_helper import from_array, to_array
-
-    recoded = onnx.ModelProto()
-    recoded.CopyFrom(model)
+    recoded = deepcopy(model)
     wiring = Wiring(recoded)
     dtype, middle = _KINDS[encoding]
     other, other_middle = _KINDS[
@@ -70,11 +67,6 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
     if encoding.weight_bits == 7:
         narrow_weights(recoded)
     return recoded
-
-
-def _made_by(wiring: Wiring, tensor: str, op_type: str) -> bool:
-    node = wiring.producer.get(tensor)
-    return node is not None and node.op_type == op_type
 
 
 def narrow_weights(model: onnx.ModelProto) -> None:
@@ -148,14 +140,10 @@ def _along(node: onnx.NodeProto, scale: NDArray[Any], dimensions: int) -> list[i
 def _replace(
     model: onnx.ModelProto, node: onnx.NodeProto, steps: NDArray[Any], scale: NDArray[Any]
 ) -> None:
-    from onnx.numpy_helper import from_array
-
     for i, (what, value) in enumerate((("steps", steps), ("scale", scale))):
         node.input[i] = f"{node.output[0]}/narrow/{what}"
         model.graph.initializer.append(from_array(value, node.input[i]))
 
 
 def _constant(wiring: Wiring, name: str) -> NDArray[Any] | None:
-    from onnx.numpy_helper import to_array
-
     return to_array(wiring.constants[name]) if name in wiring.constants else None

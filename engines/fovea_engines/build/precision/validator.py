@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
+from onnx.numpy_helper import to_array
 
 from fovea_engines.graph.wiring import Wiring, attribute
 from fovea_preprocess.errors import UnsupportedModel
-
-if TYPE_CHECKING:
-    import onnx
 
 _ACTIVATIONS = {
     *("Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh"),
@@ -21,10 +19,9 @@ _SHOWN = 3
 
 
 def validate(model: onnx.ModelProto) -> None:
-    """Check a graph with Q/DQ pairs against TensorRT's rules for explicit quantisation.
+    """Refuse, as UnsupportedModel, a graph that TensorRT would refuse or read otherwise.
 
-    Raises:
-        UnsupportedModel: TensorRT would refuse the graph, or read uint8 as int8 and clip.
+    The rules are TensorRT's for explicit quantisation; it reads uint8 as int8 and clips.
     """
     faults = list(_faults(model))
     if faults:
@@ -38,19 +35,13 @@ def _faults(model: onnx.ModelProto) -> Iterator[str]:
     wiring = Wiring(model)
     for node in wiring.nodes:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            yield from _pair_faults(wiring, node)
+            yield from _scale_faults(wiring, node)
+            yield from _integer_faults(wiring, node)
         if node.op_type == "QuantizeLinear":
             yield from _place_faults(wiring, node)
 
 
-def _pair_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
-    yield from _scale_faults(wiring, node)
-    yield from _integer_faults(wiring, node)
-
-
 def _scale_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
-    from onnx.numpy_helper import to_array
-
     scale = wiring.constants.get(node.input[1])
     if scale is None:
         yield f"{node.name} has a scale that is computed; it must be a constant"
@@ -60,17 +51,13 @@ def _scale_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
         yield f"{node.name} has a scale that is not a positive number"
     if values.size > 1 and not _is_of_weights(wiring, node):
         yield f"{node.name} quantises an activation per channel; only weights may be"
-    elif values.size > 1 and _feeds_a_layer(wiring, node) and attribute(node, "axis", 1) != 0:
-        yield f"{node.name} has a scale per channel along axis {attribute(node, 'axis', 1)}, not 0"
-
-
-def _feeds_a_layer(wiring: Wiring, node: onnx.NodeProto) -> bool:
-    return any(taker.op_type == "Conv" for taker in wiring.consumers[node.output[0]])
+    elif values.size > 1 and (axis := attribute(node, "axis", 1)) != 0:
+        takers = wiring.consumers[node.output[0]]
+        if any(taker.op_type == "Conv" for taker in takers):
+            yield f"{node.name} has a scale per channel along axis {axis}, not 0"
 
 
 def _integer_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
-    from onnx.numpy_helper import to_array
-
     integers = wiring.constants.get(node.input[0])
     if node.op_type == "DequantizeLinear" and integers is not None:
         kind = to_array(integers).dtype

@@ -18,11 +18,10 @@ from fovea_engines.session import Array
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Layout of a raw output: columns of centre, size, objectness if it has it, and classes.
+    """Columns of a raw output: centre, size, objectness if it has it, and classes.
 
-    Attributes:
-        axis: dimension of the columns, 1 or 2; the boxes are the other.
-        objectness: False where a class's probability is the score.
+    They lie along dimension `axis`, 1 or 2; the boxes are the other. Without objectness, a class's
+    probability is the score.
     """
 
     axis: Literal[1, 2]
@@ -37,7 +36,7 @@ class Head(ABC):
         family: name in `FAMILIES`.
         task: the decoded task: "detect".
         preprocess: fields of `PreprocessSpec` in which its training differs from the defaults.
-        layout: layout of the output, as suppression in the graph reads it; None where the model has
+        layout: of the output, as suppression in the graph reads it; None where the model has
             suppressed and ranked its rows already.
         output: name of the output that is decoded.
     """
@@ -56,11 +55,7 @@ class Head(ABC):
 
     @classmethod
     def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """Return a head for the named output and an input of (height, width) pixels.
-
-        Raises:
-            UnsupportedModel: the family needs the size, and it is unknown.
-        """
+        """Return a head for the named output and an input of (height, width) pixels."""
         return cls(output)
 
     @abstractmethod
@@ -71,7 +66,7 @@ class Head(ABC):
             outputs: the session's answer, float16, float32 or float64; not changed, and not
                 referenced by the result. Values that are not finite are dropped.
             row: index of the image in the batch.
-            options: options of the request. A box has only its best class, and is dropped when
+            options: of the request. A box has only its best class, and is dropped when
                 `options.classes` lacks that class.
 
         Returns:

@@ -23,8 +23,7 @@ def labels_from_metadata(
 ) -> tuple[str, ...] | None:
     """Read class names by class id from `names`: a list or a dict of id to name, Python or JSON.
 
-    Returns:
-        The names; None where they are missing, malformed, or not `num_classes` in number.
+    None where they are missing, malformed, or not `num_classes` in number.
     """
     names = literal(metadata.get("names", ""))
     if isinstance(names, dict):

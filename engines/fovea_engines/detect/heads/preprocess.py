@@ -66,8 +66,8 @@ def default_preprocess(
 
     Args:
         family: name in `FAMILIES`; None is treated as the usual YOLO input, RGB 0 to 1.
-        inputs: the model's inputs; the first takes the image.
-        metadata: the model's own key-value pairs; `imgsz` replaces a dynamic size.
+        inputs: the model's; the first takes the image.
+        metadata: the model's own; `imgsz` replaces a dynamic size.
         size: (height, width) in pixels; replaces `imgsz` where the input is dynamic.
         trained: fields of `PreprocessSpec` that override the family's.
 
@@ -98,8 +98,7 @@ def default_preprocess(
 def read_preprocess(name: str) -> Mapping[str, Any]:
     """Read fields of `PreprocessSpec` from the named preset or from a JSON file.
 
-    Returns:
-        All fields for a preset, so that it replaces the family's; for a file only its fields.
+    Returns all fields for a preset, so that it replaces the family's; for a file only its fields.
 
     Raises:
         InvalidOption: the name is neither, or a field is wrong; the message says what it must be.
@@ -125,7 +124,6 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
 
 
 def _complaint(field: int | str = "") -> str:
-    """Return the error message for a field of a file, or for the file as a whole."""
     known = _Trained.model_fields
     if not field:
         return 'it must be one JSON object of fields, such as {"channels": "BGR", "scale": 1}'

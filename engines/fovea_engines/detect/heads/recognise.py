@@ -21,7 +21,6 @@ class Recognition:
         family: name in `FAMILIES`; None serves tensors only.
         reason: evidence for the family, or against every family.
         task: "detect" with a family; else the metadata's task, or "tensors".
-        num_classes: None when unknown.
     """
 
     family: str | None
@@ -38,11 +37,8 @@ def recognise(
 ) -> Recognition:
     """Recognise a model by its tensors and metadata.
 
-    A `family` that the user names decides between families that fit the shapes, and never
-    contradicts the shapes.
-
-    Raises:
-        UnsupportedModel: `family` is unknown or contradicts the model.
+    A `family` that the user names decides between families that fit the shapes. UnsupportedModel
+    if it is unknown or contradicts the shapes.
     """
     if family is not None and family not in FAMILIES:
         raise UnsupportedModel(f"no family {family!r}; there are {', '.join(FAMILIES)}")
@@ -66,7 +62,8 @@ def recognise(
     else:
         sure = [name for name, fit in fits.items() if fit.sure] or list(fits)
         if len(sure) != 1:
-            return _tensors(_open_question(sure) if sure else against, metadata)
+            open_question = f"the shapes fit {' and '.join(sure)} alike: choose one with --family"
+            return _tensors(open_question if sure else against, metadata)
         chosen, said = sure[0], fits[sure[0]].why
         if (twin := fits[chosen].twin) is not None:
             question = f"{said}, but this is also the shape of {twin}"
@@ -89,10 +86,7 @@ def open_head(
     """Return the head that decodes a recognised model; None without a family.
 
     Inputs and outputs are the session's: a runtime may rename those of the model's file. A dynamic
-    input needs a `size` of (height, width) pixels.
-
-    Raises:
-        UnsupportedModel: the family needs the size, and it is unknown.
+    input needs a `size` of (height, width) pixels, or is an UnsupportedModel to some families.
     """
     if recognition.family is None:
         return None
@@ -108,10 +102,6 @@ def _rank_3(outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
 def _tensors(reason: str, metadata: Mapping[str, str]) -> Recognition:
     task = metadata.get("task", "")
     return Recognition(None, f"{reason}: serves tensors", task if task.isalnum() else "tensors")
-
-
-def _open_question(families: Sequence[str]) -> str:
-    return f"the shapes fit {' and '.join(families)} alike: choose one with --family"
 
 
 def _spatial(image: TensorSpec) -> tuple[int, int] | None:

@@ -63,7 +63,6 @@ class Signature:
         return Fit(count, f"{why}; {counted(count, 'class')}", sure=sure)
 
     def _classes(self, columns: int, others: int) -> int | str:
-        """Return the number of classes, or the reason why `columns` does not fit."""
         if columns == -1:
             return "the dimension that holds the classes is dynamic"
         count = columns - others

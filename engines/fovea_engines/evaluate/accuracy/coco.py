@@ -53,15 +53,10 @@ _ADAPTER = TypeAdapter(_File)
 
 
 def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str, ...]]:
-    """Read a COCO file, whose file names are relative to a folder.
+    """Read a COCO file, whose file names are relative to a folder; raises as `read_dataset`.
 
-    Returns:
-        The images in the file's order, and the names of the categories. Class ids count the
-        categories in the order of their COCO ids, which may have gaps (COCO's go from 1 to 90).
-
-    Raises:
-        InvalidOption: the file is malformed or contradicts itself; the message says where.
-        NotFound: an image is missing.
+    Returns the images in the file's order, and the names of the categories. Class ids count the
+    categories in the order of their COCO ids, which may have gaps (COCO's go from 1 to 90).
     """
     file = _parse(data)
     _refuse_twins(data, "images", (image.id for image in file.images))

@@ -22,11 +22,10 @@ _NAMES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Labelled images and their class names.
+    """Labelled images, in the order of the file or by name, and their class names.
 
     Attributes:
         path: the COCO file, or the folder of YOLO labels.
-        images: in the order of the file, or by name.
         class_names: by class id; None where nothing names them.
     """
 
@@ -41,12 +40,8 @@ class Dataset:
 
         Classes are matched by name. If a few names differ (aeroplane, airplane), they are matched
         by id, provided that both sides have the same number of classes and most names are equal.
-
-        Args:
-            labels: the model's class names by id, or None if the model has no names. A single None
-                is a class that was never detected; it may match any class that has no match by
-                name.
-            num_classes: number of the model's classes; None if unknown.
+        A None among the labels, which are by class id, is a class that was never detected; it may
+        match any class that has no match by name.
 
         Raises:
             InvalidOption: the model lacks a class of the dataset, or has two of the same name.
@@ -118,15 +113,11 @@ class Dataset:
 
 
 def read_dataset(data: Path, images: Path | None = None) -> Dataset:
-    """Read labelled images.
+    """Read a COCO JSON file, or a folder of YOLO label files (or one that holds it as `labels`).
 
     Class ids are those of YOLO labels, or the positions of COCO's categories in the order of their
-    ids; `Dataset.for_model` maps them to a model's.
-
-    Args:
-        data: a COCO JSON file, or a folder of YOLO label files (or one that holds it as `labels`).
-        images: folder of the images; None searches beside a COCO file, and for YOLO in the folder
-            `images` next to `labels`.
+    ids; `Dataset.for_model` maps them to a model's. The images are in the folder `images`; None
+    searches beside a COCO file, and for YOLO in `images` next to `labels`.
 
     Raises:
         InvalidOption: the labels are malformed or empty; the message names file and place.

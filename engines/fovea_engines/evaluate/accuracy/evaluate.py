@@ -33,11 +33,7 @@ Detect = Callable[[LabelledImage], Detections]
 
 
 def in_process(engine: Engine) -> Detect:
-    """Return a function that detects with an opened engine.
-
-    Raises:
-        UnsupportedModel: the engine serves tensors only.
-    """
+    """Return a function that detects with an engine; UnsupportedModel if it serves tensors only."""
     if engine.head is None:
         raise UnsupportedModel(
             f"{engine.card.name} serves tensors only, so there are no boxes to measure: "
@@ -47,16 +43,12 @@ def in_process(engine: Engine) -> Detect:
 
 
 def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None) -> Accuracy:
-    """Measure a detector whose class ids are the dataset's; raises as `detect_all`."""
+    """Measure a detector whose class ids are the dataset's."""
     return mean_ap(dataset, detect_all(detect, dataset, progress or Progress()))
 
 
 def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[Detections]:
-    """Return the detections in each image of a dataset, with the options `EVALUATION`.
-
-    Raises:
-        FoveaError: raised by `detect`; an image that cannot be decoded is named.
-    """
+    """Return the detections in each image of a dataset, with the options `EVALUATION`."""
     images = dataset.images
     with progress.phase("accuracy"):
         return [detect(image) for image in progress.each(images, len(images))]
@@ -74,8 +66,16 @@ def mean_ap(dataset: Dataset, found: Sequence[Detections]) -> Accuracy:
 
     classes = sorted({int(class_id) for image in dataset.images for class_id in image.class_ids})
     truth, answers = COCO(), COCO()
-    truth.dataset = _document(classes, [_labels(image) for image in dataset.images])
-    answers.dataset = _document(classes, [_answers(one) for one in found])
+    truth.dataset = _document(
+        classes,
+        [
+            _annotations(one.boxes, one.class_ids, area=one.areas, iscrowd=one.crowd.astype(int))
+            for one in dataset.images
+        ],
+    )
+    answers.dataset = _document(
+        classes, [_annotations(one.boxes, one.class_ids, score=one.scores) for one in found]
+    )
     for index in (truth, answers):
         index.createIndex()
     judge = COCOeval_faster(truth, answers, "bbox")
@@ -119,28 +119,12 @@ def _document(classes: Sequence[int], images: Sequence[Iterable[dict[str, Any]]]
     }
 
 
-def _labels(image: LabelledImage) -> Iterator[dict[str, Any]]:
-    rows = zip(
-        _bboxes(image.boxes),
-        image.class_ids.tolist(),
-        image.areas.tolist(),
-        image.crowd.tolist(),
-        strict=True,
-    )
-    for bbox, class_id, area, crowd in rows:
-        yield {"category_id": class_id, "bbox": bbox, "area": area, "iscrowd": int(crowd)}
-
-
-def _answers(found: Detections) -> Iterator[dict[str, Any]]:
-    rows = zip(_bboxes(found.boxes), found.class_ids.tolist(), found.scores.tolist(), strict=True)
-    for bbox, class_id, score in rows:
-        area = bbox[2] * bbox[3]
-        yield {"category_id": class_id, "bbox": bbox, "area": area, "score": score}
-
-
-def _bboxes(boxes: NDArray[np.float32]) -> list[list[float]]:
+def _annotations(
+    boxes: NDArray[np.float32], class_ids: NDArray[np.int32], **columns: NDArray[Any]
+) -> Iterator[dict[str, Any]]:
     corners = boxes.astype(np.float64)
-    bboxes: list[list[float]] = np.hstack(
-        [corners[:, :2], corners[:, 2:] - corners[:, :2]]
-    ).tolist()
-    return bboxes
+    bboxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
+    columns = {"area": bboxes[:, 2] * bboxes[:, 3]} | columns
+    columns |= {"category_id": class_ids, "bbox": bboxes}
+    for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+        yield dict(zip(columns, row, strict=True))

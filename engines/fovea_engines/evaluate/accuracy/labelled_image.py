@@ -17,9 +17,7 @@ class LabelledImage:
     """An image and its labelled objects. Boxes are pixels of the upright image, not clipped to it.
 
     Attributes:
-        path: the image file.
-        width: of the upright image, pixels.
-        height: of the upright image, pixels.
+        width: of the upright image, pixels, as is `height`.
         boxes: float32 [n, 4], corners x1 y1 x2 y2.
         class_ids: int32 [n].
         crowd: bool [n]; finding a crowd counts neither for nor against a detector.
@@ -35,33 +33,20 @@ class LabelledImage:
     areas: NDArray[np.float32]
 
     def data(self) -> bytes:
-        """Return the encoded image.
-
-        Raises:
-            NotFound: the file is missing or unreadable.
-        """
+        """Return the encoded image; NotFound where the file cannot be read."""
         try:
             return self.path.read_bytes()
         except OSError as error:
             raise NotFound(f"the image {self.path} cannot be read ({error.strerror})") from error
 
     def pixels(self) -> Pixels:
-        """Return the decoded image, uint8 [height, width, 3], RGB, upright.
-
-        Raises:
-            InvalidImage: the image is damaged.
-            InvalidOption: its size is not the labelled size.
-        """
+        """Return the decoded image, uint8 [height, width, 3], RGB, upright, as it was labelled."""
         pixels = read_image(self.path)
         self.check_size(pixels.shape[1], pixels.shape[0])
         return pixels
 
     def check_size(self, width: int, height: int) -> None:
-        """Refuse labels whose image size differs from that of the decoded, upright image.
-
-        Raises:
-            InvalidOption: the sizes differ.
-        """
+        """Refuse, as InvalidOption, a decoded, upright image of another size than its labels'."""
         if (width, height) != (self.width, self.height):
             raise InvalidOption(
                 f"{self.path} is {width} x {height} pixels upright, and its labels are for "
@@ -71,13 +56,10 @@ class LabelledImage:
 
 
 def check_box(where: str, box: tuple[float, float, float, float], width: int, height: int) -> None:
-    """Refuse a box whose centre is outside its image; `where` is its place in the labels.
+    """Refuse, as InvalidOption, a box whose centre is outside its image; `where` is its place.
 
     Edges may lie outside, because many datasets label what the frame cuts off. Boxes without area
     pass, because well-known datasets have some: COCO counts them as missed.
-
-    Raises:
-        InvalidOption: its centre is outside the image.
     """
     x1, y1, x2, y2 = box
     if not (0 <= (x1 + x2) / 2 <= width and 0 <= (y1 + y2) / 2 <= height):

@@ -24,20 +24,14 @@ _MOST_CLASSES = 1_000_000
 def read_yolo(
     data: Path, folder: Path | None
 ) -> tuple[list[LabelledImage], tuple[str, ...] | None]:
-    """Read a folder of YOLO label files, or one that holds it as `labels`.
+    """Read a folder of YOLO label files, or one that holds it as `labels`; as `read_dataset`.
 
     A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
     its box. Coordinates are 0 to 1 of the upright image. An image without a label file, or with an
     empty one, has no objects. The images are by default in `images` in place of `labels` in the
     path, as for YOLO itself, or beside the labels.
 
-    Returns:
-        The images by name, and the names in classes.txt if it exists.
-
-    Raises:
-        InvalidOption: a line is malformed; the message names file and line.
-        NotFound: there are no labels, or an image is missing.
-        InvalidImage: an image is damaged.
+    Returns the images by name, and the names in classes.txt if it exists.
     """
     labels = data / "labels" if (data / "labels").is_dir() else data
     folder = _beside(labels) if folder is None else folder
@@ -56,11 +50,7 @@ def read_yolo(
 
 
 def yolo_class_names(data: Path) -> tuple[str, ...] | None:
-    """Return the class names of a folder of YOLO labels; None without a classes.txt.
-
-    Raises:
-        InvalidOption: classes.txt is not text.
-    """
+    """Return the class names of a folder of YOLO labels; None without a classes.txt."""
     files = (data / "labels" / CLASSES_FILE, data / CLASSES_FILE)
     file = next((file for file in files if file.is_file()), None)
     return None if file is None else read_labels(file)

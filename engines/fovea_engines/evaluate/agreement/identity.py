@@ -1,8 +1,9 @@
-"""Whether an engine of full precision computes just what its source model does."""
+"""Checks that an engine of full precision computes just what its source model does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.options import MAX_DETECTIONS, PredictOptions
-from fovea_engines.evaluate.agreement.samples import Outputs, Sample
+from fovea_engines.evaluate.agreement.measure import NO_NUMBER, output_error
+from fovea_engines.evaluate.reference import Outputs, Sample
 from fovea_engines.session import Array
 from fovea_preprocess.errors import Disagreement
 
@@ -33,6 +35,7 @@ _AT_LEAST = 20
 _FULL_WEIGHT = 0.25
 
 
+@dataclass(slots=True)
 class IdentityCheck:
     """Compares images that pass through it, before suppression.
 
@@ -46,20 +49,18 @@ class IdentityCheck:
         score: largest difference of a score.
     """
 
-    def __init__(self, head: Head | None) -> None:
-        self._head = head
-        self.detections = 0
-        self.box_px = 0.0
-        self.score = 0.0
+    head: Head | None
+    detections: int = 0
+    box_px: float = 0.0
+    score: float = 0.0
 
     def each(self, pairs: Iterable[tuple[Sample, Outputs]]) -> Iterator[tuple[Sample, Outputs]]:
         """Pass on samples with the engine's answers.
 
-        Raises:
-            Disagreement: a box is off by more than 1 px of the model's input, weighted, a score
-                by more than 0.01, a detection is missing or extra, a column of the head is off
-                by more than 10 %; or, where the source model has no detection of any score, a raw
-                output is off by more than 1 % of its largest value.
+        Raises Disagreement if a box is off by more than 1 px of the model's input, weighted, a
+        score by more than 0.01, a detection is missing or extra, a column of the head is off by
+        more than 10 %; or, where the source model has no detection of any score, a raw output is
+        off by more than 1 % of its largest value.
         """
         for sample, have in pairs:
             self._check(sample, have)
@@ -67,17 +68,18 @@ class IdentityCheck:
 
     def _check(self, sample: Sample, have: Outputs) -> None:
         output_error = _output_error(sample.name, sample.want, have)
-        if self._head is not None:
-            conf = _threshold(self._head, sample.want)
+        if self.head is not None:
+            best = _candidates(self.head, sample.want, 0.0, _AT_LEAST).scores
+            conf = min(_CONF, float(best.min(initial=_CONF)))
             # Lower than compared: the partner of what just reaches the threshold may not.
             lowest = conf - min(MAX_SCORE, conf / 5)
-            want = _candidates(self._head, sample.want, lowest)
+            want = _candidates(self.head, sample.want, lowest)
             if len(want):
-                found = _candidates(self._head, have, lowest)
+                found = _candidates(self.head, have, lowest)
                 box_px, score = compare_detections(sample.name, want, found, conf)
                 self.detections += int((want.scores >= conf).sum())
                 self.box_px, self.score = max(self.box_px, box_px), max(self.score, score)
-                _check_columns(sample.name, self._head, sample.want, have)
+                _check_columns(sample.name, self.head, sample.want, have)
                 return
         if not output_error <= MAX_OUTPUT_ERROR:
             raise Disagreement(
@@ -109,16 +111,10 @@ def _check_columns(name: str, head: Head, want: Outputs, have: Outputs) -> None:
 def compare_detections(
     name: str, want: Detections, have: Detections, conf: float
 ) -> tuple[float, float]:
-    """The largest weighted difference of a box corner, pixels, and the largest of a score.
+    """Return the largest weighted difference of a box corner, pixels, and the largest of a score.
 
-    Args:
-        name: of the image, for the error.
-        want: of the source model, also those that score somewhat less than `conf`.
-        have: of the engine, likewise.
-        conf: from this score on a detection must have a partner.
-
-    Raises:
-        Disagreement: see `IdentityCheck.each`.
+    From a score of `conf` on a detection must have a partner, which may score somewhat less; `name`
+    is that of the image, for the error. Raises as `IdentityCheck.each`.
     """
     box_px = score = 0.0
     full = np.clip(want.scores.max(), np.finfo(np.float32).tiny, _FULL_WEIGHT)
@@ -146,11 +142,6 @@ def compare_detections(
     return box_px, score
 
 
-def _threshold(head: Head, outputs: Mapping[str, Array]) -> float:
-    best = _candidates(head, outputs, 0.0, _AT_LEAST).scores
-    return min(_CONF, float(best.min(initial=_CONF)))
-
-
 def _candidates(
     head: Head, outputs: Mapping[str, Array], conf: float, most: int = MAX_DETECTIONS
 ) -> Detections:
@@ -161,10 +152,7 @@ def _candidates(
 def _nearest(
     one: Detections, other: Detections, weights: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Per detection of `one`, how far the closest of its class in `other` is; inf for none.
-
-    Distances of boxes are weighted.
-    """
+    """Return how far, weighted, the closest other of its class is from each; inf for none."""
     if not len(other):
         return np.full(len(one), np.inf), np.full(len(one), np.inf)
     off_px = np.zeros((len(one), len(other)), np.float32)
@@ -178,21 +166,15 @@ def _nearest(
 
 
 def _output_error(name: str, want: Outputs, have: Outputs) -> float:
-    errors = [0.0]
     for output, expected in want.items():
-        actual = have[output]
-        if expected.shape != actual.shape:
+        if expected.shape != (actual := have[output]).shape:
             raise Disagreement(
                 f"on {name} an output is {list(actual.shape)} where the source model has "
                 f"{list(expected.shape)}: try another --backend"
             )
-        same = (expected == actual) | ((expected != expected) & (actual != actual))
-        off = np.abs(expected.astype(np.float64) - actual)[~same]
-        if not np.isfinite(off).all():
-            raise Disagreement(
-                f"on {name} an output is not finite where the other model's is: try another "
-                "--backend"
-            )
-        largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
-        errors.append(float(off.max(initial=0)) / max(largest, 1e-6))
-    return max(errors)
+    error = output_error(want, have)
+    if error == NO_NUMBER:
+        raise Disagreement(
+            f"on {name} an output is not finite where the other model's is: try another --backend"
+        )
+    return error

@@ -20,8 +20,7 @@ class Matching:
         want: int [n], indices of the source's detections.
         have: int [n], indices of their partners among the engine's.
         iou: float [n], overlap of the partners.
-        missed: number of the source's detections without a partner.
-        extra: number of the engine's detections without a partner.
+        missed: number of the source's detections without a partner; `extra` of the engine's.
     """
 
     want: NDArray[np.intp]

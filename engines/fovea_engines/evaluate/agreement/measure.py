@@ -13,7 +13,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.evaluate.agreement.matching import Matching, match
-from fovea_engines.evaluate.agreement.samples import Outputs, Sample
+from fovea_engines.evaluate.reference import Outputs, Sample
 from fovea_engines.repository.figures import Agreement, WorstImage
 from fovea_engines.session import Array
 
@@ -51,19 +51,22 @@ def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
 
 
 def _agreement(figures: list[_Figures]) -> Agreement:
-    matched = [one for one in figures if one.matching is not None]
+    matched = [one.matching for one in figures if one.matching is not None]
+    tops = [one.same_top for one in figures if one.same_top is not None]
+    total = sum(matching.total for matching in matched)
     return Agreement(
         images=len(figures),
         detections=sum(one.detections for one in figures),
-        missed=sum(one.matching.missed for one in matched if one.matching),
-        extra=sum(one.matching.extra for one in matched if one.matching),
-        mean_iou=_mean([one.matching.iou for one in matched if one.matching]),
+        missed=sum(matching.missed for matching in matched),
+        extra=sum(matching.extra for matching in matched),
+        mean_iou=_mean([matching.iou for matching in matched]),
         score_drift=_mean([one.drift for one in figures]),
-        quality=_quality(figures),
+        # Images without detections count only where no image has any.
+        quality=1 - sum(one.lost for one in figures) / total if total else _closeness(figures),
         box_px=float(max(one.box_px for one in figures)),
         score=max(float(np.abs(one.drift).max(initial=0)) for one in figures),
         output_error=max(one.output_error for one in figures),
-        same_top=_same_top(figures),
+        same_top=sum(tops) / len(tops) if tops else None,
         worst=tuple(
             one.worst
             for one in sorted(figures, key=lambda one: -one.lost)[:_WORST]
@@ -74,11 +77,6 @@ def _agreement(figures: list[_Figures]) -> Agreement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Figures:
-    """Figures of one image; see `Agreement`.
-
-    `energies` holds, for each output, the energy of the error and that of the right values.
-    """
-
     name: str
     matching: Matching | None = None
     detections: int = 0
@@ -110,6 +108,7 @@ def _compare(head: Head | None, name: str, want: Outputs, have: Outputs) -> _Fig
     if head is not None:
         options = PredictOptions(conf=CONF - MARGIN)
         figures = _matched(name, *(head.decode(each, 0, options) for each in (want, have)))
+    first = _first_class(want)
     off = {name: _difference(array, have[name]) for name, array in want.items()}
     return replace(
         figures,
@@ -117,7 +116,7 @@ def _compare(head: Head | None, name: str, want: Outputs, have: Outputs) -> _Fig
         energies={
             name: (_energy(off[name]), _energy(_finite(array))) for name, array in want.items()
         },
-        same_top=_top(want) == _top(have) if _is_classifier(want) else None,
+        same_top=None if first is None else first == _first_class(have),
     )
 
 
@@ -129,27 +128,11 @@ def _matched(name: str, want: Detections, have: Detections) -> _Figures:
     return _Figures(name, matching, detections, drift, float(corners.max(initial=0)))
 
 
-def _quality(figures: list[_Figures]) -> float:
-    """Return the quality over all images; images without detections do not count."""
-    total = sum(one.matching.total for one in figures if one.matching)
-    if total:
-        return 1 - sum(one.lost for one in figures) / total
-    return _closeness(figures)
-
-
-def _same_top(figures: list[_Figures]) -> float | None:
-    tops = [one.same_top for one in figures if one.same_top is not None]
-    return sum(tops) / len(tops) if tops else None
-
-
-def _is_classifier(outputs: Outputs) -> bool:
-    shapes = [array.shape for array in outputs.values()]
-    return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] == 1 < shapes[0][1]
-
-
-def _top(outputs: Outputs) -> int:
-    [scores] = outputs.values()
-    return int(scores.argmax())
+def _first_class(outputs: Outputs) -> int | None:
+    """Return the best class; None for a model that is no classifier."""
+    scores = next(iter(outputs.values()))
+    is_classifier = len(outputs) == 1 and scores.ndim == 2 and len(scores) == 1 < scores.size
+    return int(scores.argmax()) if is_classifier else None
 
 
 def _closeness(figures: Sequence[_Figures]) -> float:
@@ -174,6 +157,11 @@ def _difference(want: Array, have: Array) -> Floats:
         return np.full(want.shape or 1, np.inf)
     same = (want == have) | ((want != want) & (have != have))
     return np.where(same, 0.0, have.astype(np.float64) - np.where(same, 0.0, want))
+
+
+def output_error(want: Outputs, have: Outputs) -> float:
+    """Return the largest error of an output over its largest value; `NO_NUMBER` at most."""
+    return max(_largest_error(w, _difference(w, have[name])) for name, w in want.items())
 
 
 def _finite(array: Array) -> Floats:

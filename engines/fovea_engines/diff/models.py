@@ -1,9 +1,10 @@
-"""Prepares the same images for two models."""
+"""Opens two models to compare, and prepares the same images for both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -11,10 +12,18 @@ import numpy as np
 
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.detect.heads.signature import image_layout, image_sides
-from fovea_engines.diff.model import DiffModel
+from fovea_engines.diff.network import Network
+from fovea_engines.diff.onnx_network import OnnxNetwork
+from fovea_engines.diff.openvino_network import OpenVinoNetwork
+from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import Pixels, sample_images
+from fovea_engines.graph.load import load
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.plural import counted
+from fovea_engines.repository.card import CARD_FILE
+from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.preprocessor import Preprocessor
@@ -30,6 +39,69 @@ Feed = dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DiffModel:
+    """A model before it runs.
+
+    Attributes:
+        metadata: the exporter's own key-value pairs.
+        preprocess: preprocessing of an engine's card; None for a file.
+        open: opens the network, for the inputs of one feed.
+    """
+
+    path: Path
+    inputs: tuple[TensorSpec, ...]
+    metadata: Mapping[str, str]
+    family: str | None
+    preprocess: PreprocessSpec | None
+    open: Callable[[Mapping[str, Array]], Network]
+
+
+def find_model(path: Path) -> DiffModel:
+    """Read an .onnx file, a version's folder, or a model's folder, of which the latest counts."""
+    return _from_folder(path.resolve()) if path.is_dir() else _from_file(path)
+
+
+def _from_file(path: Path) -> DiffModel:
+    model = load(path).proto
+    inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
+    return DiffModel(
+        path=path,
+        inputs=inputs,
+        metadata=metadata,
+        family=recognise(inputs, outputs, metadata).family,
+        preprocess=None,
+        open=partial(OnnxNetwork, model),
+    )
+
+
+def _from_folder(folder: Path) -> DiffModel:
+    if not any((folder / file).is_file() for file in (CARD_FILE, *_NETWORKS)):
+        folder = ModelRepository(folder.parent).folder(folder.name)
+    # Opening verifies the file and sets its runtime up.
+    with Engine.open(folder) as engine:
+        card = engine.card
+    path = folder / next(iter(card.files))
+    if path.name not in _NETWORKS:
+        raise UnsupportedModel(
+            f"{path} shows no layers: compare the ONNX file that it was built from"
+        )
+    return DiffModel(
+        path=path,
+        inputs=card.inputs,
+        metadata=card.metadata,
+        family=card.family,
+        preprocess=card.preprocess,
+        open=partial(_NETWORKS[path.name], path),
+    )
+
+
+_NETWORKS: Mapping[str, Callable[[Path, Mapping[str, Array]], Network]] = {
+    "model.onnx": lambda path, feed: OnnxNetwork(load(path).proto, feed),
+    "model.xml": OpenVinoNetwork,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Feeds:
     """One feed for each model per name, that of an image or of random numbers."""
 
@@ -42,12 +114,7 @@ def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
     """Preprocess images as the first model was trained, for each model in its own layout.
 
     The first model's card, or else its head family, decides the preprocessing. An input that takes
-    no images gets random numbers, the same in every run. Of a folder at most 4 images are used;
-    None takes those that ship with Fovea.
-
-    Raises:
-        InvalidOption: the folder has no image, or the models take different inputs.
-        UnsupportedModel: the shape of an input is unknown.
+    no images gets random numbers, the same in every run.
     """
     samples = list(sample_images(images, _MAX_IMAGES))
     pairs = _pair_inputs(a, b)
@@ -100,7 +167,7 @@ def _preprocess(
 
 
 def _common(a: int, b: int, default: int) -> int:
-    """Return the length of one dimension that both models take; -1 is any."""
+    """Return a length of one dimension that both models take; -1 is any."""
     fixed = {a, b} - {-1}
     if len(fixed) > 1:
         raise InvalidOption(

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from tests.engines.sabotage import plant_outlier
 
-from fovea_engines.evaluate.agreement.sensitivity import Sensitivity, keep_until, rank
+from fovea_engines.build.search import Sensitivity, keep_until, rank
 from fovea_engines.progress import Progress
 
 GROUPS = {"a": ("a.1", "a.2"), "b": ("b.1",), "c": ("c.1",)}
