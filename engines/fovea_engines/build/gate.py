@@ -7,6 +7,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.assemble import candidate, reference
 from fovea_engines.build.graphs import Graphs
@@ -24,7 +26,6 @@ from fovea_engines.evaluate.agreement.measure import (
     NO_NUMBER,
     measure,
     measure_detections,
-    measure_outputs,
 )
 from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.evaluate.samples import sample_images
@@ -66,7 +67,9 @@ def measure_engine(
     if prepared.head.family is None and plan.preprocess is None:
         progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
     with progress.phase("agreement"):
-        if graphs.precision != "fp32":
+        # Around signed INT8 is FP16.
+        signed = graphs.precision == "int8" and plan.encodings[0] is Encoding.SIGNED
+        if graphs.precision == "fp16" or signed:
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
         agreement = _agreement(plan, prepared, graphs, fused, engine)
     card = replace(engine.card, agreement=agreement)
@@ -141,31 +144,40 @@ def check_agreement(engine: Engine, source: Path, images: Path | None = None) ->
 
 
 def compare_engines(one: Engine, other: Engine, images: Path | None = None) -> Agreement:
-    """Compare the answers of two engines to images: detections, or outputs where there is no head.
+    """Compare the detections of two engines, whose raw outputs may differ in kind.
 
-    The first is taken for right. Their raw outputs may differ in kind if they have a head.
+    The first is taken for right.
     """
-    samples = sample_images(images, AGREEMENT_IMAGES)
-    if one.head is None:
-        return measure_outputs(
-            (name, one.outputs_of(pixels), other.outputs_of(pixels)) for name, pixels in samples
-        )
     options = PredictOptions(conf=CONF - MARGIN)
     found = measure_detections(
         (name, one.detect(pixels, options), other.detect(pixels, options))
-        for name, pixels in samples
+        for name, pixels in sample_images(images, AGREEMENT_IMAGES)
     )
     return replace(found, images_from=_folder(images))
 
 
 def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None:
     """Refuse, as a Disagreement, image front and NMS tail that change the results of the `core`."""
-    lost = 1 - compare_engines(core, fused, images).quality
-    if lost > _MOST_LOST:
+    if core.head is None:
+        lost = _outputs_lost(core, fused, images)
+    else:
+        lost = 1 - compare_engines(core, fused, images).quality
+    # The negation also catches NaN.
+    if not lost <= _MOST_LOST:
         raise Disagreement(
             f"with image front and NMS tail in the graph {lost:.1%} of what is found differs: "
             "--no-image-front and --no-nms-tail leave them to the host"
         )
+
+
+def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
+    """Return the sum of absolute output differences over that of absolute outputs."""
+    lost = total = 0.0
+    for _, pixels in sample_images(images, AGREEMENT_IMAGES):
+        want, have = (one.outputs_of(pixels) for one in (core, fused))
+        lost += sum(float(np.abs(have[name] - want[name]).sum()) for name in want)
+        total += sum(float(np.abs(array).sum()) for array in want.values())
+    return lost / total if total else lost
 
 
 def objection(card: EngineCard, max_drop: float) -> str | None:
