@@ -174,11 +174,12 @@ def _from_message(message: Message) -> ModelConfig:
 
 
 def _unknown_number(number: object, place: tuple[int | str, ...]) -> str:
-    message, names = model_config_messages().ModelConfig.DESCRIPTOR, []
+    message = model_config_messages().ModelConfig.DESCRIPTOR
+    names: list[str] = []
     *path, enum = place
     steps = iter(path)
     for name in steps:
-        names.append(name)
+        names.append(str(name))
         field = message.fields_by_name[name]
         message = field.message_type
         if field.is_repeated:

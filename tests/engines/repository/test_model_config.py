@@ -127,5 +127,5 @@ def test_a_number_that_an_enum_of_the_schema_does_not_have_is_refused(tmp_path, 
 
 
 def test_an_override_with_a_number_that_the_schema_does_not_have_is_refused():
-    with pytest.raises(InvalidModel, match="^9 is no kind of instance_group: known are"):
+    with pytest.raises(InvalidModel, match=r"^9 is no kind of instance_group: known are"):
         parse_config('{"instance_group": [{"kind": 9}]}')

@@ -93,7 +93,6 @@ def test_numbers_that_json_and_the_schema_lack_pass_through(tmp_path):
         "plus",
         config="""optimization { priority: 77 } sequence_batching {
             control_input { name: "S" control { fp32_false_true: [nan, inf] } } }""",
-        inputs={"S": "FLOAT"},
     )
     model = loaded(tmp_path)
     document = json.loads(model.config_json)
