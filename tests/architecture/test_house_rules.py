@@ -67,7 +67,7 @@ def test_protobuf_is_read_and_written_at_the_edges_only():
         "engines/repository/model_config.py",
         "engines/graph/",
         "server/grpc/",
-        "server/dataplane/v2.py",
+        "server/models/config/document.py",
     )
     names = ("google.protobuf", "model_config_messages", "service_pb2")
     inside = [

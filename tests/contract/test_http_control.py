@@ -48,6 +48,12 @@ def test_a_model_that_travels_in_the_request(port, recordings):
             "failed to load 'simple', failed to poll from model repository: Invalid config "
             "override: unexpected end of data: line 1 column 2 (char 1)",
         ),
+        (
+            {"config": '{"instance_group": [{"kind": 9}]}'},
+            500,
+            "failed to load 'simple', failed to poll from model repository: 9 is no kind of "
+            "instance_group: known are KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL",
+        ),
         ({"other": "x"}, 500, "unexpected error on creating Triton parameter"),
     ],
 )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass, replace
+from decimal import Decimal
 from functools import cache
 from itertools import zip_longest
+from math import isfinite
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
@@ -110,11 +112,11 @@ def config_message(config: ModelConfig) -> Message:
     return json_format.ParseDict(changed, model_config_messages().ModelConfig())
 
 
-def without_version_policy(config: ModelConfig) -> ModelConfig:
-    """Return the configuration as if its version policy were not set, to compare the rest."""
+def without_version_policy(config: ModelConfig) -> bytes:
+    """Return the fields of the file, without its version policy, as JSON to compare."""
     source = orjson.loads(config.source)
     source.pop("version_policy", None)
-    return replace(config, version_policy=None, source=orjson.dumps(source).decode())
+    return orjson.dumps(source)
 
 
 def fields_in_source(config: ModelConfig) -> frozenset[str]:
@@ -166,9 +168,26 @@ def _from_message(message: Message) -> ModelConfig:
     try:
         return replace(_adapter().validate_json(source), source=source)
     except ValidationError as error:
+        # The message fits the schema in all but numbers of enums, which protobuf leaves open.
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InvalidModel(f"'{place}' of the model configuration: {first['msg']}") from error
+        raise InvalidModel(_unknown_number(first["input"], first["loc"])) from error
+
+
+def _unknown_number(number: object, place: tuple[int | str, ...]) -> str:
+    message = model_config_messages().ModelConfig.DESCRIPTOR
+    names: list[str] = []
+    *path, enum = place
+    steps = iter(path)
+    for name in steps:
+        names.append(str(name))
+        field = message.fields_by_name[name]
+        message = field.message_type
+        if field.is_repeated:
+            next(steps)  # the index in a list, or the key of a map
+        if message.GetOptions().map_entry:
+            message = message.fields_by_name["value"].message_type
+    known = ", ".join(message.fields_by_name[enum].enum_type.values_by_name)
+    return f"{number} is no {enum} of {'.'.join(names)}: known are {known}"
 
 
 def _json(value: Any, source: Any) -> Any:
@@ -187,6 +206,8 @@ def _json(value: Any, source: Any) -> Any:
         return {str(key): _json(item, known.get(str(key))) for key, item in value.items()}
     if isinstance(value, tuple):
         return [_json(*pair) for pair in zip_longest(value, (source or ())[: len(value)])]
+    if isinstance(value, float) and not isfinite(value):
+        return str(Decimal(value))  # "NaN" and "Infinity", the names that protobuf reads
     return value
 
 

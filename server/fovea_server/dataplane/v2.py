@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import orjson
-
-from fovea_engines.repository.config_pbtxt import ModelConfig
-from fovea_engines.repository.model_config import config_message
 from fovea_preprocess.errors import InvalidRequest, Unsupported
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import Duration
 from fovea_server.tensors.signature import ModelTensor
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import FieldDescriptor
-    from google.protobuf.message import Message
 
 # The version of Triton that these answers follow; clients compare versions.
 VERSION = "2.51.0"
@@ -113,45 +103,3 @@ def version_statistics(model: ServedModel) -> dict[str, Any]:
         ],
         "memory_usage": [],
     }
-
-
-def config_json(config: ModelConfig) -> bytes:
-    """Write a configuration as Triton's HTTP endpoint does: JSON, UTF-8.
-
-    Unlike proto3's own JSON: 64-bit numbers are numbers, every plain field is there, and fields
-    come in the order in which the schema declares them.
-    """
-    return orjson.dumps(_object(config_message(config)))
-
-
-def _object(message: Message) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        if field.has_presence and not message.HasField(field.name):
-            continue
-        value = getattr(message, field.name)
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            kind = field.message_type.fields_by_name["value"]
-            shown[field.name] = {_key(key): _value(kind, value[key]) for key in sorted(value)}
-        elif field.is_repeated:
-            shown[field.name] = [_value(field, item) for item in value]
-        else:
-            shown[field.name] = _value(field, value)
-    return shown
-
-
-def _key(key: bool | int | str) -> str:
-    return str(key).lower() if isinstance(key, bool) else str(key)
-
-
-def _value(field: FieldDescriptor, value: object) -> object:
-    if field.message_type is not None:
-        return _object(value)
-    if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name
-    if field.type == field.TYPE_FLOAT and isinstance(value, float):
-        # The shortest decimal that is the same float32: .1, not .10000000149.
-        return float(str(np.float32(value)))
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value

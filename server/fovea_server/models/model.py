@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 from fovea_engines.backends.registry import mismatch
@@ -15,6 +16,7 @@ from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady, NotFound
 from fovea_server.images.pipeline import Pipeline
+from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import open_engine, open_pipeline
 from fovea_server.scheduling.base import Scheduler
@@ -74,6 +76,11 @@ class ServedModel:
         self._labels: dict[str, tuple[str, ...]] = {}
         self._members: list[ServedModel] = []
         self._rebuilding = Progress()
+
+    @cached_property
+    def config_json(self) -> bytes:
+        """The configuration of a version that is READY, as Triton's HTTP endpoint writes it."""
+        return config_json(self.config)
 
     @property
     def failure(self) -> str | None:

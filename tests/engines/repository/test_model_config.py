@@ -11,6 +11,7 @@ from fovea_engines.repository.model_config import (
     config_message,
     fields_in_source,
     model_config_messages,
+    parse_config,
     read_config,
     without_version_policy,
 )
@@ -85,7 +86,46 @@ def test_configurations_that_differ_in_the_version_policy_alone_compare_equal(co
     assert without_version_policy(other) == without_version_policy(config)
 
 
-def test_a_value_that_the_schema_does_not_have_is_refused(tmp_path):
-    (tmp_path / "config.pbtxt").write_text('input { name: "X" data_type: 99 }')
-    with pytest.raises(InvalidModel, match=r"'input\.0\.data_type' of the model configuration"):
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_floats_that_json_lacks_are_in_the_message(tmp_path, value):
+    text = f"sequence_batching {{ direct {{ minimum_slot_utilization: {value} }} }}"
+    (tmp_path / "config.pbtxt").write_text(text)
+    config, again = (read_config(tmp_path / "config.pbtxt") for _ in range(2))
+    changed = config_message(replace(config, name="m"))
+    assert str(changed.sequence_batching.direct.minimum_slot_utilization) == value
+    assert without_version_policy(config) == without_version_policy(again)
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        (
+            "instance_group { } instance_group { kind: 77 }",
+            "77 is no kind of instance_group: known are KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL",
+        ),
+        (
+            "dynamic_batching { default_queue_policy { timeout_action: 9 } }",
+            "9 is no timeout_action of dynamic_batching.default_queue_policy: known are REJECT, "
+            "DELAY",
+        ),
+        (
+            "dynamic_batching { priority_queue_policy { key: 1 value { timeout_action: 9 } } }",
+            "9 is no timeout_action of dynamic_batching.priority_queue_policy: known are REJECT",
+        ),
+        (
+            'model_warmup { inputs { key: "value" value { data_type: 99 } } }',
+            "99 is no data_type of model_warmup.inputs: known are TYPE_INVALID, TYPE_BOOL",
+        ),
+        ("sequence_batching { control_input { control { kind: -1 } } }", "-1 is no kind of"),
+    ],
+)
+def test_a_number_that_an_enum_of_the_schema_does_not_have_is_refused(tmp_path, text, refusal):
+    (tmp_path / "config.pbtxt").write_text(text)
+    with pytest.raises(InvalidModel) as raised:
         read_config(tmp_path / "config.pbtxt")
+    assert str(raised.value).startswith(refusal)
+
+
+def test_an_override_with_a_number_that_the_schema_does_not_have_is_refused():
+    with pytest.raises(InvalidModel, match=r"^9 is no kind of instance_group: known are"):
+        parse_config('{"instance_group": [{"kind": 9}]}')

@@ -143,8 +143,9 @@ def _ensemble_faults(config: ModelConfig) -> Iterator[str]:
 
 def _unserved(config: ModelConfig) -> Iterator[str]:
     """Find settings that would give wrong answers if they were ignored."""
+    given = fields_in_source(config)
     for field in ("batch_input", "batch_output"):
-        if field in fields_in_source(config):
+        if field in given:
             yield (
                 f"{config.name} asks for {field}, which is not served: remove it, and what the "
                 "model needs it for"

@@ -10,7 +10,6 @@ from tests.server.registries import ADDER_CONFIG, adder, serving
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.model_config import config_message
-from fovea_server.dataplane.v2 import config_json
 from fovea_server.models.model import ServedModel
 
 DEMO = Path(__file__).resolve().parents[4] / "server" / "fovea_server" / "demo" / "digits.onnx"
@@ -43,7 +42,7 @@ def test_configurations_are_written_as_recorded(shared):
     del recorded["simple_nobatch"]
     with serving(shared / "data" / "triton" / "models") as registry:
         for name, want in recorded.items():
-            have = json.loads(config_json(registry.find(name).config))
+            have = json.loads(registry.find(name).config_json)
             assert list(have) == list(want)
             assert [have[k] for k in have if k not in VOLATILE] == [
                 want[k] for k in want if k not in VOLATILE
@@ -86,6 +85,25 @@ def test_shapes_say_whether_there_is_a_batch(tmp_path, shape, config, size, dims
     assert (config.max_batch_size, list(config.input[0].dims)) == (size, dims)
     assert (config.dynamic_batching is not None) == (size > 1)
     assert (config.input[0].reshape is not None) == (shape == ("N",))
+
+
+def test_numbers_that_json_and_the_schema_lack_pass_through(tmp_path):
+    adder(
+        tmp_path,
+        "plus",
+        config="""optimization { priority: 77 } sequence_batching {
+            control_input { name: "S" control { fp32_false_true: [nan, inf] } } }""",
+    )
+    model = loaded(tmp_path)
+    document = json.loads(model.config_json)
+    [control] = document["sequence_batching"]["control_input"][0]["control"]
+    assert control["fp32_false_true"] == [None, None]
+    assert document["optimization"]["priority"] == 77
+    message = config_message(model.config)
+    assert message.optimization.priority == 77
+    assert (
+        str(message.sequence_batching.control_input[0].control[0].fp32_false_true) == "[nan, inf]"
+    )
 
 
 def test_what_is_said_stays(tmp_path):

@@ -18,7 +18,6 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2 import (
-    config_json,
     refuse_repository,
     server_metadata,
     statistics_json,
@@ -43,7 +42,7 @@ async def model(service: Service, request: Request) -> Answer:
 async def config(service: Service, request: Request) -> Answer:
     """Answer with the complete configuration of a model."""
     found = service.plane.find(request.name("model"), request.version)
-    return Answer(body=[config_json(found.config)])
+    return Answer(body=[found.config_json])
 
 
 async def statistics(service: Service, request: Request) -> Answer:
