@@ -120,8 +120,8 @@ def _check_batch(engine: Engine, configured: int) -> None:
         )
     if built and configured > rows:
         raise InvalidModel(
-            f"max_batch_size is {configured} in config.pbtxt, and the engine takes {rows} at most: lower "
-            "it, or build the engine again with a larger --max-batch"
+            f"max_batch_size is {configured} in config.pbtxt, and the engine takes {rows} at most: "
+            "lower it, or build the engine again with a larger --max-batch"
         )
 
 
