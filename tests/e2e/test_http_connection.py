@@ -1,5 +1,7 @@
-"""Connections of the v2 protocol: in order, in time, and given up when the client goes."""
+"""Connections: answered in order, in time, and given up when the client goes."""
 
+import contextlib
+import http.client
 import json
 import socket
 import time
@@ -155,3 +157,44 @@ def test_a_client_that_goes_away_frees_its_place(shared, serve):
     assert counted["fail"]["count"] > 0, "given up before it was begun"
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "headers", "status"),
+    [
+        ("POST /v1/models/digits/predict", "X-Request-Timeout-Ms: 30\r\n", 504),
+        ("POST /v1/models/digits/predict", "X-Request-Timeout-Ms: never\r\n", 422),
+        ("POST /v1/models/digits/predict", "Content-Encoding: br\r\n", 400),
+        ("POST /v1/models/digits/versions/x/predict", "", 404),
+        ("POST /v1/models/none/predict", "", 404),
+        ("POST /v1/none", "", 404),
+        ("POST /none", "", 404),
+        ("DELETE /v1/models/digits/predict", "", 405),
+        ("GET /v1/models", "", 200),
+    ],
+)
+def test_the_rest_of_a_body_is_no_request(demo_server, request_line, headers, status):
+    rest = get("/v1/models") * 20_000
+    head = f"{request_line} HTTP/1.1\r\n{HEAD}{headers}Content-Length: {len(rest) + 1}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", demo_server.port), timeout=10) as connection:
+        connection.sendall(head.encode() + b"{")
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == status
+        answer.read()
+        after = b""
+        # A server that closes while a client sends may break the connection.
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(rest + get("/v2x", "Connection: close\r\n"))
+            while piece := connection.recv(65_536):
+                after += piece
+    # Either nothing more, or the body is dropped and the request after it is answered.
+    assert after.count(b"HTTP/1.1 ") == (0 if answer.will_close else 1)
+    assert answer.will_close or after.startswith(b"HTTP/1.1 404 ")
+
+
+def test_a_body_over_the_limit_ends_its_v1_connection(demo_server):
+    head = f"POST /v1/models/digits/predict HTTP/1.1\r\n{HEAD}Content-Length: {65 << 20}\r\n\r\n"
+    received = converse(demo_server.port, head.encode() + b"{", until_closed=False)
+    assert received.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in received

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Work that ends sooner is not worth a task that watches the client.
-_SHORT_S = 0.02
 # Bytes decompressed on the event loop, and from then on in a thread.
 _FIRST, _PIECE = 65_536, 1 << 20
 # Compressed bytes taken in one step; what is left over of them is copied each time.
@@ -71,7 +69,6 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
     """
     worker = asyncio.current_task()
     assert worker is not None
-    watcher: asyncio.Task[None] | None = None
     left = False
 
     async def watch() -> None:
@@ -81,11 +78,7 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
         left = True
         worker.cancel()
 
-    def start() -> None:
-        nonlocal watcher
-        watcher = asyncio.ensure_future(watch())
-
-    timer = asyncio.get_running_loop().call_later(_SHORT_S, start)
+    watcher = asyncio.create_task(watch())
     try:
         return await work
     except asyncio.CancelledError:
@@ -94,9 +87,7 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
             raise ClientLeft from None
         raise
     finally:
-        timer.cancel()
-        if watcher is not None:
-            watcher.cancel()
+        watcher.cancel()
 
 
 async def unpack(

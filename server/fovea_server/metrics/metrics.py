@@ -103,12 +103,13 @@ def metrics_text(service: Service, machine: MachineMetrics) -> str:
 def model_families(models: Iterable[ServedModel]) -> list[Family]:
     """Build the families of all models that can answer now."""
     counters = _COUNTERS | _OF_CACHED_MODELS
-    families = {name: Family(name, "counter", text) for name, (text, _) in counters.items()}
+    success, *others = (Family(name, "counter", text) for name, (text, _) in counters.items())
     failure = Family(
         "nv_inference_request_failure",
         "counter",
         "Number of failed inference requests, all batch sizes",
     )
+    families = {family.name: family for family in (success, *others)}
     pending = Family(
         "nv_inference_pending_request_count",
         "gauge",
@@ -131,7 +132,7 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
                 waiting += model.pipeline.pending
                 model.pipeline.counts.stages.add_to(stages, labels)
             pending.add(labels, waiting)
-    return [*families.values(), failure, pending, stages]
+    return [success, failure, *others, pending, stages]
 
 
 def _labels(model: ServedModel) -> Labels:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
 from fovea_server.models.config.ensembles import check_ensemble
-from fovea_server.models.model import Find, ServedModel
+from fovea_server.models.model import FindModel, ServedModel
 from fovea_server.models.slot import ModelSlot
 from fovea_server.models.source import Repositories, Source
 from fovea_server.scheduling.cache import ResponseCache
@@ -18,8 +18,8 @@ from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)
 
-Begun = list[tuple[ModelSlot, Source]]
-"""Models whose load was begun, with their sources."""
+StartedLoads = list[tuple[ModelSlot, Source]]
+"""Models that `Loader.begin` has prepared, with their sources, for `Loader.finish`."""
 
 
 class Loader:
@@ -33,7 +33,7 @@ class Loader:
         self,
         repositories: Repositories,
         settings: Settings,
-        find: Find,
+        find: FindModel,
         cache: ResponseCache | None,
     ) -> None:
         self.slots: dict[str, ModelSlot] = {}
@@ -95,9 +95,9 @@ class Loader:
         log.error("model %s failed to load: %s", name, error)
         self._slot(name).refuse(str(error), source)
 
-    def begin(self, names: Iterable[str], *, required: bool = False) -> Begun:
+    def begin(self, names: Iterable[str], *, required: bool = False) -> StartedLoads:
         """Read models of the repository, to be loaded by `finish`; faults are logged and kept."""
-        begun: Begun = []
+        started: StartedLoads = []
         for name in names:
             slot, source = self._slot(name), None
             slot.wanted, slot.required = True, slot.required or required
@@ -107,18 +107,18 @@ class Loader:
             except FoveaError as error:
                 self.refuse(name, error, source)
             else:
-                begun.append((slot, source))
-        return begun
+                started.append((slot, source))
+        return started
 
-    def finish(self, begun: Begun) -> None:
+    def finish(self, started: StartedLoads) -> None:
         """Load models, several at once, then ensembles, then rebuild engines, one by one."""
-        plain = [one for one in begun if not one[1].config.composing]
+        models = [(slot, source) for slot, source in started if not source.config.composing]
         with ThreadPoolExecutor(self._settings.model_load_thread_count, "load") as pool:
-            list(pool.map(self._finish, plain))
-        for slot, source in begun:
+            list(pool.map(self._finish, models))
+        for slot, source in started:
             if source.config.composing:
                 self._try(slot, source)
-        tried = {slot.name for slot, _ in begun}
+        tried = {slot.name for slot, _ in started}
         for name in tried:
             self._refresh(name, but=tried)
         # Last: it may take minutes, and no other model should wait for it.
@@ -126,8 +126,8 @@ class Loader:
             if slot.rebuild():
                 self._refresh(slot.name)
 
-    def _finish(self, begun: tuple[ModelSlot, Source]) -> None:
-        slot, source = begun
+    def _finish(self, started: tuple[ModelSlot, Source]) -> None:
+        slot, source = started
         with suppress(ShuttingDown):
             slot.finish(source, rebuild=False)
 

@@ -28,7 +28,7 @@ from fovea_server.tensors.signature import ModelSignature
 
 log = logging.getLogger(__name__)
 
-Find = Callable[[str, int | None], "ServedModel"]
+FindModel = Callable[[str, int | None], "ServedModel"]
 """Looks up a model that can answer now, by name and version; None for the newest."""
 
 
@@ -55,7 +55,7 @@ class ServedModel:
         folder: Path,
         settings: Settings,
         config: ModelConfig,
-        find: Find,
+        find: FindModel,
         cache: ResponseCache | None = None,
     ) -> None:
         self.name = config.name

@@ -100,9 +100,9 @@ def _file(config: ModelConfig) -> str:
 
 def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
     """Choose the batch size of an engine without a card: as configured, or Triton's default."""
-    said = config.max_batch_size
-    if said or config.has_tensors or settings.disable_auto_complete_config:
-        return said
+    configured = config.max_batch_size
+    if configured or config.has_tensors or settings.disable_auto_complete_config:
+        return configured
     name = config.backend
     chosen = (one for one in BACKENDS.values() if name == one.name or file.endswith(one.suffixes))
     # They take the batches that they were built for.
@@ -110,7 +110,7 @@ def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
     return 1 if built else settings.default_max_batch_size
 
 
-def _check_batch(engine: Engine, said: int) -> None:
+def _check_batch(engine: Engine, configured: int) -> None:
     rows, built = engine.session.max_batch, engine.card.created is not None
     # Buffers for images hold whole batches.
     if (rows > MAX_BATCH and engine.preprocessor is not None) or (built and rows < 1):
@@ -118,10 +118,10 @@ def _check_batch(engine: Engine, said: int) -> None:
             f"its max_batch is {rows}, and must be from 1 to {MAX_BATCH}: build the engine again, "
             "or correct max_batch_size in config.pbtxt where it has no card.json"
         )
-    if built and said > rows:
+    if built and configured > rows:
         raise InvalidModel(
-            f"max_batch_size is {said} in config.pbtxt, and the engine takes {rows} at most: lower "
-            "it, or build the engine again with a larger --max-batch"
+            f"max_batch_size is {configured} in config.pbtxt, and the engine takes {rows} at most: "
+            "lower it, or build the engine again with a larger --max-batch"
         )
 
 

@@ -75,11 +75,11 @@ class Registry:
         if self._mode is not ModelControlMode.EXPLICIT or "*" in names:
             names = self._repositories.models()
         log.info("loading %s of %s", counted(len(names), "model"), self._repositories)
-        begun = self._loader.begin(names, required=True)
+        started = self._loader.begin(names, required=True)
         self._scanned = True
         if self.reason and not self._slots:
             log.warning("%s: %s", self._repositories, self.reason)
-        self._loader.finish(begun)
+        self._loader.finish(started)
 
     def _log_start(self) -> None:
         ready = sum(bool(slot.ready) for slot in list(self._slots.values()))

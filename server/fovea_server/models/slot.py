@@ -170,36 +170,36 @@ class ModelSlot:
             if self._next is not None and self._next.source is source:
                 self._load_next(self._next, rebuild=rebuild)
 
-    def _load_next(self, coming: _Replacement, *, rebuild: bool) -> None:
-        if coming.fresh:
-            warn_of_ignored_settings(coming.source.config)
-        for model in coming.fresh.values():
+    def _load_next(self, replacement: _Replacement, *, rebuild: bool) -> None:
+        if replacement.fresh:
+            warn_of_ignored_settings(replacement.source.config)
+        for model in replacement.fresh.values():
             model.load(rebuild=rebuild)
-        states = {model.state for model in coming.fresh.values()}
+        states = {model.state for model in replacement.fresh.values()}
         if State.UNAVAILABLE in states:
-            self._give_up(coming)
+            self._give_up(replacement)
         elif State.LOADING not in states or all(
-            self.versions[v] is coming.versions.get(v) for v in self.ready
+            self.versions[v] is replacement.versions.get(v) for v in self.ready
         ):
             # Nothing in service has to make way for an engine that is still to be rebuilt.
-            self._exchange(coming)
+            self._exchange(replacement)
 
-    def _give_up(self, coming: _Replacement) -> None:
+    def _give_up(self, replacement: _Replacement) -> None:
         self._next = None
-        broken = [m for m in coming.fresh.values() if m.state is State.UNAVAILABLE]
+        broken = [m for m in replacement.fresh.values() if m.state is State.UNAVAILABLE]
         self.fault = "".join(
             f"version {m.version} is at {m.state} state: {m.reason};" for m in broken
         )
-        for model in coming.fresh.values():
+        for model in replacement.fresh.values():
             if model.state is State.READY:
                 model.close(self._timeout_s)
 
-    def _exchange(self, coming: _Replacement) -> None:
+    def _exchange(self, replacement: _Replacement) -> None:
         self._next = None
-        new = coming.versions
+        new = replacement.versions
         past = [m for v, m in self.versions.items() if m is not new.get(v) and m.is_live]
-        self._show(coming.source, new)
-        self.source = coming.source
+        self._show(replacement.source, new)
+        self.source = replacement.source
         if past:
             time.sleep(_GRACE_S)
             for model in past:
@@ -233,8 +233,8 @@ class ModelSlot:
 
     def cancel(self) -> None:
         """Stop a rebuild, now or as soon as it begins."""
-        coming = self._next
-        fresh = () if coming is None else coming.fresh.values()
+        replacement = self._next
+        fresh = () if replacement is None else replacement.fresh.values()
         for model in [*self.versions.values(), *fresh]:
             model.cancel()
 

@@ -91,11 +91,11 @@ class Source:
             )
         except OSError as error:
             failed: type[FoveaError] = InvalidModel
-            said = f"{error.filename} cannot be read: {error.strerror}"
+            reason = f"{error.filename} cannot be read: {error.strerror}"
         except (NotFound, InvalidModel) as error:
-            failed, said = type(error), str(error)
+            failed, reason = type(error), str(error)
         # Clients read this, and need not know where the repository lies.
-        raise failed(said.replace(f"{folder.parent}/", ""))
+        raise failed(reason.replace(f"{folder.parent}/", ""))
 
     def same_version(self, other: Source, version: int) -> bool:
         """Return True if a version loaded from `other` need not be loaded again from this."""

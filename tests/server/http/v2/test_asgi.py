@@ -160,3 +160,43 @@ def test_bodies_over_the_limit(ask, service, declared):
     assert f"exceeds the maximum allowed value of {limit} bytes" in answer.json()["error"]
     headers = {"Content-Encoding": "gzip"}
     assert infer(ask, content=gzip.compress(bytes(size)), headers=headers).status_code == 400
+
+
+@pytest.mark.parametrize("parser", ["h11", "httptools"])
+@pytest.mark.parametrize(
+    ("target", "length", "status"),
+    [("/v2/models/adder/infer", 2 << 20, b"400"), ("/v2x", 200_000, b"404")],
+)
+def test_the_rest_of_a_refused_body_is_no_request(app, runner, parser, target, length, status):
+    async def converse(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST {target} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n"
+        inner = b"GET /v2 HTTP/1.1\r\nHost: test\r\n\r\n"
+        last = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + b"{")
+        first = await reader.readuntil(b"\r\n\r\n")
+        # What is sent now could be taken for requests.
+        writer.write((inner * length)[: length - 1] + last)
+        rest = await reader.read()
+        writer.close()
+        return first + rest
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(app, http=parser, log_config=None, access_log=False)
+        server = uvicorn.Server(config)
+
+        async def serve() -> bytes:
+            serving = asyncio.create_task(server.serve([listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            try:
+                return await asyncio.wait_for(converse(listener.getsockname()[1]), 10)
+            finally:
+                server.should_exit = True
+                await serving
+
+        received = runner.run(serve())
+    assert received.startswith(b"HTTP/1.1 " + status)
+    # The refusal, and the answer to the request behind the body.
+    assert received.count(b"HTTP/1.1 ") == 2
+    assert received.count(b"HTTP/1.1 200 ") == 1
