@@ -12,9 +12,9 @@ from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.device import processor_name
 from fovea_engines.graph.tensors import read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, read_labels
-from fovea_engines.repository.model_config import CONFIG_FILE, read_config
 from fovea_engines.session import Session, TensorSpec
 from fovea_preprocess.errors import InvalidModel, NotFound, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec

@@ -25,7 +25,7 @@ from fovea_server.traffic.asgi import WithTraffic
 
 if TYPE_CHECKING:
     from fovea_server.grpc.server import GrpcServer
-    from fovea_server.metrics.server import MetricsServer
+    from fovea_server.metrics.listener import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def _others(service: Service, budget: ByteBudget) -> list[GrpcServer | MetricsSe
 
         others.append(GrpcServer(service, budget))
     if service.settings.allow_metrics:
-        from fovea_server.metrics.server import MetricsServer
+        from fovea_server.metrics.listener import MetricsServer
 
         others.append(MetricsServer(service))
     return others

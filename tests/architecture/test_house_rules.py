@@ -64,7 +64,7 @@ def test_serving_does_not_load_what_only_a_build_needs():
 def test_protobuf_is_read_and_written_at_the_edges_only():
     """The file config.pbtxt, ONNX files, gRPC, and the answer with a model's configuration."""
     edges = (
-        "engines/repository/model_config.py",
+        "engines/repository/config_pbtxt.py",
         "engines/graph/",
         "server/grpc/",
         "server/models/config/document.py",

@@ -14,7 +14,7 @@ import numpy as np
 
 from fovea_engines.backends.backend import Backend, CompilePlan
 from fovea_engines.backends.cores import usable_cores
-from fovea_engines.backends.cpu import CpuSession, load_layouts
+from fovea_engines.backends.cpu_session import CpuSession, load_layouts
 from fovea_engines.repository.options import Plugin
 from fovea_engines.repository.writing import write_file, writing
 from fovea_engines.session import Array, TensorSpec

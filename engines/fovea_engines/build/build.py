@@ -18,9 +18,9 @@ from fovea_engines.build.report import FAILED_FOLDER, write_report
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, labels_text
-from fovea_engines.repository.model_config import CONFIG_FILE, config_text
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import BuildError, Disagreement, InvalidModel, InvalidOption, NotFound
 

@@ -7,9 +7,9 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.config_scheduling import EnsembleStep
+from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.figures import NO_FIGURE, Accuracy, accuracy_table
-from fovea_engines.repository.model_config import Ensemble
+from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_engines.session import TensorSpec
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from fovea_engines.commands.console import (
 from fovea_engines.commands.inspection import Entry, read_folder, read_layers, read_model_file
 from fovea_engines.commands.options import AsJson, RepositoryOption, check_options, find_models
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.model_config import Ensemble
+from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import FoveaError, InvalidOption

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.model_config import CONFIG_FILE, Ensemble, read_config
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import TensorSpec
 from fovea_engines.triton_engine import ENGINE_FILES, open_plain

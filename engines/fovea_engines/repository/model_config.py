@@ -1,266 +1,220 @@
-"""Reads and writes config.pbtxt, Triton's description of a model, and its protobuf message."""
+"""The fields of config.pbtxt that Fovea acts on, under the names they have there.
+
+Source: model_config.proto of Triton. A field that is added here is read, and sent to clients with
+what the server changes in it. Fields that are not here only pass through, in `ModelConfig.source`.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass, replace
-from decimal import Decimal
-from functools import cache
-from itertools import zip_longest
-from math import isfinite
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-import orjson
-from pydantic import TypeAdapter, ValidationError
-
-from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.config_pbtxt import (
-    ConfigTensor,
-    ModelConfig,
-    ModelInput,
-    ModelOutput,
-    ModelParameter,
+from fovea_engines.repository.model_config_scheduling import (
+    EnsembleStep,
+    ModelDynamicBatching,
+    ModelEnsembling,
+    ModelSequenceBatching,
 )
-from fovea_engines.repository.config_scheduling import EnsembleStep
-from fovea_engines.repository.labels import LABELS_FILE
-from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidModel
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
-CONFIG_FILE = "config.pbtxt"
-
-DATA_TYPES = {
-    "bool": "TYPE_BOOL",
-    "object": "TYPE_STRING",
-    "bfloat16": "TYPE_BF16",
-    **{
-        f"{kind}{bits}": f"TYPE_{kind.upper()}{bits}"
-        for kind in ("int", "uint")
-        for bits in (8, 16, 32, 64)
-    },
-    **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
-}
-"""numpy's name of an element type -> the one in config.pbtxt."""
-
-
-def config_text(card: EngineCard) -> str:
-    """Return the text of a config.pbtxt; the same for the same card."""
-    from google.protobuf import text_format
-
-    batched = card.max_batch if all(spec.shape[0] == -1 for spec in card.inputs) else 0
-    labels = "" if card.labels is None else LABELS_FILE
-    config = ModelConfig(
-        name=card.name,
-        platform="onnxruntime_onnx" if card.backend == "onnxruntime" else "",
-        backend=card.backend,
-        max_batch_size=batched,
-        input=tuple(ModelInput(**_tensor(spec, batched)) for spec in card.inputs),
-        output=tuple(
-            ModelOutput(**_tensor(spec, batched), label_filename=labels) for spec in card.outputs
-        ),
-        # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
-        parameters={"metadata": ModelParameter(repr(card.metadata))},
-    )
-    text: str = text_format.MessageToString(config_message(config))
-    return text
-
-
-def read_config(path: Path) -> ModelConfig:
-    """Read a config.pbtxt; an empty configuration if the file is missing."""
-    from google.protobuf import text_format
-
-    message = model_config_messages().ModelConfig()
-    if path.is_file():
-        try:
-            # Windows editors write a byte order mark first.
-            text_format.Parse(path.read_text(encoding="utf-8-sig"), message)
-        except text_format.ParseError as error:
-            reason = str(error).partition(" : ")[2].rstrip(".") or error
-            raise InvalidModel(
-                f"{path} is not a model configuration: line {error.GetLine()}, "
-                f"column {error.GetColumn()}: {reason}"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise InvalidModel(f"{path} is not a model configuration: {error}") from error
-    return _from_message(message)
-
-
-def parse_config(text: str) -> ModelConfig:
-    """Parse the JSON of a request to load a model; numbers may be strings."""
-    from google.protobuf import json_format
-
-    try:
-        override = orjson.loads(text)
-        if not isinstance(override, dict):
-            raise InvalidModel("Invalid config override: it is not a JSON object")
-        message = json_format.ParseDict(override, model_config_messages().ModelConfig())
-    except (orjson.JSONDecodeError, json_format.ParseError) as error:
-        raise InvalidModel(f"Invalid config override: {error}") from error
-    return _from_message(message)
-
-
-def config_message(config: ModelConfig) -> Message:
-    """Build the `ModelConfig` message: all fields of the source, with those that were changed."""
-    from google.protobuf import json_format
-
-    changed = _json(config, orjson.loads(config.source))
-    return json_format.ParseDict(changed, model_config_messages().ModelConfig())
-
-
-def without_version_policy(config: ModelConfig) -> bytes:
-    """Return the fields of the file, without its version policy, as JSON to compare."""
-    source = orjson.loads(config.source)
-    source.pop("version_policy", None)
-    return orjson.dumps(source)
-
-
-def fields_in_source(config: ModelConfig) -> frozenset[str]:
-    """Name the fields that the file sets: "optimization.graph", "instance_group.count"."""
-    return frozenset(_names(orjson.loads(config.source)))
-
-
-def _names(value: Any, prefix: str = "") -> Iterator[str]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _names(item, prefix)
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            yield prefix + name
-            yield from _names(inner, f"{prefix}{name}.")
-
-
-@cache
-def model_config_messages() -> ModuleType:
-    """Return the module with `ModelConfig`, the schema of config.pbtxt.
-
-    It is loaded by its path: importing it by name runs `tritonclient.grpc`, which imports all of
-    grpc (0.27 s and 37 MB), and the schema needs none of it.
-    """
-    package = importlib.util.find_spec("tritonclient")
-    assert package is not None, "tritonclient is a dependency"
-    assert package.submodule_search_locations is not None, "tritonclient is a package"
-    path = Path(next(iter(package.submodule_search_locations))) / "grpc" / "model_config_pb2.py"
-    spec = importlib.util.spec_from_file_location("model_config_pb2", path)
-    assert spec is not None, "it is a Python file"
-    assert spec.loader is not None, "it is a Python file"
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@cache
-def _adapter() -> TypeAdapter[ModelConfig]:
-    return TypeAdapter(ModelConfig)
-
-
-def _from_message(message: Message) -> ModelConfig:
-    from google.protobuf import json_format
-
-    # Sorted, because the order of protobuf maps is undefined.
-    source = json_format.MessageToJson(
-        message, preserving_proto_field_name=True, indent=None, sort_keys=True
-    )
-    try:
-        return replace(_adapter().validate_json(source), source=source)
-    except ValidationError as error:
-        # The message fits the schema in all but numbers of enums, which protobuf leaves open.
-        first = error.errors()[0]
-        raise InvalidModel(_unknown_number(first["input"], first["loc"])) from error
-
-
-def _unknown_number(number: object, place: tuple[int | str, ...]) -> str:
-    message = model_config_messages().ModelConfig.DESCRIPTOR
-    names: list[str] = []
-    *path, enum = place
-    steps = iter(path)
-    for name in steps:
-        names.append(str(name))
-        field = message.fields_by_name[name]
-        message = field.message_type
-        if field.is_repeated:
-            next(steps)  # the index in a list, or the key of a map
-        if message.GetOptions().map_entry:
-            message = message.fields_by_name["value"].message_type
-    known = ", ".join(message.fields_by_name[enum].enum_type.values_by_name)
-    return f"{number} is no {enum} of {'.'.join(names)}: known are {known}"
-
-
-def _json(value: Any, source: Any) -> Any:
-    """Convert to JSON; fields that the source has and no dataclass stay, and defaults stay out."""
-    if is_dataclass(value):
-        known = source or {}
-        changed = {
-            field.name: _json(item, known.get(field.name))
-            for field in fields(value)
-            if field.name != "source"
-            and ((item := getattr(value, field.name)) != _default(field) or field.name in known)
-        }
-        return known | changed
-    if isinstance(value, Mapping):
-        known = source or {}
-        return {str(key): _json(item, known.get(str(key))) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return [_json(*pair) for pair in zip_longest(value, (source or ())[: len(value)])]
-    if isinstance(value, float) and not isfinite(value):
-        return str(Decimal(value))  # "NaN" and "Infinity", the names that protobuf reads
-    return value
-
-
-def _default(field: Field[Any]) -> object:
-    return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
-    """Convert an input or output, adding the batch dimension where `max_batch` is not 0."""
-    kind = tensor.data_type
-    dtype = next((dtype for dtype, name in DATA_TYPES.items() if name == kind), kind)
-    return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tensor.dims)
-
-
-def _tensor(spec: TensorSpec, batched: int) -> dict[str, Any]:
-    dims = spec.shape[1:] if batched else spec.shape
-    return {"name": spec.name, "data_type": DATA_TYPES[spec.dtype], "dims": dims}
 
 
 @dataclass(frozen=True, slots=True)
-class Ensemble:
-    """The inputs, outputs and models of an ensemble.
+class Latest:
+    """Serve the newest versions; 0 stands for 1."""
+
+    num_versions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Serve every version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specific:
+    """Serve these versions."""
+
+    versions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersionPolicy:
+    """One of three policies at most."""
+
+    latest: Latest | None = None
+    all: All | None = None
+    specific: Specific | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensorReshape:
+    """The engine's shape of a tensor, without the batch."""
+
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigTensor:
+    """An input or output; its `dims` are without the batch, -1 for any size."""
+
+    name: str = ""
+    data_type: str = "TYPE_INVALID"
+    dims: tuple[int, ...] = ()
+    reshape: ModelTensorReshape | None = None
+    is_shape_tensor: bool = False
+    is_non_linear_format_io: bool = False
+
+    @property
+    def engine_dims(self) -> tuple[int, ...]:
+        """Dimensions of the engine's tensor, without the batch."""
+        return self.dims if self.reshape is None else self.reshape.shape
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput(ConfigTensor):
+    """An input."""
+
+    format: str = "FORMAT_NONE"
+    allow_ragged_batch: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutput(ConfigTensor):
+    """An output."""
+
+    label_filename: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedMemoryBuffer:
+    """Transfers to a GPU go through pinned memory."""
+
+    enable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptimizationPolicy:
+    """Settings of the runtime."""
+
+    input_pinned_memory: PinnedMemoryBuffer | None = None
+    output_pinned_memory: PinnedMemoryBuffer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInstanceGroup:
+    """Instances of the model on one kind of device."""
+
+    name: str = ""
+    kind: str = "KIND_AUTO"
+    count: int = 0
+    gpus: tuple[int, ...] = ()
+    passive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParameter:
+    """The value of a free parameter."""
+
+    string_value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupInput:
+    """An input of a sample; zeros unless it is random or comes from a file."""
+
+    data_type: str = "TYPE_INVALID"
+    dims: tuple[int, ...] = ()
+    random_data: bool | None = None
+    input_data_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWarmup:
+    """A request that the model answers `count` times before it is ready."""
+
+    name: str = ""
+    batch_size: int = 0
+    inputs: Mapping[str, WarmupInput] = field(default_factory=dict)
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTransactionPolicy:
+    """A decoupled model sends any number of answers to a request."""
+
+    decoupled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponseCache:
+    """Answers of the model may come from the response cache."""
+
+    enable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The configuration of a model.
 
     Attributes:
-        max_batch: most rows of a request; 0 where the first dimension is no batch.
-        inputs: tensors that clients send, with the batch dimension.
-        outputs: tensors that clients receive, with the batch dimension.
-        steps: the models, in the order of the file.
+        max_batch_size: 0 where tensors have no batch dimension.
+        source: all fields of the file as JSON, also those that are not here. Only
+            `repository.model_config` reads it.
     """
 
-    name: str
-    max_batch: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    steps: tuple[EnsembleStep, ...]
+    name: str = ""
+    platform: str = ""
+    backend: str = ""
+    version_policy: ModelVersionPolicy | None = None
+    max_batch_size: int = 0
+    input: tuple[ModelInput, ...] = ()
+    output: tuple[ModelOutput, ...] = ()
+    optimization: ModelOptimizationPolicy | None = None
+    dynamic_batching: ModelDynamicBatching | None = None
+    sequence_batching: ModelSequenceBatching | None = None
+    ensemble_scheduling: ModelEnsembling | None = None
+    instance_group: tuple[ModelInstanceGroup, ...] = ()
+    default_model_filename: str = ""
+    cc_model_filenames: Mapping[str, str] = field(default_factory=dict)
+    metric_tags: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, ModelParameter] = field(default_factory=dict)
+    model_warmup: tuple[ModelWarmup, ...] = ()
+    model_transaction_policy: ModelTransactionPolicy = field(default_factory=ModelTransactionPolicy)
+    response_cache: ModelResponseCache = field(default_factory=ModelResponseCache)
+    source: str = "{}"
 
-    @classmethod
-    def of(cls, config: ModelConfig, name: str) -> Self:
-        """Convert the configuration of the named model."""
-        rows = config.max_batch_size
-        inputs = tuple(tensor_spec(tensor, rows) for tensor in config.input)
-        outputs = tuple(tensor_spec(tensor, rows) for tensor in config.output)
-        return cls(name, rows, inputs, outputs, config.steps)
+    @property
+    def has_tensors(self) -> bool:
+        """True if it names inputs and outputs, so that none are taken from the engine."""
+        return bool(self.input) and bool(self.output)
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
-        steps = [
-            {
-                "model": step.model_name,
-                "version": step.version,
-                "inputs": step.input_map,
-                "outputs": step.output_map,
-            }
-            for step in self.steps
-        ]
-        return asdict(self) | {"steps": steps}
+    @property
+    def steps(self) -> tuple[EnsembleStep, ...]:
+        """Steps of an ensemble; none for other models."""
+        return () if self.ensemble_scheduling is None else self.ensemble_scheduling.step
+
+    @property
+    def composing(self) -> dict[str, set[int]]:
+        """Models that an ensemble runs -> their versions, -1 for any."""
+        models: dict[str, set[int]] = {}
+        for step in self.steps:
+            models.setdefault(step.model_name, set()).add(step.model_version)
+        return models
+
+    def served(self, versions: Sequence[int]) -> tuple[int, ...]:
+        """Choose the versions to serve from those on disk (ascending); `InvalidModel` if none."""
+        policy = self.version_policy or ModelVersionPolicy()
+        if policy.all is not None:
+            chosen = tuple(versions)
+        elif policy.specific is not None:
+            chosen = tuple(v for v in versions if v in policy.specific.versions)
+        else:
+            latest = policy.latest or Latest()
+            chosen = tuple(versions[-(latest.num_versions or 1) :])
+        if not chosen:
+            raise InvalidModel(
+                "at least one version must be available under the version policy of model "
+                f"'{self.name}'"
+            )
+        return chosen

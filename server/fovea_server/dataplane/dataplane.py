@@ -31,7 +31,7 @@ from fovea_server.dataplane.model_documents import (
     model_document,
     model_list,
 )
-from fovea_server.dataplane.v2 import model_metadata, version_statistics
+from fovea_server.dataplane.v2_documents import model_metadata, version_statistics
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.images.job import ImageJob, ImageResult, Timing
 from fovea_server.models.model import ServedModel, State

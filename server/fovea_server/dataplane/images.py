@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.repository.config_scheduling import ModelDynamicBatching
+from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded

@@ -11,7 +11,7 @@ from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.public import public_card
 from fovea_preprocess.errors import ModelNotReady, NotFound
 from fovea_preprocess.spec import PreprocessSpec
-from fovea_server.dataplane.v2 import model_metadata
+from fovea_server.dataplane.v2_documents import model_metadata
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 

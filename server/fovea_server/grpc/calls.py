@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError, Message
 from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
+from fovea_server.error_status import grpc_status
 from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.log_lines import REQUEST_ID
-from fovea_server.status import grpc_status
 from fovea_server.traffic.access_log import Access
 from fovea_server.traffic.request_id import HEADER, request_id
 from fovea_server.traffic.traffic import Traffic

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from fovea_preprocess.errors import FoveaError, QueueFull
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
-from fovea_server.dataplane.v2 import refuse_decoupled
+from fovea_server.dataplane.v2_documents import refuse_decoupled
+from fovea_server.error_status import grpc_status
 from fovea_server.extensions.regions import SharedOutput
 from fovea_server.grpc.calls import LARGE, Call, Context, fault, refuse
 from fovea_server.grpc.infer_request import InferMessage, parse_infer, read_request
 from fovea_server.grpc.infer_response import FINAL, response_bytes, streamed_bytes, streamed_error
 from fovea_server.grpc.models import version_of
-from fovea_server.status import grpc_status
 from fovea_server.tensors.messages import InferRequest, InferResponse
 from fovea_server.traffic.traffic import Traffic
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as messages
 
-from fovea_engines.repository.model_config import config_message
+from fovea_engines.repository.config_pbtxt import config_message
 from fovea_preprocess.errors import InvalidRequest, ModelNotReady, NotFound
 from fovea_server.dataplane.service import Service
-from fovea_server.dataplane.v2 import refuse_repository, server_metadata, statistics_json
+from fovea_server.dataplane.v2_documents import refuse_repository, server_metadata, statistics_json
 from fovea_server.extensions.leading_number import leading_number
 from fovea_server.grpc.parameters import value_of
 from fovea_server.models.model import State

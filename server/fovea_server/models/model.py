@@ -13,7 +13,7 @@ from fovea_engines.backends.registry import mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.config_pbtxt import ModelConfig
+from fovea_engines.repository.model_config import ModelConfig
 from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady, NotFound
 from fovea_server.images.pipeline import Pipeline
 from fovea_server.models.config.document import config_json

@@ -16,8 +16,8 @@ from fovea_engines.build.plan import MAX_BATCH
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here, processor_name
 from fovea_engines.engine import Engine
-from fovea_engines.repository.config_pbtxt import ModelConfig, ModelWarmup
-from fovea_engines.repository.config_scheduling import ModelDynamicBatching
+from fovea_engines.repository.model_config import ModelConfig, ModelWarmup
+from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.session import Array, TensorSpec
 from fovea_engines.triton_engine import PlainChoice
 from fovea_preprocess.errors import InvalidModel, InvalidRequest

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from fovea_engines.repository.config_pbtxt import ModelConfig
-from fovea_engines.repository.model_config import without_version_policy
+from fovea_engines.repository.config_pbtxt import without_version_policy
+from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
 from fovea_server.models.config.config import load_config

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from fovea_engines.repository.config_scheduling import EnsembleStep
+from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_preprocess.errors import FoveaError
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.contract import Contract, Outputs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from fovea_engines.repository.config_pbtxt import ModelConfig
-from fovea_engines.repository.config_scheduling import ModelDynamicBatching, StrategyDirect
+from fovea_engines.repository.model_config import ModelConfig
+from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, StrategyDirect
 from fovea_engines.session import Session
 from fovea_server.scheduling.base import OrderedScheduler, Scheduler
 from fovea_server.scheduling.batch import BatchScheduler

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from fovea_engines.repository.config_scheduling import ModelDynamicBatching, ModelQueuePolicy
+from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, ModelQueuePolicy
 from fovea_server.scheduling.contract import Outputs
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest

@@ -18,7 +18,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fovea_engines.repository.config_scheduling import Control, ModelSequenceBatching, SequenceState
+from fovea_engines.repository.model_config_scheduling import (
+    Control,
+    ModelSequenceBatching,
+    SequenceState,
+)
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.scheduling.base import SchedulerWrapper

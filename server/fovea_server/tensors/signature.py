@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig, ModelInput
+from fovea_engines.repository.model_config import ConfigTensor, ModelConfig, ModelInput
 from fovea_server.tensors.datatypes import protocol_name
 
 

@@ -15,7 +15,7 @@ from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
-from fovea_engines.repository.model_config import model_config_messages
+from fovea_engines.repository.config_pbtxt import model_config_messages
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import (
     BackendUnavailable,

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 from google.protobuf import text_format
 
-from fovea_engines.repository.config_pbtxt import ModelInstanceGroup
-from fovea_engines.repository.config_scheduling import ModelQueuePolicy, StrategyDirect
-from fovea_engines.repository.model_config import (
+from fovea_engines.repository.config_pbtxt import (
     config_message,
     fields_in_source,
     model_config_messages,
@@ -15,6 +13,8 @@ from fovea_engines.repository.model_config import (
     read_config,
     without_version_policy,
 )
+from fovea_engines.repository.model_config import ModelInstanceGroup
+from fovea_engines.repository.model_config_scheduling import ModelQueuePolicy, StrategyDirect
 from fovea_preprocess.errors import InvalidModel
 
 TEXT = """

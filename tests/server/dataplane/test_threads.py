@@ -11,7 +11,7 @@ import pytest
 
 from fovea_preprocess.errors import LoadFailed
 from fovea_server.dataplane.service import Service
-from fovea_server.metrics.server import MetricsServer
+from fovea_server.metrics.listener import MetricsServer
 from fovea_server.models.registry import Registry
 from fovea_server.settings import ModelControlMode, Settings
 

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from fovea_engines.repository.config_pbtxt import ModelConfig
-from fovea_engines.repository.config_scheduling import ModelDynamicBatching, ModelQueuePolicy
+from fovea_engines.repository.model_config import ModelConfig
+from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, ModelQueuePolicy
 from fovea_server.dataplane.images import timeout_of
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import InferRequest

@@ -20,7 +20,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidRequest, Unavailable
 from fovea_server.dataplane.service import Service
-from fovea_server.metrics.server import MetricsServer
+from fovea_server.metrics.listener import MetricsServer
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
 from fovea_server.tensors.messages import InferRequest, InputTensor

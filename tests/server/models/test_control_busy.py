@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 from tests.server.registries import ADDER_CONFIG, adder, copied, serving
 
-from fovea_engines.repository.model_config import CONFIG_FILE
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_server.models.registry import Registry
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 

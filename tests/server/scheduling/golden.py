@@ -13,7 +13,7 @@ import numpy as np
 from google.protobuf.json_format import MessageToJson
 
 from fovea_engines.backends.registry import open_session
-from fovea_engines.repository.model_config import config_message, parse_config, read_config
+from fovea_engines.repository.config_pbtxt import config_message, parse_config, read_config
 from fovea_engines.session import Array, Session
 from fovea_server.models.config.config import with_defaults
 from fovea_server.scheduling.base import Scheduler

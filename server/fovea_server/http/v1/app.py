@@ -25,12 +25,12 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
+from fovea_server.error_status import http_status
 from fovea_server.http.allow import allow
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict
 from fovea_server.http.v1.openapi import document
 from fovea_server.http.v1.schemas import error_json
-from fovea_server.status import http_status
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from fovea_preprocess.errors import FoveaError, InvalidRequest
-from fovea_server.status import v2_http_status
+from fovea_server.error_status import v2_http_status
 
 if TYPE_CHECKING:
     from fovea_server.http.v2.routing import Route

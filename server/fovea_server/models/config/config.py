@@ -15,6 +15,12 @@ from typing import TypeVar
 from fovea_engines.backends.registry import get_backend
 from fovea_engines.engine import Engine
 from fovea_engines.repository.config_pbtxt import (
+    CONFIG_FILE,
+    DATA_TYPES,
+    parse_config,
+    read_config,
+)
+from fovea_engines.repository.model_config import (
     ConfigTensor,
     Latest,
     ModelConfig,
@@ -27,16 +33,10 @@ from fovea_engines.repository.config_pbtxt import (
     ModelVersionPolicy,
     PinnedMemoryBuffer,
 )
-from fovea_engines.repository.config_scheduling import (
+from fovea_engines.repository.model_config_scheduling import (
     ModelDynamicBatching,
     ModelSequenceBatching,
     StrategyOldest,
-)
-from fovea_engines.repository.model_config import (
-    CONFIG_FILE,
-    DATA_TYPES,
-    parse_config,
-    read_config,
 )
 from fovea_engines.repository.public import public_metadata
 from fovea_engines.session import Session, TensorSpec

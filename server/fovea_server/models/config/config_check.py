@@ -9,9 +9,9 @@ import logging
 from collections.abc import Iterator
 
 from fovea_engines.backends.registry import BACKENDS
-from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig
-from fovea_engines.repository.config_scheduling import ModelDynamicBatching
-from fovea_engines.repository.model_config import fields_in_source
+from fovea_engines.repository.config_pbtxt import fields_in_source
+from fovea_engines.repository.model_config import ConfigTensor, ModelConfig
+from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_preprocess.errors import InvalidModel
 from fovea_server.models.config.ensembles import data_flow_faults
 

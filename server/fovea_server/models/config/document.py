@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from fovea_engines.repository.config_pbtxt import ModelConfig
-from fovea_engines.repository.model_config import config_message
+from fovea_engines.repository.config_pbtxt import config_message
+from fovea_engines.repository.model_config import ModelConfig
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FieldDescriptor

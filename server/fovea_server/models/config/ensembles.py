@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fovea_engines.repository.config_pbtxt import ConfigTensor, ModelConfig
-from fovea_engines.repository.config_scheduling import EnsembleStep
+from fovea_engines.repository.model_config import ConfigTensor, ModelConfig
+from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_preprocess.errors import InvalidModel
 from fovea_server.tensors.signature import shape_text, shapes_match
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.repository.card import CARD_FILE
-from fovea_engines.repository.config_pbtxt import ModelConfig
 from fovea_engines.repository.labels import read_labels
+from fovea_engines.repository.model_config import ModelConfig
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 
 # Deserialising a TensorRT engine runs the code in it; a card may name any file as one.

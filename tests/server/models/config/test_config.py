@@ -9,7 +9,7 @@ from tests.server.registries import ADDER_CONFIG, adder, serving
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.repository.model_config import config_message
+from fovea_engines.repository.config_pbtxt import config_message
 from fovea_server.models.model import ServedModel
 
 DEMO = Path(__file__).resolve().parents[4] / "server" / "fovea_server" / "demo" / "digits.onnx"

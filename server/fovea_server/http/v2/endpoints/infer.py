@@ -13,7 +13,7 @@ import orjson
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.images import raw_image
 from fovea_server.dataplane.service import Service
-from fovea_server.dataplane.v2 import refuse_decoupled
+from fovea_server.dataplane.v2_documents import refuse_decoupled
 from fovea_server.extensions.leading_number import leading_number
 from fovea_server.http.v2.compression import compress, decompressed
 from fovea_server.http.v2.infer_request import LONG, BodyReader, OutputEncoding

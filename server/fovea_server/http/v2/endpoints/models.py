@@ -17,7 +17,7 @@ from fovea_preprocess.errors import (
     NotFound,
 )
 from fovea_server.dataplane.service import Service
-from fovea_server.dataplane.v2 import (
+from fovea_server.dataplane.v2_documents import (
     refuse_repository,
     server_metadata,
     statistics_json,
