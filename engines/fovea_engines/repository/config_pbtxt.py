@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
@@ -206,8 +207,11 @@ def _json(value: Any, source: Any) -> Any:
         return {str(key): _json(item, known.get(str(key))) for key, item in value.items()}
     if isinstance(value, tuple):
         return [_json(*pair) for pair in zip_longest(value, (source or ())[: len(value)])]
-    if isinstance(value, float) and not isfinite(value):
-        return str(Decimal(value))  # "NaN" and "Infinity", the names that protobuf reads
+    if isinstance(value, float):
+        # The schema's floats are float32, and the shortest decimal of the largest is beyond it.
+        exact = float(np.float32(value))
+        # "NaN" and "Infinity" are the names that protobuf reads.
+        return exact if isfinite(exact) else str(Decimal(exact))
     return value
 
 

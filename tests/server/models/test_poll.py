@@ -6,8 +6,9 @@ import shutil
 import pytest
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving, wait_until
 
+from fovea_engines.repository.card import CARD_FILE
 from fovea_preprocess.errors import ModelNotReady, NotFound
-from fovea_server.models.model import ServedModel
+from fovea_server.models import model
 
 POLL = {"model_control_mode": "poll", "repository_poll_secs": 0.1}
 
@@ -71,20 +72,21 @@ def test_a_configuration_that_is_broken_for_a_while_leaves_no_trace(repository):
 
 
 def test_an_old_version_is_served_until_the_new_one_has_been_built_again(repository, monkeypatch):
-    objections = {"2": "it was built for another GPU"}
-
-    def objection(model: ServedModel) -> str | None:
-        return objections.get(str(model.version))
-
+    objections = ["it was built for another GPU"]
     # An engine of another GPU is not at hand, nor a GPU to build it for.
-    monkeypatch.setattr(ServedModel, "_mismatch", objection)
+    monkeypatch.setattr(model, "mismatch", lambda card: next(iter(objections), None))
     with serving(repository, **POLL, rebuild=True) as registry:
         old = registry.find("plus")
+        folder = repository / "plus" / "2"
+        folder.mkdir()
+        old.engine.card.write(folder / CARD_FILE)
         adder(repository, "plus", version=2, add=7)
-        # Its rebuild fails, as it has no card.
-        wait_until(lambda: any("card.json" in (e.reason or "") for e in registry.index()))
+        # Its rebuild fails, as the card is of another file.
+        refused = "is not the file that was built"
+        wait_until(lambda: any(refused in (entry.reason or "") for entry in registry.index()))
         assert registry.find("plus") is old
         objections.clear()
+        (folder / CARD_FILE).unlink()
         adder(repository, "plus", version=2, add=8)
         wait_until(lambda: registry.versions("plus") == (2,))
         assert answer(registry.find("plus")) == 8
