@@ -30,6 +30,14 @@ _MOST_WAITING = 8 << 20
 _PATIENCE_S = 2.0
 
 
+def _formatted(lines: Callable[[], str]) -> bytes:
+    try:
+        return lines().encode(errors="backslashreplace")
+    except Exception:  # the thread must live: nobody else writes the log
+        log.exception("a line cannot be formatted")
+        return b""
+
+
 class _Writer:
     """Writes lines in its own thread, so that nobody waits for a log that is not read.
 
@@ -48,7 +56,8 @@ class _Writer:
 
     def write(self, text: str) -> None:
         """Take lines, as `logging` hands them over."""
-        self.add(lambda: text, len(text))
+        lines = text.encode(errors="backslashreplace")
+        self.add(lambda: text, len(lines))
 
     def add(self, lines: Callable[[], str], size: int) -> None:
         """Take lines of about `size` bytes, which the thread will format; never blocks."""
@@ -71,8 +80,7 @@ class _Writer:
                 self._changed.wait_for(lambda: self._waiting)
                 # Nothing is held but what waits: the batch before has been written.
                 batch, self._waiting, size = self._waiting, [], self._held
-            text = "".join(lines() for lines in batch)
-            self._write_out(text.encode(errors="backslashreplace"))
+            self._write_out(b"".join(map(_formatted, batch)))
             with self._changed:
                 self._held -= size
                 dropped = self._dropped

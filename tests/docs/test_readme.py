@@ -157,4 +157,7 @@ def test_files_named_in_the_text_exist():
     for page in PAGES:
         for path in re.findall(r"`((?:\w+/)+[\w.]+\.\w+)`", (ROOT / page).read_text()):
             tops = (ROOT, ROOT / "server/fovea_server", ROOT / "engines/fovea_engines")
-            assert any((top / path).exists() for top in tops), f"{page}: {path}"
+            # In lists of files the package is left out.
+            package, _, rest = path.partition("/")
+            places = [*(top / path for top in tops), ROOT / package / f"fovea_{package}" / rest]
+            assert any(place.exists() for place in places), f"{page}: {path}"

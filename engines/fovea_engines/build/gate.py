@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -24,6 +25,8 @@ from fovea_engines.evaluate.agreement.measure import (
     CONF,
     MARGIN,
     NO_NUMBER,
+    difference,
+    finite,
     measure,
     measure_detections,
 )
@@ -171,13 +174,15 @@ def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None
 
 
 def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
-    """Return the sum of absolute output differences over that of absolute outputs."""
-    lost = total = 0.0
+    """Return the largest sum of absolute differences of an output over that of its values."""
+    lost: dict[str, float] = defaultdict(float)
+    total: dict[str, float] = defaultdict(float)
     for _, pixels in sample_images(images, AGREEMENT_IMAGES):
         want, have = (one.outputs_of(pixels) for one in (core, fused))
-        lost += sum(float(np.abs(have[name] - want[name]).sum()) for name in want)
-        total += sum(float(np.abs(array).sum()) for array in want.values())
-    return lost / total if total else lost
+        for name, array in want.items():
+            lost[name] += float(np.abs(difference(array, have[name])).sum())
+            total[name] += float(np.abs(finite(array)).sum())
+    return max((lost[name] / (total[name] or 1.0) for name in total), default=0.0)
 
 
 def objection(card: EngineCard, max_drop: float) -> str | None:

@@ -160,7 +160,7 @@ class ModelConfig:
     Attributes:
         max_batch_size: 0 where tensors have no batch dimension.
         source: all fields of the file as JSON, also those that are not here. Only
-            `repository.model_config` reads it.
+            `repository.config_pbtxt` reads it.
     """
 
     name: str = ""

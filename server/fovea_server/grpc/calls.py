@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import NoReturn, Self, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
@@ -138,6 +139,10 @@ def parse(message_type: type[M], data: bytes) -> M:
     return message
 
 
+def _give_back(budget: ByteBudget, size: int, context: Context) -> None:
+    budget.give_back(size)
+
+
 def unary(
     name: str,
     api: str,
@@ -159,11 +164,11 @@ def unary(
                 found = await method(message)
             finally:
                 budget.give_back(size)
-            call.size = len(found)
-            if call.size >= LARGE:
+            if (size := len(found)) >= LARGE:
                 # Counted until it is sent, or the client has left.
-                budget.take(call.size)
-                context.add_done_callback(lambda _: budget.give_back(call.size))
+                budget.take(size)
+                context.add_done_callback(partial(_give_back, budget, size))
+            call.size = size
             return found
 
     return grpc.unary_unary_rpc_method_handler(answer)

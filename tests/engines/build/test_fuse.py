@@ -6,6 +6,7 @@ from tests.drawn import draw
 
 from fovea_engines.build import graphs
 from fovea_engines.build.build import build
+from fovea_engines.build.gate import check_fused
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import image_files, read_image
@@ -63,3 +64,41 @@ def test_a_tail_that_finds_something_else_is_refused(
     with pytest.raises(Disagreement, match=r"NMS tail in the graph \d.*--no-nms-tail"):
         build(plan)
     assert not (tmp_path / "d" / "1").exists()
+
+
+class Answers:
+    """An engine without a head that gives the same outputs for every image."""
+
+    head = None
+
+    def __init__(self, **outputs):
+        self._outputs = {name: np.asarray(array) for name, array in outputs.items()}
+
+    def outputs_of(self, pixels):
+        return self._outputs
+
+
+@pytest.mark.parametrize(
+    ("want", "have"),
+    [
+        ({"flags": [True, False]}, {"flags": [True, False]}),
+        ({"a": [1.0, -np.inf, np.nan]}, {"a": [1.0, -np.inf, np.nan]}),
+        ({"a": np.uint8([200])}, {"a": np.uint8([199])}),
+    ],
+)
+def test_outputs_that_hardly_differ_are_the_same(want, have):
+    check_fused(Answers(**want), Answers(**have))
+
+
+@pytest.mark.parametrize(
+    ("want", "have"),
+    [
+        ({"a": np.ones(1000, np.float16) * 1000}, {"a": np.ones(1000, np.float16) * 700}),
+        ({"a": np.ones(1000) * 100, "b": [1.0]}, {"a": np.ones(1000) * 100, "b": [-5.0]}),
+        ({"a": [1.0, 2.0]}, {"a": [[1.0, 2.0]]}),
+        ({"a": [1.0]}, {"a": [np.nan]}),
+    ],
+)
+def test_outputs_that_the_fused_parts_change_are_refused(want, have):
+    with pytest.raises(Disagreement, match="of what is found differs"):
+        check_fused(Answers(**want), Answers(**have))

@@ -109,12 +109,12 @@ def _compare(head: Head | None, name: str, want: Outputs, have: Outputs) -> _Fig
         options = PredictOptions(conf=CONF - MARGIN)
         figures = _matched(name, *(head.decode(each, 0, options) for each in (want, have)))
     first = _first_class(want)
-    off = {name: _difference(array, have[name]) for name, array in want.items()}
+    off = {name: difference(array, have[name]) for name, array in want.items()}
     return replace(
         figures,
         output_error=max(_largest_error(array, off[name]) for name, array in want.items()),
         energies={
-            name: (_energy(off[name]), _energy(_finite(array))) for name, array in want.items()
+            name: (_energy(off[name]), _energy(finite(array))) for name, array in want.items()
         },
         same_top=None if first is None else first == _first_class(have),
     )
@@ -151,7 +151,7 @@ def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
     return ratio if ratio < 1 else 1.0
 
 
-def _difference(want: Array, have: Array) -> Floats:
+def difference(want: Array, have: Array) -> Floats:
     """Return the difference: 0 where both are equal, infinite or NaN; inf where shapes differ."""
     if want.shape != have.shape:
         return np.full(want.shape or 1, np.inf)
@@ -161,11 +161,12 @@ def _difference(want: Array, have: Array) -> Floats:
 
 def output_error(want: Outputs, have: Outputs) -> float:
     """Return the largest error of an output over its largest value; `NO_NUMBER` at most."""
-    return max(_largest_error(w, _difference(w, have[name])) for name, w in want.items())
+    return max(_largest_error(w, difference(w, have[name])) for name, w in want.items())
 
 
-def _finite(array: Array) -> Floats:
-    return np.where(np.isfinite(array), array, 0.0)
+def finite(array: Array) -> Floats:
+    """Return float64 values with 0 in place of NaN and infinity."""
+    return np.where(np.isfinite(array), array, 0.0).astype(np.float64)
 
 
 def _energy(values: Floats) -> float:
@@ -175,7 +176,7 @@ def _energy(values: Floats) -> float:
 def _largest_error(want: Array, off: Floats) -> float:
     if not np.isfinite(off).all():
         return NO_NUMBER
-    largest = max(float(np.abs(_finite(want)).max(initial=0)), 1e-6)
+    largest = max(float(np.abs(finite(want)).max(initial=0)), 1e-6)
     return min(float(np.abs(off).max(initial=0)) / largest, NO_NUMBER)
 
 

@@ -57,7 +57,11 @@ class V2App:
         try:
             with self._front.budget.body() as request.hold:
                 await self._receive(request, receive)
-                return await unless_client_leaves(receive, self._front.answer(request))
+                try:
+                    return await unless_client_leaves(receive, self._front.answer(request))
+                except asyncio.CancelledError:
+                    # The server cancels requests that outlast its time to exit.
+                    return stopped()
         except FoveaError as error:
             answer = error_answer(error)
             # The server drops the rest of another refused body: most clients read the answer only
@@ -65,9 +69,6 @@ class V2App:
             if isinstance(error, BodyTimeout):
                 answer.headers.append((b"connection", b"close"))
             return answer
-        except asyncio.CancelledError:
-            # The server cancels requests that outlast its time to exit.
-            return stopped()
         finally:
             request.body = b""
 

@@ -15,9 +15,6 @@ from fovea_server.http.v2.long_array import LongArray, parse_long
 from fovea_server.http.v2.tensor_json import elements_of
 from fovea_server.tensors.messages import InferRequest, InputTensor, Parameter, RequestedOutput
 
-LONG = 262_144
-"""Bytes of JSON that take longer to read than the event loop should stand still."""
-
 _EMPTY = memoryview(b"")
 
 

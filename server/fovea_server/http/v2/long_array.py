@@ -17,6 +17,9 @@ import orjson
 
 from fovea_server.http.v2.json_reader import MAX_DEPTH, loads, parse_json, too_deep
 
+LONG = 262_144
+"""Bytes of JSON that take longer to read than the event loop should stand still."""
+
 # Parsing this many bytes takes about a millisecond; an array up to this size is not long.
 _PIECE = 131_072
 # Bytes that are searched for arrays in one step, and the overlap of two steps, because the
@@ -62,7 +65,7 @@ def parse_long(text: bytes | bytearray, keys: Iterable[str]) -> tuple[Any, dict[
     Returns:
         The value, with a string in place of each long array; and the arrays by that string.
     """
-    if len(text) <= _PIECE:
+    if len(text) <= LONG:
         return parse_json(text), {}
     names = b"|".join(re.escape(orjson.dumps(key)) for key in keys)
     beginning = re.compile(rb"(?<!\\)(?:%s)\s{0,99}:\s{0,99}\[" % names)

@@ -35,7 +35,7 @@ class Request:
         id: in the log and in the answer.
         began: by `time.monotonic`.
         body: as sent; complete when an endpoint gets it.
-        answer: that of a request that needs no endpoint, mostly a refusal; it has no `route`.
+        answer: that of a request that needs no endpoint, mostly a refusal.
         names: "model", "version", "region", ... in the path; None if absent.
         hold: counts bytes held for the request, also those sent; raises QueueFull.
     """
