@@ -56,8 +56,7 @@ class _Writer:
 
     def write(self, text: str) -> None:
         """Take lines, as `logging` hands them over."""
-        lines = text.encode(errors="backslashreplace")
-        self.add(lambda: text, len(lines))
+        self.add(lambda: text, len(text.encode(errors="backslashreplace")))
 
     def add(self, lines: Callable[[], str], size: int) -> None:
         """Take lines of about `size` bytes, which the thread will format; never blocks."""

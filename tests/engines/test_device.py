@@ -1,4 +1,4 @@
-"""Which GPUs the driver shows, by a stand-in for it."""
+"""GPUs are listed as the CUDA driver reports them; the driver is a stand-in."""
 
 import subprocess
 import sys

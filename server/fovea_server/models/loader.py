@@ -238,7 +238,7 @@ class Loader:
         return [slot for slot in list(self.slots.values()) if slot.ready and name in slot.composing]
 
     def stop(self) -> None:
-        """Load nothing any more; what is being rebuilt is given up."""
+        """Stop loading models, and cancel the rebuild that is under way."""
         self.closing.set()
         for slot in list(self.slots.values()):
             slot.cancel()

@@ -1,4 +1,4 @@
-"""How many histograms of requests there can be."""
+"""The number of request histograms is bounded, whatever models clients name."""
 
 from fovea_server.statistics import histogram
 from fovea_server.statistics.family import render

@@ -1,18 +1,16 @@
 """The kernel beside a plan: written by a build, and used where it can be."""
 
 import logging
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.drawn import draw
 from tests.engines.counting import Counting
-from tests.engines.fake_device import FakeDevice, fake_gpu
+from tests.engines.fake_device import fake_gpu
 from tests.engines.fake_images import write_host_letterbox
-from tests.engines.fake_runtime import fake_gpu_machine
 from tests.engines.host_kernel import HostDevice
-from tests.engines.rtx_repository import rtx_version, tamper
+from tests.engines.rtx_repository import tamper
 
 from fovea_engines.backends.cuda.letterbox import (
     LETTERBOX_FILE,
@@ -21,8 +19,6 @@ from fovea_engines.backends.cuda.letterbox import (
     write_letterbox,
 )
 from fovea_engines.backends.installing import install_extra
-from fovea_engines.backends.tensorrt.engine_file import KEPT_FILE
-from fovea_engines.device import Gpu
 from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.digest import file_sha256
@@ -30,23 +26,6 @@ from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.spec import PreprocessSpec
 
 SPEC = PreprocessSpec(48, 64, dtype="uint8", layout="NHWC")
-
-
-@pytest.fixture(scope="module")
-def built(tiny_model, tmp_path_factory) -> Path:
-    return rtx_version(tmp_path_factory.mktemp("letterbox") / "repository", tiny_model, "tiny")
-
-
-@pytest.fixture
-def folder(built, tmp_path) -> Path:
-    return shutil.copytree(built, tmp_path / "tiny" / "1")
-
-
-@pytest.fixture
-def machine(folder):
-    with fake_gpu_machine(Gpu(FakeDevice.name, "80")) as machine:
-        machine.model = folder / KEPT_FILE
-        yield machine
 
 
 def seal(folder: Path) -> None:
@@ -57,10 +36,10 @@ def seal(folder: Path) -> None:
     tamper(folder, files={name: file_sha256(folder / name) for name in files})
 
 
-def test_a_build_writes_it_for_every_gpu(built):
-    card = EngineCard.read(built / "card.json")
-    assert card.files[LETTERBOX_FILE] == file_sha256(built / LETTERBOX_FILE)
-    kernel = (built / LETTERBOX_FILE).read_bytes().partition(b"\n")[2]
+def test_a_build_writes_it_for_every_gpu(built_plan):
+    card = EngineCard.read(built_plan / "card.json")
+    assert card.files[LETTERBOX_FILE] == file_sha256(built_plan / LETTERBOX_FILE)
+    kernel = (built_plan / LETTERBOX_FILE).read_bytes().partition(b"\n")[2]
     assert kernel == compile_letterbox(card.preprocess)
     assert b".target sm_75" in kernel
 

@@ -1,37 +1,17 @@
 """Plans that were built for real are opened on the stand-in for a GPU."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.drawn import draw
 from tests.engines.fake_device import FakeDevice
-from tests.engines.fake_runtime import FakeModule, fake_gpu_machine
-from tests.engines.rtx_repository import rtx_version, tamper
+from tests.engines.fake_runtime import FakeModule
+from tests.engines.rtx_repository import tamper
 
-from fovea_engines.backends.tensorrt.backend import CACHE_FILE, KEPT_FILE
-from fovea_engines.device import Gpu
+from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, OutOfMemory
-
-
-@pytest.fixture(scope="module")
-def built(tiny_model, tmp_path_factory) -> Path:
-    return rtx_version(tmp_path_factory.mktemp("open") / "repository", tiny_model, "tiny")
-
-
-@pytest.fixture
-def folder(built, tmp_path) -> Path:
-    return shutil.copytree(built, tmp_path / "tiny" / "1")
-
-
-@pytest.fixture
-def machine(folder):
-    with fake_gpu_machine(Gpu(FakeDevice.name, "80")) as machine:
-        machine.model = folder / KEPT_FILE
-        yield machine
 
 
 def test_it_finds_what_its_source_finds(machine, folder, built_repository):
