@@ -65,10 +65,11 @@ class Session(Closing, Protocol):
 
     Attributes:
         max_batch: most rows of one call.
-        concurrency: number of parallel calls that keep the device busy; the server runs as many
-            owner threads.
+        concurrency: number of parallel calls that keep the device busy.
         steady: True if a call returns as soon as this thread has computed, after a time that
             depends on the shapes of its inputs and not on their values.
+        offloads: True if another device computes while a call waits. It runs batches faster than
+            single rows, and images must be decoded ahead of it.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -76,6 +77,7 @@ class Session(Closing, Protocol):
     max_batch: int
     concurrency: int
     steady: bool
+    offloads: bool
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         """Run one batch.

@@ -7,6 +7,7 @@ import io
 import logging
 import re
 import struct
+import sys
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -126,6 +127,21 @@ class DecodedImage:
 def looks_encoded(head: bytes) -> bool:
     """Return True if bytes begin like an image that `decode_image` reads; 8 bytes are enough."""
     return head.startswith(tuple(_READERS))
+
+
+def decoded_bytes(data: bytes) -> int:
+    """Return the size of an image's pixels, as its header says; of a JPEG or PNG only.
+
+    Other bytes count as more than any limit.
+    """
+    if data.startswith(b"\xff\xd8\xff"):
+        with suppress(ValueError):
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+            return int(height * width * 3)
+    elif data.startswith(SIGNATURE) and len(data) >= 24:
+        width, height = struct.unpack_from(">II", data, 16)
+        return int(height * width * 3)
+    return sys.maxsize
 
 
 def decode_image(

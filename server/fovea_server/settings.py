@@ -199,13 +199,15 @@ class Settings(Listening):
     body_timeout_s: float = Field(20.0, gt=0, description="time a body may take to arrive")
 
     max_queue: int = Field(
-        256, ge=1, description="most images of one model accepted and not yet answered"
+        256,
+        ge=1,
+        description="most requests of one model accepted and not yet answered; each image counts",
     )
     max_queue_delay_ms: float = Field(
         0.0,
         ge=0,
         le=10_000,
-        description="how long a batch that is not full waits for more (models with max_batch > 1)",
+        description="how long a batch of images that is not full waits for more, on a GPU",
     )
 
     allow_url: bool = Field(False, description="fetch images that requests name by URL")

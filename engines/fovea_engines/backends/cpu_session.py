@@ -42,6 +42,8 @@ class CpuSession(Closing):
     layer. `optional_inputs` have a default in the model, and may be fed.
     """
 
+    offloads = False
+
     def __init__(
         self,
         inputs: tuple[TensorSpec, ...],

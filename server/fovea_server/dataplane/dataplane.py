@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import DeadlineExceeded, FoveaError, ModelNotReady, Unavailable
+from fovea_preprocess.errors import (
+    DeadlineExceeded,
+    FoveaError,
+    InvalidRequest,
+    ModelNotReady,
+    Unavailable,
+)
 from fovea_server.dataplane.images import (
     Prediction,
     encoded_images,
     options_of,
     prediction_tensors,
-    timeout_of,
     wanted,
 )
 from fovea_server.dataplane.model_documents import (
@@ -33,16 +38,23 @@ from fovea_server.dataplane.model_documents import (
 )
 from fovea_server.dataplane.v2_documents import model_metadata, version_statistics
 from fovea_server.extensions.trace import TraceSettings
-from fovea_server.images.job import ImageJob, ImageResult, Timing
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
+from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.classification import check_class_type, classify
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 # Sorting this many elements takes about a millisecond.
 _MANY = 65_536
 # Most threads of loads wait for others that load the same model.
 _LOAD_THREADS = 8
+
+
+T = TypeVar("T")
+
+Encode = Callable[[ImageResult, tuple[str, ...] | None, str], bytes]
+"""Writes the answer for an image, given the class names by id, and why there are no boxes."""
 
 
 class DataPlane:
@@ -98,6 +110,10 @@ class DataPlane:
         *,
         timeout_s: float | None = None,
         keep_pixels: bool = False,
+        encode: Encode | None = None,
+        request_id: str = "",
+        priority: int = 0,
+        timeout_us: int = 0,
     ) -> Prediction:
         """Run a model on images.
 
@@ -109,6 +125,10 @@ class DataPlane:
             options: of the detector.
             timeout_s: work on the request stops after this.
             keep_pixels: return the upright images with the results.
+            encode: writes the answer for one image, in the thread that computed it.
+            request_id: as `InferRequest.id`.
+            priority: as `InferRequest.priority`.
+            timeout_us: as `InferRequest.timeout_us`.
 
         Raises:
             NotFound, ModelNotReady, QueueFull, ShuttingDown, DeadlineExceeded, InvalidRequest:
@@ -118,25 +138,32 @@ class DataPlane:
         if model.state is not State.READY:
             # It was replaced while the request was arriving: the successor answers.
             model = self._registry.get(model.name, version)
-        pipeline = model.pipeline
-        options = pipeline.engine.resolve(options)
-        deadline = None if timeout_s is None else started + timeout_s
-        jobs = [
-            image
-            if isinstance(image, FoveaError)
-            else ImageJob(image, options, deadline, keep_pixels)
-            for image in images
-        ]
-        pipeline.submit([job for job in jobs if isinstance(job, ImageJob)])
-        engine, results = pipeline.engine, await _outcomes(jobs, timeout_s)
-        for result in results:
-            if isinstance(result, DeadlineExceeded):
-                raise result
+        scheduler, engine = model.scheduler, model.engine
+        if engine is None or engine.preprocessor is None:
+            raise InvalidRequest(
+                f"model '{model.name}' takes tensors, not images; see `fovea inspect` for its "
+                "inputs"
+            )
+        reason = "" if engine.head else engine.card.reason
+        request = ImageRequest(
+            [image for image in images if isinstance(image, bytes)],
+            engine.resolve(options),
+            keep_pixels,
+            encode and (lambda result: encode(result, engine.labels, reason)),
+            request_id,
+            priority,
+            timeout_us,
+            self._trace.sample(model.name, model.version, request_id),
+        )
+        answers = iter(await _within(timeout_s, scheduler.predict(request)))
+        if request.trace is not None:
+            self._trace.save(request.trace)
+        results = [next(answers) if isinstance(image, bytes) else image for image in images]
         return Prediction(
             model=model.name,
             version=model.version,
             task=engine.card.task if engine.head else "tensors",
-            reason="" if engine.head else engine.card.reason,
+            reason=reason,
             labels=engine.labels,
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
@@ -199,7 +226,9 @@ class DataPlane:
             model.version,
             images,
             options_of(request),
-            timeout_s=timeout_of(model, request),
+            request_id=request.id,
+            priority=request.priority,
+            timeout_us=request.timeout_us,
         )
         tensors = wanted(request, prediction_tensors(prediction))
         return InferResponse(model.name, str(model.version), tensors, request.id)
@@ -223,24 +252,12 @@ async def _classify(
         response.outputs[index] = await asyncio.to_thread(work) if large else work()
 
 
-async def _outcomes(
-    jobs: Sequence[ImageJob | FoveaError], timeout_s: float | None
-) -> list[ImageResult | FoveaError]:
-    """Wait for every job; cancelling this cancels them."""
-
-    async def outcome(job: ImageJob | FoveaError) -> ImageResult | FoveaError:
-        if isinstance(job, FoveaError):
-            return job
-        try:
-            return await asyncio.wrap_future(job.future)
-        except FoveaError as error:
-            return error
-
+async def _within(timeout_s: float | None, work: Coroutine[Any, Any, T]) -> T:
+    if timeout_s is None:
+        return await work
     try:
         async with asyncio.timeout(timeout_s):
-            if len(jobs) == 1:
-                return [await outcome(jobs[0])]
-            return await asyncio.gather(*map(outcome, jobs))
+            return await work
     except TimeoutError:
         raise DeadlineExceeded(
             f"no answer within {timeout_s:g} s; allow more time or send less"

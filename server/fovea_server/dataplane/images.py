@@ -14,14 +14,13 @@ from numpy.typing import DTypeLike
 
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
-from fovea_server.images.job import ImageResult
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.datatypes import NAMES
+from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
 from fovea_server.tensors.wire import decode_strings
 
@@ -86,19 +85,6 @@ def options_of(request: InferRequest) -> PredictOptions:
     if isinstance(given.get("classes"), int):
         given["classes"] = str(given["classes"])
     return parse_options(given)
-
-
-def timeout_of(model: ServedModel, request: InferRequest) -> float | None:
-    """Compute the seconds that the answer may take; None for no limit.
-
-    The model's queue policy decides; if it rejects no request, the request's own timeout.
-    """
-    batching = model.config.dynamic_batching or ModelDynamicBatching()
-    policy = batching.default_queue_policy
-    asked_us = request.timeout_us
-    if policy.default_timeout_microseconds and policy.rejects:
-        return policy.timeout_us(asked_us) / 1e6
-    return asked_us / 1e6 or None
 
 
 def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:

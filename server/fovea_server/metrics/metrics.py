@@ -16,12 +16,12 @@ import psutil
 
 from fovea_preprocess.errors import ModelNotReady
 from fovea_server.dataplane.service import Service
-from fovea_server.images.counts import stage_family
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.models.model import ServedModel, State
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, Labels, gauge, label_name, render
 from fovea_server.statistics.model import FailureReason, ModelStatistics
+from fovea_server.statistics.stages import stage_family
 
 _Counters = dict[str, tuple[str, Callable[[ModelStatistics], int]]]
 
@@ -127,11 +127,9 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
             failure.add({**labels, "reason": reason}, model.statistics.failures[reason])
         # The model may be unloaded meanwhile.
         with suppress(ModelNotReady):
-            waiting = model.scheduler.pending
-            if model.takes_images:
-                waiting += model.pipeline.pending
-                model.pipeline.counts.stages.add_to(stages, labels)
-            pending.add(labels, waiting)
+            pending.add(labels, model.scheduler.pending)
+        if model.takes_images:
+            model.statistics.stages.add_to(stages, labels)
     return [success, failure, *others, pending, stages]
 
 

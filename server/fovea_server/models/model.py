@@ -14,11 +14,10 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
-from fovea_preprocess.errors import FoveaError, InvalidRequest, ModelNotReady, NotFound
-from fovea_server.images.pipeline import Pipeline
+from fovea_preprocess.errors import FoveaError, ModelNotReady, NotFound
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
-from fovea_server.models.opening import open_engine, open_pipeline
+from fovea_server.models.opening import images_of, open_engine
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
@@ -71,7 +70,6 @@ class ServedModel:
         self._find = find
         self._cache = cache
         self.engine: Engine | None = None
-        self._pipeline: Pipeline | None = None
         self._scheduler: Scheduler | None = None
         self._labels: dict[str, tuple[str, ...]] = {}
         self._members: list[ServedModel] = []
@@ -85,9 +83,8 @@ class ServedModel:
     @property
     def failure(self) -> str | None:
         """The reason why a version that was ready can never answer again; None while it can."""
-        scheduler, pipeline = self._scheduler, self._pipeline
-        failure = None if scheduler is None else scheduler.failure
-        return failure if failure or pipeline is None else pipeline.failure
+        scheduler = self._scheduler
+        return None if scheduler is None else scheduler.failure
 
     @property
     def state(self) -> State:
@@ -115,35 +112,18 @@ class ServedModel:
 
     @property
     def takes_images(self) -> bool:
-        """True if it has a `pipeline`."""
-        return self._pipeline is not None
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The pipeline that answers images.
-
-        Raises InvalidRequest if the model takes tensors only, and ModelNotReady as `scheduler`.
-        """
+        """True if it answers images."""
         # Read once: another thread may be unloading it.
-        pipeline = self._pipeline
-        self._check_ready()
-        if pipeline is None:
-            raise InvalidRequest(
-                f"model '{self.name}' takes tensors, not images; see `fovea inspect` for its inputs"
-            )
-        return pipeline
+        engine = self.engine
+        return engine is not None and engine.preprocessor is not None
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler that answers tensors; ModelNotReady while the version cannot answer."""
+        """The scheduler that answers requests; ModelNotReady while the version cannot answer."""
         scheduler = self._scheduler
-        self._check_ready()
-        assert scheduler is not None, "one that is ready has one"
-        return scheduler
-
-    def _check_ready(self) -> None:
-        if self.state is not State.READY:
+        if self.state is not State.READY or scheduler is None:
             raise ModelNotReady(f"model '{self.name}' version {self.version}: {self.reason}")
+        return scheduler
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
         """Look up the class names of an output, by index."""
@@ -215,18 +195,17 @@ class ServedModel:
             self.engine, self.config = open_engine(self._folder, self.config, self._settings)
         self.signature = ModelSignature.of(self.config)
         self._labels |= read_output_labels(self.config, self._folder.parent)
+        engine, settings = self.engine, self._settings
         self._scheduler = make_scheduler(
             version=self.version,
             config=self.config,
-            session=None if self.engine is None else self.engine.session,
+            session=None if engine is None else engine.session,
+            images=None if engine is None else images_of(engine, self.config, settings),
+            max_queue=settings.max_queue,
             statistics=self.statistics,
             cache=self._cache,
             find=lambda name, version: self._find(name, version).scheduler,
         )
-        if self.engine is not None and self.engine.preprocessor is not None:
-            self._pipeline = open_pipeline(
-                self.engine, self.config, self._settings, self.statistics
-            )
         self._reason, self._state = "", State.READY
         log.info(
             "model %s version %d is ready: %s, %.2f s",
@@ -272,8 +251,6 @@ class ServedModel:
     def _free(self, timeout_s: float) -> None:
         if self._scheduler is not None:
             self._scheduler.close(timeout_s)
-        if self._pipeline is not None:
-            self._pipeline.close(timeout_s)
-        elif self.engine is not None:
+        if self.engine is not None:
             self.engine.close()
-        self._scheduler = self._pipeline = self.engine = None
+        self._scheduler = self.engine = None

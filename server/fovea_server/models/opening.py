@@ -22,11 +22,10 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_engines.triton_engine import PlainChoice
 from fovea_preprocess.errors import InvalidModel, InvalidRequest
 from fovea_preprocess.image import ImageLimits
-from fovea_server.images.pipeline import Pipeline
 from fovea_server.models.config.config import complete
 from fovea_server.models.config.files import inside
+from fovea_server.scheduling.image_job import ImageKind
 from fovea_server.settings import Settings
-from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.wire import decode_strings
 
@@ -70,22 +69,14 @@ def open_engine(
     return engine, config
 
 
-def open_pipeline(
-    engine: Engine, config: ModelConfig, settings: Settings, statistics: ModelStatistics
-) -> Pipeline:
-    """Start the pipeline, which owns the engine."""
+def images_of(engine: Engine, config: ModelConfig, settings: Settings) -> ImageKind | None:
+    """Describe the work on images of an engine; None if it takes none."""
+    if engine.preprocessor is None:
+        return None
     batching = config.dynamic_batching or ModelDynamicBatching()
-    delay_us = batching.max_queue_delay_microseconds or settings.max_queue_delay_ms * 1000
-    return Pipeline(
-        engine,
-        limits=ImageLimits(
-            max_bytes=settings.max_image_bytes,
-            max_pixels=int(settings.max_megapixels * 1e6),
-        ),
-        max_queue=settings.max_queue,
-        max_queue_delay_s=delay_us / 1e6,
-        statistics=statistics,
-    )
+    delay_us = batching.max_queue_delay_microseconds or round(settings.max_queue_delay_ms * 1000)
+    limits = ImageLimits(settings.max_image_bytes, int(settings.max_megapixels * 1e6))
+    return ImageKind(engine, limits, delay_us)
 
 
 def _file(config: ModelConfig) -> str:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from fovea_preprocess.errors import ShuttingDown
+from fovea_preprocess.errors import FoveaError, InvalidRequest, ShuttingDown
 from fovea_server.tensors.check import request_prefix
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import InferRequest, InferResponse
+
+Request = InferRequest | ImageRequest
 
 
 class InflightGate:
@@ -26,13 +31,13 @@ class InflightGate:
         self._closed = False
         self.locked = False
 
-    def open_for(self, request: InferRequest) -> InflightGate:
+    def open_for(self, request: Request) -> InflightGate:
         """Admit a request, in a `with` statement; ShuttingDown if the gate is closed."""
         if self._closed:
             raise _stopped(request)
         return self
 
-    def check(self, request: InferRequest) -> None:
+    def check(self, request: Request) -> None:
         """Raise ShuttingDown if the time for requests in flight is over."""
         if self.locked:
             raise _stopped(request)
@@ -84,13 +89,22 @@ class Scheduler(ABC):
             InferenceFailed: the engine refused or broke.
         """
 
+    async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
+        """Answer images, in order; an image that fails is answered by its error.
+
+        Raises as `infer`; InvalidRequest if the model takes no images.
+        """
+        raise InvalidRequest(
+            "the model takes tensors, not images; see `fovea inspect` for its inputs"
+        )
+
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests within the timeout, then stop. The engine stays open."""
         self.gate.close(timeout_s)
 
 
 class SchedulerWrapper(Scheduler):
-    """Passes everything but `infer` on to the scheduler inside."""
+    """Passes everything but requests for tensors on to the scheduler inside."""
 
     def __init__(self, inside: Scheduler) -> None:
         # The gate counts requests that have not entered `inside` yet.
@@ -106,6 +120,10 @@ class SchedulerWrapper(Scheduler):
     def failure(self) -> str | None:
         """The reason why it can never answer again, if any."""
         return self._inside.failure
+
+    async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
+        """Answer images."""
+        return await self._inside.predict(request)
 
     @property
     def pending(self) -> int:
@@ -128,11 +146,22 @@ class OrderedScheduler(SchedulerWrapper):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request after all that came before it."""
+        async with self._turn_of(request):
+            return await self._inside.infer(request)
+
+    async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
+        """Answer images after all requests that came before."""
+        async with self._turn_of(request):
+            return await self._inside.predict(request)
+
+    @asynccontextmanager
+    async def _turn_of(self, request: Request) -> AsyncIterator[None]:
+        """Run the block at once, and end after all requests that came before."""
         before = self._last
         with self.gate.open_for(request):
             self._last = mine = asyncio.get_running_loop().create_future()
             try:
-                return await self._inside.infer(request)
+                yield
             finally:
                 try:
                     if before is not None and not before.done():
@@ -146,7 +175,9 @@ class OrderedScheduler(SchedulerWrapper):
                         before.add_done_callback(lambda _: mine.set_result(None))
 
 
-def _stopped(request: InferRequest) -> ShuttingDown:
+def _stopped(request: Request) -> ShuttingDown:
+    if isinstance(request, ImageRequest):
+        return ShuttingDown("the model is being unloaded; send again later")
     return ShuttingDown(
         f"{request_prefix(request)}Server is stopping, scheduler for model has stopped accepting "
         "new inference requests"

@@ -10,15 +10,19 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
 from fovea_engines.session import Array
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_server.scheduling.base import Scheduler, SchedulerWrapper
 from fovea_server.scheduling.contract import Contract
 from fovea_server.statistics.model import Duration, ModelStatistics
+from fovea_server.statistics.stages import Timing
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.wire import wire
 
@@ -42,7 +46,7 @@ class CacheStatistics:
 class _Kept(NamedTuple):
     owner: bytes
     size: int
-    answer: InferResponse
+    answer: InferResponse | ImageResult
 
 
 class ResponseCache:
@@ -70,7 +74,7 @@ class ResponseCache:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def find(self, key: bytes) -> InferResponse | None:
+    def find(self, key: bytes) -> InferResponse | ImageResult | None:
         """Look an answer up; None if there is none."""
         began_ns = time.monotonic_ns()
         with self._lock:
@@ -83,22 +87,20 @@ class ResponseCache:
             self.statistics.lookups.add(time.monotonic_ns() - began_ns)
         return None if kept is None else kept.answer
 
-    def keep(self, owner: bytes, key: bytes, answer: InferResponse) -> None:
+    def keep(self, owner: bytes, key: bytes, answer: InferResponse | ImageResult) -> None:
         """Keep an answer, and drop the least recently used ones where the cache is full.
 
         The answer is copied where it shares its memory; `owner` identifies the model.
         """
         began_ns = time.monotonic_ns()
-        size = _ANSWER_BYTES + sum(_OUTPUT_BYTES + _bytes(t.array) for t in answer.outputs)
+        size = _size(answer)
         with self._lock:
             if size <= self.size and key not in self._answers:
                 while self.used + size > self.size:
                     _, oldest = self._answers.popitem(last=False)
                     self.used -= oldest.size
                     self.statistics.evictions += 1
-                outputs = [_own(tensor) for tensor in answer.outputs]
-                own = InferResponse(answer.model_name, answer.model_version, outputs)
-                self._answers[key] = _Kept(owner, size, own)
+                self._answers[key] = _Kept(owner, size, _own(answer))
                 self.used += size
             self.statistics.insertions.add(time.monotonic_ns() - began_ns)
 
@@ -109,16 +111,35 @@ class ResponseCache:
                 self.used -= self._answers.pop(key).size
 
 
+def _size(answer: InferResponse | ImageResult) -> int:
+    return _ANSWER_BYTES + sum(_OUTPUT_BYTES + _bytes(array) for array in _arrays(answer))
+
+
+def _arrays(answer: InferResponse | ImageResult) -> list[Array]:
+    if isinstance(answer, InferResponse):
+        return [tensor.array for tensor in answer.outputs]
+    arrays = list((answer.tensors or {}).values())
+    if (found := answer.detections) is not None:
+        arrays += (found.boxes, found.scores, found.class_ids)
+    return arrays
+
+
 def _bytes(array: Array) -> int:
     if array.dtype == object:
         return array.nbytes + sum(map(sys.getsizeof, array.ravel().tolist()))
     return array.nbytes
 
 
-def _own(tensor: OutputTensor) -> OutputTensor:
-    """Copy a tensor that is a view: a row must not keep its whole batch alive."""
-    array = tensor.array if tensor.array.base is None else tensor.array.copy()
-    return OutputTensor(tensor.name, tensor.datatype, array)
+def _own(answer: InferResponse | ImageResult) -> InferResponse | ImageResult:
+    """Return an answer with memory of its own: a row must not keep its whole batch alive."""
+    if isinstance(answer, ImageResult):
+        # The results for an image are no views, and how it was asked for is no part of them.
+        return replace(answer, timing=Timing(), encoded=b"")
+    outputs = [
+        replace(tensor, array=tensor.array if tensor.array.base is None else tensor.array.copy())
+        for tensor in answer.outputs
+    ]
+    return InferResponse(answer.model_name, answer.model_version, outputs)
 
 
 class CachedScheduler(SchedulerWrapper):
@@ -149,28 +170,78 @@ class CachedScheduler(SchedulerWrapper):
         super().close(timeout_s)
         self._cache.forget(self._contract.identity)
 
+    async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
+        """Answer images from the cache, and run the others and keep their answers."""
+        if request.keep_pixels:
+            return await self._inside.predict(request)
+        arrived_ns = time.monotonic_ns()
+        with self.gate.open_for(request):
+            about = self._inside.identity + repr(request.options).encode()
+            keys = [await _digested(partial(_image_key, about, i), len(i)) for i in request.images]
+            looked = [self._look_up(key, arrived_ns) for key in keys]
+            missing = [at for at, (found, _) in enumerate(looked) if found is None]
+            computed: list[ImageResult | FoveaError] = []
+            if missing:
+                rest = replace(request, images=[request.images[at] for at in missing])
+                computed = await self._inside.predict(rest)
+            answers = [_again(found, request) for found, _ in looked]
+            for at, answer in zip(missing, computed, strict=True):
+                answers[at] = answer
+                if isinstance(answer, ImageResult):
+                    self._keep(keys[at], answer, looked[at][1])
+        return [answer for answer in answers if answer is not None]
+
     async def _answer(self, request: InferRequest) -> InferResponse:
         arrived_ns = time.monotonic_ns()
         await self._contract.checked(request)
-        identity = self._inside.identity
-        if sum(tensor.data.nbytes for tensor in request.inputs) < _LARGE:
-            key = _key(identity, request)
-        else:
-            key = await asyncio.to_thread(_key, identity, request)
+        size = sum(tensor.data.nbytes for tensor in request.inputs)
+        key = await _digested(partial(_key, self._inside.identity, request), size)
+        found, lookup_ns = self._look_up(key, arrived_ns)
+        if isinstance(found, InferResponse):
+            return replace(found, outputs=list(found.outputs), id=request.id)
+        response = await self._inside.infer(request)
+        self._keep(key, response, lookup_ns)
+        return response
+
+    def _look_up(
+        self, key: bytes, arrived_ns: int
+    ) -> tuple[InferResponse | ImageResult | None, int]:
+        """Return what is kept, and the time of looking it up."""
         looking_ns = time.monotonic_ns()
         found = self._cache.find(key)
         found_ns = time.monotonic_ns()
+        lookup_ns = found_ns - looking_ns
         if found is not None:
-            waited_ns, lookup_ns = looking_ns - arrived_ns, found_ns - looking_ns
-            self._statistics.hit(found_ns - arrived_ns, waited_ns, lookup_ns)
-            return InferResponse(
-                found.model_name, found.model_version, list(found.outputs), request.id
-            )
-        response = await self._inside.infer(request)
+            self._statistics.hit(found_ns - arrived_ns, looking_ns - arrived_ns, lookup_ns)
+        return found, lookup_ns
+
+    def _keep(self, key: bytes, answer: InferResponse | ImageResult, lookup_ns: int) -> None:
         keeping_ns = time.monotonic_ns()
-        self._cache.keep(self._contract.identity, key, response)
-        self._statistics.missed(found_ns - looking_ns + time.monotonic_ns() - keeping_ns)
-        return response
+        self._cache.keep(self._contract.identity, key, answer)
+        self._statistics.missed(lookup_ns + time.monotonic_ns() - keeping_ns)
+
+
+def _again(
+    found: InferResponse | ImageResult | None, request: ImageRequest
+) -> ImageResult | FoveaError | None:
+    """Return a kept answer as one of its own to this request."""
+    if not isinstance(found, ImageResult):
+        return None
+    answer = replace(found, timing=Timing())
+    if request.encode is not None:
+        answer.encoded = request.encode(answer)
+    return answer
+
+
+async def _digested(digest: Callable[[], bytes], size: int) -> bytes:
+    return digest() if size < _LARGE else await asyncio.to_thread(digest)
+
+
+def _image_key(about: bytes, image: bytes) -> bytes:
+    # Requests for tensors begin with an identity too, but not with this.
+    digest = blake2b(about, digest_size=16, person=b"image")
+    digest.update(image)
+    return digest.digest()
 
 
 def _key(identity: bytes, request: InferRequest) -> bytes:

@@ -23,7 +23,7 @@ from fovea_server.tensors.messages import (
     RequestedOutput,
 )
 
-Find = Callable[[str, int | None], Scheduler]
+FindScheduler = Callable[[str, int | None], Scheduler]
 """Looks up the scheduler of a model by name and version; None for the preferred version."""
 
 
@@ -39,7 +39,7 @@ class EnsembleScheduler(Scheduler):
         inputs: Iterable[str],
         steps: Sequence[EnsembleStep],
         statistics: ModelStatistics,
-        find: Find,
+        find: FindScheduler,
     ) -> None:
         super().__init__()
         self._contract = contract

@@ -1,142 +1,95 @@
-"""One call of the engine for one or several requests: in a thread, or on the event loop.
-
-Very short executions run on the event loop, where a thread would cost more than the call.
-"""
+"""One execution: jobs become a batch, the engine computes it, and each job takes its part."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
-
-from fovea_engines.session import Array, Session
 from fovea_preprocess.errors import FoveaError, InferenceFailed
 from fovea_server.scheduling.contract import Outputs
+from fovea_server.scheduling.job import Job
 from fovea_server.statistics.model import Spans
-from fovea_server.tensors.check import Checked
 
 log = logging.getLogger(__name__)
-
-# Longest call, in nanoseconds. Passing a call to a thread and back costs about half of this; a
-# call on the event loop blocks all other requests meanwhile.
-_QUICK_NS = 200_000
-# Largest batch; larger ones are rarely quick.
-_MOST_BYTES = 64 << 10
-# Weight of the newest call on the event loop. Calls that another process interrupted for ten
-# milliseconds, one in a hundred of them, do not end inline execution of a quick model; one call of
-# fifty milliseconds does.
-_SMOOTHING = 1 / 256
-# Calls in threads that are measured before calls run inline; doubled whenever fewer than `_LONG`
-# calls ran inline.
-_FEWEST, _MOST = 16, 1 << 16
-_LONG = 1000
-# CPU time of a call, in nanoseconds, which interruptions do not add to. One such call ends inline
-# execution: its time depends on the inputs' contents. Not for good, because some systems count CPU
-# time in steps, and once in a hundred thousand calls charge a step.
-HEAVY_NS = 10 * _QUICK_NS
 
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """The result of one call of the engine.
+    """The result of one execution.
 
     Attributes:
-        outputs: one for each request of the batch; empty if it failed.
-        began_ns: `time.monotonic_ns` at the start of making the batch.
+        jobs: those that the engine computed, or failed on; the others have their own `error`, or
+            are not wanted any more.
+        error: the engine's, which all its jobs have too.
     """
 
-    outputs: Sequence[Outputs]
-    began_ns: int
+    jobs: Sequence[Job]
     spans: Spans
     error: FoveaError | None = None
 
 
-def execute(name: str, session: Session, batch: Sequence[Checked], *, alone: bool) -> Execution:
-    """Run requests with equal shapes as one batch. Never raises.
-
-    A single request is read in place; several are copied once. `alone` is as in `Session.infer`.
-    """
-    began = computing = computed = time.monotonic_ns()
-    outputs: Sequence[Outputs] = ()
-    error: FoveaError | None = None
-    try:
-        feeds = batch[0].feeds
-        if len(batch) > 1:
-            feeds = {name: np.concatenate([part.feeds[name] for part in batch]) for name in feeds}
-        computing = time.monotonic_ns()
-        found = session.infer(feeds, alone=alone)
-        computed = time.monotonic_ns()
-        outputs = (found,) if len(batch) == 1 else _split(found, batch)
-    except FoveaError as raised:
-        error = raised
-    except Exception:  # one batch must not end the model
-        log.exception("model %s: a batch failed", name)
-        error = InferenceFailed("an internal error; the server's log has the details")
-    spans = Spans(0, computing - began, computed - computing, time.monotonic_ns() - computed)
-    return Execution(outputs, began, spans, error)
-
-
-def _split(found: Mapping[str, Array], batch: Sequence[Checked]) -> list[Outputs]:
-    rows = sum(part.rows for part in batch)
-    for name, array in found.items():
-        if array.ndim == 0 or len(array) != rows:
-            raise InferenceFailed(
-                f"output '{name}' has shape {list(array.shape)} for a batch of {rows} rows, so "
-                "requests cannot share a batch: set max_batch_size to 0 in config.pbtxt"
-            )
-    parts: list[Outputs] = []
-    at = 0
-    for part in batch:
-        parts.append({name: array[at : at + part.rows] for name, array in found.items()})
-        at += part.rows
-    return parts
-
-
-class InlineExecution:
-    """Learns from measured times if a model may run on the event loop.
-
-    In a thread a call may wait for the interpreter's lock, so there the quickest one counts; on the
-    event loop the mean does. A model that is quick only now and then is tried ever more rarely.
+def execute(
+    name: str,
+    jobs: Sequence[Job],
+    alone: Callable[[Sequence[Job]], bool],
+    computed: Callable[[], None] | None = None,
+) -> Execution:
+    """Execute jobs of one kind that fit each other. Never raises.
 
     Args:
-        steady: as `Session.steady`; a model that is not steady never runs inline.
+        name: of the model.
+        jobs: taken from its queue.
+        alone: says of a batch that is made if it runs alone, as in `Session.infer`.
+        computed: called when the engine has computed.
     """
+    began = computing = done = time.monotonic_ns()
+    for job in jobs:
+        if not job.kind.ahead:
+            prepare(name, job)
+    jobs = [job for job in jobs if job.is_wanted]
+    error: FoveaError | None = None
+    outputs: Outputs = {}
 
-    def __init__(self, *, steady: bool) -> None:
-        self._steady = steady
-        self._open = False
-        self._calls = 0
-        self._needed = _FEWEST
-        self._least_ns = _QUICK_NS
-        self._mean_ns = 0.0
+    def compute() -> None:
+        nonlocal computing, done, outputs
+        call = jobs[0].kind.gather(jobs)
+        computing = time.monotonic_ns()
+        try:
+            outputs = call(alone(jobs))
+        finally:
+            done = time.monotonic_ns()
 
-    def takes(self, batch: Iterable[Checked]) -> bool:
-        """Return True if these requests, as one batch, may run on the event loop."""
-        if not self._open:
-            return False
-        size = 0
-        for checked in batch:
-            for array in checked.feeds.values():
-                size += array.nbytes
-        return size <= _MOST_BYTES
+    if jobs:
+        error = _error_of(compute, name)
+    if computed is not None:
+        computed()
+    row, rows = 0, sum(job.rows for job in jobs)
+    for job in jobs:
+        job.error = error or _error_of(partial(job.finish, outputs, row, rows), name)
+        row += job.rows
+    spans = Spans(0, computing - began, done - computing, time.monotonic_ns() - done)
+    for job in jobs:
+        if job.error is None:
+            job.times = job.spans(began, spans)
+    return Execution(jobs, spans, error)
 
-    def learn(self, call_ns: int, *, cpu_ns: int | None = None) -> None:
-        """Record the wall time of a call, and its CPU time if it ran on the event loop."""
-        self._calls += 1
-        if cpu_ns is None:
-            self._least_ns = min(self._least_ns, call_ns)
-            if self._steady and not self._open and self._calls >= self._needed:
-                self._turn(opened=self._least_ns < _QUICK_NS)
-            return
-        self._mean_ns += _SMOOTHING * (call_ns - self._mean_ns)
-        if min(call_ns, cpu_ns) > HEAVY_NS or self._mean_ns > _QUICK_NS:
-            self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MOST)
-            self._turn(opened=False)
 
-    def _turn(self, *, opened: bool) -> None:
-        self._open = opened
-        self._calls = 0
-        self._mean_ns, self._least_ns = float(self._least_ns), _QUICK_NS
+def prepare(name: str, job: Job) -> None:
+    """Prepare a job, if somebody still waits for it; sets its `error`."""
+    if job.is_wanted:
+        job.error = _error_of(job.prepare, name)
+
+
+def _error_of(call: Callable[[], None], name: str) -> FoveaError | None:
+    """Call, and return what went wrong, as clients may see it."""
+    try:
+        call()
+    except FoveaError as error:
+        return error
+    except Exception:  # one request must not end the model
+        log.exception("model %s: an execution failed", name)
+        return InferenceFailed("an internal error; the server's log has the details")
+    return None

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from math import ceil
 
+from fovea_engines.backends.cores import usable_cores
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, StrategyDirect
 from fovea_engines.session import Session
 from fovea_server.scheduling.base import OrderedScheduler, Scheduler
-from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.cache import CachedScheduler, ResponseCache
 from fovea_server.scheduling.contract import Contract
-from fovea_server.scheduling.ensemble import EnsembleScheduler, Find
-from fovea_server.scheduling.priority_queue import DynamicBatching, PriorityQueue
+from fovea_server.scheduling.ensemble import EnsembleScheduler, FindScheduler
+from fovea_server.scheduling.image_job import ImageKind
+from fovea_server.scheduling.job_queue import JobQueue
+from fovea_server.scheduling.priority_queue import DynamicBatching
+from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
+from fovea_server.scheduling.tensor_job import TensorKind
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import ModelSignature
 
@@ -23,41 +27,54 @@ def make_scheduler(
     version: int,
     config: ModelConfig,
     session: Session | None,
+    images: ImageKind | None = None,
+    max_queue: int,
     statistics: ModelStatistics,
     cache: ResponseCache | None,
-    find: Find,
+    find: FindScheduler,
 ) -> Scheduler:
     """Build the scheduler of a model version; UnsupportedModel if there is none for it.
 
-    The configuration is complete; `session` is None for an ensemble.
+    Args:
+        version: of the model.
+        config: complete.
+        session: None for an ensemble.
+        images: None for a model that takes no images.
+        max_queue: most jobs accepted and not yet answered.
+        statistics: counts the requests.
+        cache: None where the server has none.
+        find: looks up the schedulers of an ensemble's models.
     """
     contract = Contract(config.name, version, ModelSignature.of(config))
     if session is None:
         inputs = [tensor.name for tensor in config.input]
         made: Scheduler = EnsembleScheduler(contract, inputs, config.steps, statistics, find)
     else:
-        made = _wrapped(
-            BatchScheduler(
-                contract,
-                session,
-                statistics,
-                waiting=PriorityQueue(config.dynamic_batching or ModelDynamicBatching()),
-                batching=_batching(config),
-                side_by_side=_side_by_side(config, session),
-            ),
-            config,
+        side_by_side = _side_by_side(config, session)
+        policies = config.dynamic_batching or ModelDynamicBatching()
+        rows = RowScheduler(
+            contract,
+            JobQueue(policies, limit=max_queue, side_by_side=side_by_side),
+            statistics,
+            tensors=TensorKind(session, _batching(config)),
+            images=images,
+            # While one thread decodes the heads of a batch, another waits for the next batch.
+            executing=side_by_side * (2 if session.offloads else 1),
+            preparing=usable_cores() if images is not None and images.ahead else 0,
+            offloads=session.offloads,
         )
+        made = _wrapped(rows, config)
     # The answers of a sequence depend on more than one request.
     if cache is not None and config.response_cache.enable and config.sequence_batching is None:
         made = CachedScheduler(made, contract, cache, statistics)
     return made
 
 
-def _wrapped(batches: BatchScheduler, config: ModelConfig) -> Scheduler:
-    made: Scheduler = batches
+def _wrapped(rows: RowScheduler, config: ModelConfig) -> Scheduler:
+    made: Scheduler = rows
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering
     if (sequences := config.sequence_batching) is not None:
-        made = SequenceScheduler(batches, sequences, batched=config.max_batch_size > 0)
+        made = SequenceScheduler(rows, sequences, batched=config.max_batch_size > 0)
         ordered = sequences.oldest is not None and sequences.oldest.preserve_ordering
     return OrderedScheduler(made) if ordered else made
 

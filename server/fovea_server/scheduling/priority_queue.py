@@ -6,60 +6,16 @@ Source: `ModelQueuePolicy`, `priority_levels` and `ModelDynamicBatching` of mode
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, ModelQueuePolicy
-from fovea_server.scheduling.contract import Outputs
-from fovea_server.tensors.check import Checked
-from fovea_server.tensors.messages import InferRequest
 
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """A request that fits its model, from arrival to answer.
-
-    Attributes:
-        arrived_ns: `time.monotonic_ns` of its arrival.
-        future: set to its outputs, or to an error.
-        expiry: timer that ends its wait; None where it may wait for ever.
-        at_engine: a thread reads its arrays.
-        given_up: set when the thread is done, for a request that was cancelled meanwhile.
-    """
-
-    request: InferRequest
-    checked: Checked
-    arrived_ns: int
-    future: asyncio.Future[Outputs]
-    expiry: asyncio.TimerHandle | None = None
-    at_engine: bool = False
-    given_up: asyncio.Future[None] | None = None
-
-    @property
-    def rows(self) -> int:
-        """Rows that it adds to a batch."""
-        return self.checked.rows
-
-    def fits(self, other: Job) -> bool:
-        """Return True if both can share a batch: the same inputs and shapes, except the rows."""
-        mine, others = self.checked.feeds, other.checked.feeds
-        return mine.keys() == others.keys() and all(
-            array.shape[1:] == others[name].shape[1:] for name, array in mine.items()
-        )
-
-    def leave_queue(self) -> None:
-        """Cancel the timer of its wait."""
-        if self.expiry is not None:
-            self.expiry.cancel()
-            self.expiry = None
-
-    def leave_engine(self) -> None:
-        """Mark that no thread reads its arrays any more."""
-        self.at_engine = False
-        if self.given_up is not None and not self.given_up.done():
-            self.given_up.set_result(None)
+if TYPE_CHECKING:
+    from fovea_server.scheduling.job import Job
 
 
 @dataclass(slots=True)
@@ -88,45 +44,36 @@ class PriorityQueue:
             yield from level.jobs
             yield from level.delayed
 
-    def add(self, job: Job) -> ModelQueuePolicy | None:
-        """Add a request to the queue.
+    def add(self, jobs: Sequence[Job]) -> ModelQueuePolicy | None:
+        """Add the jobs of one request, all or none.
 
         Returns:
-            The policy for its wait; None if the queue is full.
+            The policy for their wait; None if the queue is full.
         """
-        level = self._level_of(job)
+        level = self._level_of(jobs[0])
         policy = level.policy
-        if policy.max_queue_size and len(level) >= policy.max_queue_size:
+        if policy.max_queue_size and len(level) + len(jobs) > policy.max_queue_size:
             return None
-        level.jobs.append(job)
-        self._size += 1
+        level.jobs += jobs
+        self._size += len(jobs)
         return policy
 
-    def take(self, count: int) -> list[Job]:
-        """Remove and return up to `count` requests from the front."""
-        taken: list[Job] = []
-        for level in self._levels.values():
-            for jobs in (level.jobs, level.delayed):
-                while jobs and len(taken) < count:
-                    taken.append(jobs.popleft())
-        self._size -= len(taken)
-        return taken
-
     def discard(self, job: Job) -> bool:
-        """Remove a request; return False if it was not in the queue."""
+        """Remove a job; return False if it was not in the queue."""
         level = self._level_of(job)
         for jobs in (level.jobs, level.delayed):
-            if job in jobs:
+            with suppress(ValueError):
                 jobs.remove(job)
                 self._size -= 1
                 return True
         return False
 
     def delay(self, job: Job) -> None:
-        """Move a request behind all others of its priority."""
+        """Move a job that is in the queue behind all others of its priority."""
         level = self._level_of(job)
-        level.jobs.remove(job)
-        level.delayed.append(job)
+        if job in level.jobs:
+            level.jobs.remove(job)
+            level.delayed.append(job)
 
     def _level_of(self, job: Job) -> _Level:
         batching, asked = self._batching, job.request.priority

@@ -26,8 +26,8 @@ from fovea_engines.repository.model_config_scheduling import (
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.scheduling.base import SchedulerWrapper
-from fovea_server.scheduling.batch import BatchScheduler
 from fovea_server.scheduling.contract import Outputs
+from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.messages import InferRequest, InferResponse
@@ -50,10 +50,10 @@ class SequenceScheduler(SchedulerWrapper):
     """
 
     def __init__(
-        self, inside: BatchScheduler, sequences: ModelSequenceBatching, *, batched: bool
+        self, inside: RowScheduler, sequences: ModelSequenceBatching, *, batched: bool
     ) -> None:
         super().__init__(inside)
-        self._batches = inside
+        self._rows = inside
         self._waiting = 0
         shape = (1, 1) if batched else (1,)
         self._controls = {
@@ -71,11 +71,11 @@ class SequenceScheduler(SchedulerWrapper):
         """Answer a request after those before it in its sequence."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
-            checked = await self._batches.contract.checked(request)
+            checked = await self._rows.contract.checked(request)
             sequence = self._sequence(request, checked, arrived_ns)
             async with self._turn_of(sequence):
                 outputs = await self._run(request, checked, sequence, arrived_ns)
-        return self._batches.contract.respond(request, outputs)
+        return self._rows.contract.respond(request, outputs)
 
     @property
     def pending(self) -> int:
@@ -101,7 +101,7 @@ class SequenceScheduler(SchedulerWrapper):
             sequence.states = dict(self._initial)
         checked.feeds.update((name, make(request)) for name, make in self._controls.items())
         checked.feeds.update(sequence.states)
-        outputs = await self._batches.run(request, checked, arrived_ns)
+        outputs = await self._rows.run(request, checked, arrived_ns)
         sequence.states = {state.input_name: outputs[state.output_name] for state in self._states}
         return outputs
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from fovea_server.statistics.stages import Stages
+
 
 class FailureReason(StrEnum):
     """Label of `nv_inference_request_failure`."""
@@ -74,6 +76,7 @@ class ModelStatistics:
         self.cache_miss = Duration()
         self.batches: defaultdict[int, BatchStatistics] = defaultdict(BatchStatistics)
         self.failures: Counter[FailureReason] = Counter()
+        self.stages = Stages()
 
     def executed(self, rows: int, spans: Spans) -> None:
         """Count one execution of a batch of `rows`."""

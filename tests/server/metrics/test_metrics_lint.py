@@ -7,14 +7,13 @@ import re
 
 import pytest
 
-from fovea_server.images.counts import Stages, stage_family
-from fovea_server.images.job import Timing
 from fovea_server.metrics import machine
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.metrics import cache_families, model_families, process_families
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, gauge, label_name, render
 from fovea_server.statistics.histogram import Durations
+from fovea_server.statistics.stages import Stages, Timing, stage_family
 
 ABBREVIATIONS = set(
     ["s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d"]

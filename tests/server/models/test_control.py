@@ -271,7 +271,7 @@ def test_what_has_died_is_told_and_can_be_loaded_again(repository):
         with pytest.raises(NotFound, match="'plus' has no available versions"):
             registry.find("plus")
         with pytest.raises(ModelNotReady, match="its engine has died"):
-            _ = registry.get("plus").pipeline
+            _ = registry.get("plus").scheduler
         assert answer(registry.find("other")) == 1
         registry.load("plus")
         assert answer(registry.find("plus")) == 5

@@ -77,7 +77,7 @@ def test_without_leave_it_is_not_ready_and_says_why(repository, start):
     assert "`fovea serve --rebuild`" in old.reason
     assert registry.reason == f"old: {old.reason}"
     with pytest.raises(ModelNotReady, match=OLD):
-        _ = old.pipeline
+        _ = old.scheduler
     assert card(repository).backend_version == OLD
 
 
@@ -94,7 +94,7 @@ def test_it_is_rebuilt_while_others_are_served(repository, start, caplog, tmp_pa
         wait(registry, "old", State.READY)
         assert registry.reason == ""
         assert mismatch(card(repository)) is None
-        assert old.pipeline.engine.card == card(repository)
+        assert old.engine.card == card(repository)
         registry.close()
     [told] = [m for m in caplog.messages if "it is being rebuilt" in m]
     assert (

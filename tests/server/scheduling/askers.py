@@ -4,29 +4,28 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tests.server.scheduling.golden import Served, rows
-
-from fovea_server.tensors.messages import InferResponse
+from tests.server.scheduling.golden import Served
+from tests.server.scheduling.served_images import ServedImages
 
 
 class Askers:
     """Requests to a model whose gate is shut, and in which order they were answered."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served | ServedImages) -> None:
         self.served = served
         self.order: list[str] = []
-        self.tasks: dict[str, asyncio.Task[InferResponse]] = {}
+        self.tasks: dict[str, asyncio.Task[object]] = {}
 
     async def send(self, name: str, **fields: Any) -> None:
         self.tasks[name] = asyncio.create_task(self._ask(name, **fields))
         await asyncio.sleep(0)
 
-    async def _ask(self, name: str, **fields: Any) -> InferResponse:
-        response = await self.served.infer(rows(0), rows(0), id=name, **fields)
+    async def _ask(self, name: str, **fields: Any) -> object:
+        response = await self.served.ask(id=name, **fields)
         self.order.append(name)
         return response
 
-    async def answers(self) -> list[InferResponse | BaseException]:
+    async def answers(self) -> list[object]:
         self.served.gate.open.set()
         return await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 

@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 from tests.server.scheduling.golden import Served
+from tests.server.scheduling.served_images import DEMO, ServedImages
+
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.engine import Engine
 
 Serve = Callable[..., Served]
 
@@ -20,3 +25,31 @@ def serve(shared: Path) -> Iterator[Serve]:
             return Served(shared / "data" / "triton" / "models" / name, exits, **options)
 
         yield opened
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The version folder of an engine that finds digits, up to 4 rows at once."""
+    repository = tmp_path_factory.mktemp("digits")
+    build(BuildPlan(DEMO / "digits.onnx", "digits", repository, "onnxruntime", max_batch=4))
+    return repository / "digits" / "1"
+
+
+@pytest.fixture
+def serve_images(shared: Path, digits: Path) -> Iterator[Callable[..., ServedImages]]:
+    """Opens the digits engine with the queue of one of the models; it is closed afterwards."""
+    with ExitStack() as exits:
+
+        def opened(name: str, **options: Any) -> ServedImages:
+            folder = shared / "data" / "triton" / "models" / name
+            return ServedImages(Engine.open(digits), folder, exits, **options)
+
+        yield opened
+
+
+@pytest.fixture(params=["tensors", "images"])
+def serve_either(request: pytest.FixtureRequest) -> Callable[..., Served | ServedImages]:
+    """Opens a model that answers tensors, or one that answers images, with the same queue."""
+    name = {"tensors": "serve", "images": "serve_images"}[request.param]
+    opened: Callable[..., Served | ServedImages] = request.getfixturevalue(name)
+    return opened

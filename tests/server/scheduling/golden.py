@@ -31,16 +31,20 @@ class Gate:
     def __init__(self, session: Session) -> None:
         self.inputs, self.outputs = session.inputs, session.outputs
         self.max_batch, self.concurrency = session.max_batch, 1
-        self.steady = session.steady
-        self.open = threading.Event()
+        self.steady, self.offloads = session.steady, session.offloads
+        self.open, self.entered = threading.Event(), threading.Event()
         self.error: Exception | None = None
         self._session = session
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
+        self.entered.set()
         assert self.open.wait(10), "nobody has opened the gate"
         if self.error is not None:
             raise self.error
         return self._session.infer(feeds, alone=alone)
+
+    def close(self) -> None:
+        self._session.close()
 
 
 class Served:
@@ -55,6 +59,7 @@ class Served:
         gated: bool = False,
         change: Callable[[Any], object] = lambda config: None,
         cache: ResponseCache | None = None,
+        max_queue: int = 256,
         find: Callable[[str, int | None], Scheduler] | None = None,
     ) -> None:
         self.name = folder.name
@@ -75,11 +80,16 @@ class Served:
             version=1,
             config=config,
             session=self.session,
+            max_queue=max_queue,
             statistics=self.statistics,
             cache=cache,
             find=find or _nothing,
         )
         exits.callback(self.scheduler.close, 0)
+
+    async def ask(self, **fields: Any) -> object:
+        """Ask for the answer to a request of no interest; raises what it says."""
+        return await self.infer(rows(0), rows(0), **fields)
 
     def request(self, *arrays: Array, names: str = "INPUT{}", **fields: Any) -> InferRequest:
         """A request with these inputs, named by their number."""

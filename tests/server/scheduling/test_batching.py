@@ -1,26 +1,29 @@
 """Which requests share a batch."""
 
-import asyncio
+from typing import cast
 
 import numpy as np
 import pytest
 
-from fovea_server.scheduling.priority_queue import Decision, DynamicBatching, Job
+from fovea_engines.session import Session
+from fovea_server.scheduling.priority_queue import Decision, DynamicBatching
+from fovea_server.scheduling.tensor_job import TensorJob, TensorKind
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest
 
 SECOND = 1_000_000_000
 
 
-def job(rows: int = 1, arrived_ns: int = 0, width: int = 4, name: str = "x") -> Job:
+class Unused:
+    """A session that is not called."""
+
+    steady = False
+
+
+def job(rows: int = 1, arrived_ns: int = 0, width: int = 4, name: str = "x") -> TensorJob:
     feeds = {name: np.zeros((rows, width), np.float32)}
-    loop = asyncio.new_event_loop()
-    try:
-        return Job(
-            InferRequest("m", None, []), Checked(feeds, rows), arrived_ns, loop.create_future()
-        )
-    finally:
-        loop.close()
+    kind = TensorKind(cast(Session, Unused()), DynamicBatching(8))
+    return TensorJob(kind, InferRequest("m", None, []), Checked(feeds, rows), arrived_ns)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_after_the_delay_more_than_a_preferred_size_goes() -> None:
 
 
 @pytest.mark.parametrize("other", [job(width=5), job(name="y")])
-def test_other_shapes_and_other_inputs_end_a_batch(other: Job) -> None:
+def test_other_shapes_and_other_inputs_end_a_batch(other: TensorJob) -> None:
     batching = DynamicBatching(8, delay_us=1_000_000)
 
     assert batching.decide([job(), job(), other, job()], 0) == Decision(2)

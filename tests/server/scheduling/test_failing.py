@@ -3,24 +3,27 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tests.server.scheduling.askers import Askers
-from tests.server.scheduling.golden import Served, rows, strings
+from tests.server.scheduling.golden import strings
 
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, ModelNotReady, ShuttingDown
 from fovea_server.statistics.model import FailureReason
+from fovea_server.tensors.image_messages import ImageResult
 from fovea_server.tensors.messages import InferResponse
 
-Serve = Callable[..., Served]
+Serve = Callable[..., Any]
+ANSWER = (InferResponse, ImageResult)
 
 
-def test_closing_answers_who_is_inside_and_refuses_who_comes(serve: Serve) -> None:
-    asked = Askers(serve("simple", gated=True))
+def test_closing_answers_who_is_inside_and_refuses_who_comes(serve_either: Serve) -> None:
+    asked = Askers(serve_either("simple", gated=True))
 
-    async def ask() -> list[InferResponse | BaseException]:
+    async def ask() -> list[object]:
         await asked.send("at the engine")
         await asked.send("waiting")
         closing = asyncio.create_task(asyncio.to_thread(asked.served.scheduler.close, 10))
@@ -33,18 +36,18 @@ def test_closing_answers_who_is_inside_and_refuses_who_comes(serve: Serve) -> No
     async def refusal() -> BaseException | None:
         try:
             async with asyncio.timeout(0.01):
-                await asked.served.infer(rows(0), rows(0))
+                await asked.served.ask()
         except (ShuttingDown, TimeoutError) as error:
             return error
         return None
 
-    assert all(isinstance(answer, InferResponse) for answer in asyncio.run(ask()))
+    assert all(isinstance(answer, ANSWER) for answer in asyncio.run(ask()))
 
 
-def test_closing_does_not_wait_for_ever(serve: Serve) -> None:
-    asked = Askers(serve("simple", gated=True))
+def test_closing_does_not_wait_for_ever(serve_either: Serve) -> None:
+    asked = Askers(serve_either("simple", gated=True))
 
-    async def ask() -> list[InferResponse | BaseException]:
+    async def ask() -> list[object]:
         await asked.send("at the engine")
         await asked.send("waiting")
         closing = asyncio.create_task(asyncio.to_thread(asked.served.scheduler.close, 0))
@@ -55,7 +58,7 @@ def test_closing_does_not_wait_for_ever(serve: Serve) -> None:
 
     first, waiting = asyncio.run(ask())
 
-    assert isinstance(first, InferResponse)
+    assert isinstance(first, ANSWER)
     assert isinstance(waiting, ShuttingDown)
 
 
@@ -79,7 +82,7 @@ def test_a_request_that_fails_takes_no_other_of_its_batch_with_it(
     )
     served = serve(tmp_path)
 
-    async def ask() -> list[InferResponse | BaseException]:
+    async def ask() -> list[object]:
         asked = [served.infer(np.array([[index]])) for index in (1, 2, 99, 3)]
         return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -92,11 +95,11 @@ def test_a_request_that_fails_takes_no_other_of_its_batch_with_it(
     assert served.statistics.execution_count == served.statistics.inference_count == 3
 
 
-def test_an_engine_that_fails_once_answers_the_next(serve: Serve) -> None:
-    asked = Askers(serve("simple", gated=True))
+def test_an_engine_that_fails_once_answers_the_next(serve_either: Serve) -> None:
+    asked = Askers(serve_either("simple", gated=True))
     asked.served.gate.error = ValueError("nobody thought of this")
 
-    async def ask() -> list[InferResponse | BaseException]:
+    async def ask() -> list[object]:
         await asked.send("broken")
         broken = await asked.answers()
         asked.served.gate.error = None
@@ -107,7 +110,7 @@ def test_an_engine_that_fails_once_answers_the_next(serve: Serve) -> None:
 
     assert isinstance(broken, InferenceFailed)
     assert str(broken) == "an internal error; the server's log has the details"
-    assert isinstance(sound, InferResponse)
+    assert isinstance(sound, ANSWER)
     assert asked.served.statistics.failures == {FailureReason.BACKEND: 1}
 
 
@@ -125,11 +128,11 @@ def test_closing_waits_for_whoever_has_come_in(serve: Serve) -> None:
     assert asyncio.run(ask()).outputs[0].array.tolist() == given.tolist()
 
 
-def test_a_device_that_is_lost_takes_the_model_down(serve: Serve) -> None:
-    asked = Askers(serve("simple", gated=True))
+def test_a_device_that_is_lost_takes_the_model_down(serve_either: Serve) -> None:
+    asked = Askers(serve_either("simple", gated=True))
     asked.served.gate.error = DeviceLost("the GPU does not answer")
 
-    async def ask() -> list[InferResponse | BaseException]:
+    async def ask() -> list[object]:
         await asked.send("at the engine")
         await asked.send("waiting")
         await asked.answers()

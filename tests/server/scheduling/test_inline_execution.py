@@ -4,7 +4,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -13,14 +14,14 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.server.scheduling.golden import Served, rows
 
 from fovea_engines.backends.registry import open_session
-from fovea_server.scheduling.execution import InlineExecution
-from fovea_server.tensors.check import Checked
+from fovea_server.scheduling.inline import InlineExecution
+from fovea_server.scheduling.job import Job
 
 Serve = Callable[..., Served]
 
 QUICK, SLOW = 20_000, 50_000_000
-SMALL = [Checked({"x": np.zeros((1, 16), np.int32)}, 1)]
-LARGE = [Checked({"x": np.zeros((1, 1 << 20), np.int32)}, 1)]
+SMALL = [cast(Job, SimpleNamespace(nbytes=64))]
+LARGE = [cast(Job, SimpleNamespace(nbytes=4 << 20))]
 
 
 def opened(*, steady: bool = True) -> InlineExecution:

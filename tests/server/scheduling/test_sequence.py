@@ -133,6 +133,7 @@ def test_who_gives_up_at_the_engine_keeps_the_turn_until_it_is_done(serve: Serve
         first = asyncio.create_task(ask(served, 1, sequence_id=3, sequence_start=True))
         await asyncio.sleep(0)
         second = asyncio.create_task(ask(served, 2, sequence_id=3))
+        await asyncio.to_thread(served.gate.entered.wait)
         first.cancel()
         await asyncio.sleep(0.01)
         assert (served.scheduler.gate.inside, served.scheduler.pending) == (2, 1)

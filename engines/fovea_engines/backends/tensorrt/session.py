@@ -58,6 +58,7 @@ class TensorRTSession(Closing):
 
     # A call waits for a slot, and for the GPU.
     steady = False
+    offloads = True
 
     def __init__(
         self,

@@ -28,9 +28,9 @@ from fovea_server.http.v1.body import Source, Url, parse_body, read_body
 from fovea_server.http.v1.models import ModelName, Version, restricted
 from fovea_server.http.v1.openapi import described_prediction
 from fovea_server.http.v1.schemas import prediction_json
-from fovea_server.images.job import ImageResult
 from fovea_server.models.model import ServedModel
 from fovea_server.settings import Settings
+from fovea_server.tensors.image_messages import ImageResult
 
 if TYPE_CHECKING:
     from fovea_server.http.v1.fetch import Fetcher

@@ -17,7 +17,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError
 from fovea_server.dataplane.images import Prediction
-from fovea_server.images.job import ImageResult
+from fovea_server.tensors.image_messages import ImageResult
 
 
 class ImageSource(BaseModel):

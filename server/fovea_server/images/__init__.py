@@ -1,1 +1,0 @@
-"""Images on their way through a model: decode, letterbox, infer, boxes."""

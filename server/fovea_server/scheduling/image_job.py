@@ -1,0 +1,161 @@
+"""Images in the queue of a model: decoded, letterboxed, computed, and mapped back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from fovea_engines.engine import Engine
+from fovea_engines.plural import counted
+from fovea_engines.session import Array
+from fovea_preprocess.errors import DeadlineExceeded, QueueFull
+from fovea_preprocess.image import ImageLimits, decode_image, decoded_bytes
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.preprocessor import PlacedImage
+from fovea_server.scheduling.contract import Outputs
+from fovea_server.scheduling.inline import InlineExecution
+from fovea_server.scheduling.job import Job, JobKind
+from fovea_server.scheduling.priority_queue import DynamicBatching
+from fovea_server.statistics.model import Spans
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+
+
+class ImageKind(JobKind):
+    """Images for one engine.
+
+    On a CPU, an execution takes one image from its bytes to its answer. An engine on another device
+    runs batches, and images are decoded ahead of it.
+
+    Args:
+        engine: stays open.
+        limits: on the encoded and the decoded image.
+        delay_us: longest wait of a batch that is not full, microseconds.
+    """
+
+    def __init__(self, engine: Engine, limits: ImageLimits, delay_us: int) -> None:
+        session = engine.session
+        rows = engine.rows if session.offloads else 1
+        super().__init__(
+            DynamicBatching(rows, delay_us=delay_us if rows > 1 else 0),
+            InlineExecution(steady=session.steady),
+        )
+        if session.offloads:
+            # A batch at each execution, and one that waits for it.
+            self.ahead = 2 * session.concurrency * rows
+        self.engine = engine
+        self.limits = limits
+        self._rows: SimpleQueue[Array] = SimpleQueue()
+
+    def take_row(self) -> Array:
+        """Take a buffer for the row of one image, [1, ...]."""
+        try:
+            return self._rows.get_nowait()
+        except Empty:
+            image = self.engine.session.inputs[0]
+            return np.empty((1, *image.shape[1:]), image.numpy_dtype)
+
+    def give_back(self, row: Array) -> None:
+        """Return a buffer, for another image."""
+        self._rows.put(row)
+
+    def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
+        """Join the rows of several images, unless the device letterboxes them."""
+        images = [job for job in jobs if isinstance(job, ImageJob)]
+        session, device = self.engine.session, self.engine.images
+        if device is not None:
+            placed = [job.placed for job in images if job.placed is not None]
+            return lambda alone: device.infer_images(placed)
+        rows = [job.row for job in images if job.row is not None]
+        batch = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        return lambda alone: session.infer({session.inputs[0].name: batch}, alone=alone)
+
+
+class ImageJob(Job):
+    """One image of a request; `result` is there once it is answered."""
+
+    borrows = False
+    kind: ImageKind
+    request: ImageRequest
+
+    def __init__(
+        self, kind: ImageKind, request: ImageRequest, data: bytes, arrived_ns: int
+    ) -> None:
+        super().__init__(kind, request, 1, arrived_ns)
+        self.data = data
+        self.placed: PlacedImage | None = None
+        self.row: Array | None = None
+        self.result: ImageResult
+        self._map: LetterboxMap
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its pixels, as its header says."""
+        return decoded_bytes(self.data)
+
+    def fits(self, other: Job) -> bool:
+        """Return True: all images get the same shape."""
+        return True
+
+    def prepare(self) -> None:
+        """Decode and letterbox the image; raises as `decode_image`."""
+        engine, began = self.kind.engine, time.monotonic()
+        image = decode_image(self.data, self.kind.limits)
+        self.result = ImageResult(image.width, image.height, image.orientation)
+        if self.request.keep_pixels:
+            self.result.pixels = image.pixels
+        decoded = time.monotonic()
+        if engine.images is not None:
+            self.placed, self._map = engine.images.place(image.pixels)
+        else:
+            assert engine.preprocessor is not None, "the model takes images"
+            self.row = self.kind.take_row()
+            self._map = engine.preprocessor(image.pixels, self.row[0])
+        timing = self.result.timing
+        timing.decode, timing.letterbox = decoded - began, time.monotonic() - decoded
+
+    def finish(self, outputs: Outputs, row: int, rows: int) -> None:
+        """Decode the head, and write the answer."""
+        began, result, head = time.monotonic(), self.result, self.kind.engine.head
+        if self.row is not None:
+            self.kind.give_back(self.row)
+        # A job that waits for others of its request must not hold pixels.
+        self.data, self.placed, self.row = b"", None, None
+        if head is None:
+            result.tensors = {name: array[row].copy() for name, array in outputs.items()}
+        else:
+            found = head.decode(outputs, row, self.request.options)
+            result.detections = replace(found, boxes=self._map.boxes_to_source(found.boxes))
+        if self.request.encode is not None:
+            result.encoded = self.request.encode(result)
+        result.timing.postprocess = time.monotonic() - began
+
+    def spans(self, began_ns: int, batch: Spans) -> Spans:
+        """Return its times by stage: decode and letterbox are input, the head is output."""
+        timing = self.result.timing
+        timing.infer = batch.compute_infer / 1e9
+        prepared_ns = int(1e9 * (timing.decode + timing.letterbox))
+        queue_ns = began_ns - self.arrived_ns
+        if self.kind.ahead:
+            queue_ns = max(0, queue_ns - prepared_ns)
+        timing.queue = queue_ns / 1e9
+        return Spans(queue_ns, prepared_ns, batch.compute_infer, int(1e9 * timing.postprocess))
+
+    def queue_full(self, waiting: int, retry_after_s: float) -> QueueFull:
+        """Make the error, with the option that sets the limit."""
+        return QueueFull(
+            f"{counted(waiting, 'request')} accepted and not yet answered, and no room for "
+            f"{counted(len(self.request.images), 'image')} more (--max-queue, or max_queue_size "
+            "in config.pbtxt); send again after the time in Retry-After",
+            retry_after_s=retry_after_s,
+        )
+
+    def expired(self) -> DeadlineExceeded:
+        """Make the error, with the setting that set the limit."""
+        return DeadlineExceeded(
+            "the image waited longer than the queue policy in config.pbtxt allows; send it again "
+            "later, or send less"
+        )

@@ -1,0 +1,73 @@
+"""Decides which executions run on the event loop, where a thread would cost more than the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fovea_server.scheduling.job import Job
+
+# Longest call, in nanoseconds. Passing a call to a thread and back costs about half of this; a
+# call on the event loop blocks all other requests meanwhile.
+_QUICK_NS = 200_000
+# Largest batch; larger ones are rarely quick.
+_MOST_BYTES = 64 << 10
+# Weight of the newest call on the event loop. Calls that another process interrupted for ten
+# milliseconds, one in a hundred of them, do not end inline execution of a quick model; one call of
+# fifty milliseconds does.
+_SMOOTHING = 1 / 256
+# Calls in threads that are measured before calls run inline; doubled whenever fewer than `_LONG`
+# calls ran inline.
+_FEWEST, _MOST = 16, 1 << 16
+_LONG = 1000
+# CPU time of a call, in nanoseconds, which interruptions do not add to. One such call ends inline
+# execution: its time depends on the inputs' contents. Not for good, because some systems count CPU
+# time in steps, and once in a hundred thousand calls charge a step.
+HEAVY_NS = 10 * _QUICK_NS
+
+
+class InlineExecution:
+    """Learns from measured times if a model may run on the event loop.
+
+    In a thread a call may wait for the interpreter's lock, so there the quickest one counts; on the
+    event loop the mean does. A model that is quick only now and then is tried ever more rarely.
+
+    Args:
+        steady: as `Session.steady`; a model that is not steady never runs inline.
+    """
+
+    def __init__(self, *, steady: bool) -> None:
+        self._steady = steady
+        self._open = False
+        self._calls = 0
+        self._needed = _FEWEST
+        self._least_ns = _QUICK_NS
+        self._mean_ns = 0.0
+
+    def takes(self, batch: Iterable[Job]) -> bool:
+        """Return True if these jobs, as one batch, may run on the event loop."""
+        if not self._open:
+            return False
+        size = 0
+        for job in batch:
+            size += job.nbytes
+        return size <= _MOST_BYTES
+
+    def learn(self, call_ns: int, *, cpu_ns: int | None = None) -> None:
+        """Record the wall time of a call, and its CPU time if it ran on the event loop."""
+        self._calls += 1
+        if cpu_ns is None:
+            self._least_ns = min(self._least_ns, call_ns)
+            if self._steady and not self._open and self._calls >= self._needed:
+                self._turn(opened=self._least_ns < _QUICK_NS)
+            return
+        self._mean_ns += _SMOOTHING * (call_ns - self._mean_ns)
+        if min(call_ns, cpu_ns) > HEAVY_NS or self._mean_ns > _QUICK_NS:
+            self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MOST)
+            self._turn(opened=False)
+
+    def _turn(self, *, opened: bool) -> None:
+        self._open = opened
+        self._calls = 0
+        self._mean_ns, self._least_ns = float(self._least_ns), _QUICK_NS

@@ -1,0 +1,168 @@
+"""The queue of a model with its limit, and the executions that take from it; for any thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from fovea_engines.plural import counted
+from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, ModelQueuePolicy
+from fovea_preprocess.errors import InvalidRequest
+from fovea_server.scheduling.job import Job, JobKind
+from fovea_server.scheduling.priority_queue import PriorityQueue
+
+# Weight of the newest answer in the mean interval: about the last twenty count.
+_SMOOTHING = 0.1
+
+
+class JobQueue:
+    """Jobs of all kinds that wait for one engine.
+
+    Args:
+        policies: priorities and their queues.
+        limit: most jobs accepted and not yet answered.
+        side_by_side: most executions at a time.
+
+    Attributes:
+        accepted: number of jobs accepted and not yet answered.
+        running: number of executions.
+    """
+
+    def __init__(self, policies: ModelDynamicBatching, *, limit: int, side_by_side: int) -> None:
+        self.accepted = 0
+        self.running = 0
+        self._limit = limit
+        self._side_by_side = side_by_side
+        self._waiting = PriorityQueue(policies)
+        self._lock = threading.Lock()
+        self._room_ahead = threading.Condition(self._lock)
+        self._ahead = 0
+        self._last_answer = self._interval_s = 0.0
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, jobs: Sequence[Job]) -> ModelQueuePolicy:
+        """Accept the jobs of one request, all or none; return the policy for their wait.
+
+        Raises:
+            QueueFull: there is no room for them now.
+            InvalidRequest: there never is.
+        """
+        if len(jobs) > self._limit:
+            raise InvalidRequest(
+                f"the request has {counted(len(jobs), 'image')} and the limit is {self._limit} "
+                "(--max-queue); split it"
+            )
+        with self._lock:
+            policy = None
+            if self.accepted + len(jobs) <= self._limit:
+                policy = self._waiting.add(jobs)
+            if policy is None:
+                raise jobs[0].queue_full(self.accepted, self.accepted * self._interval_s)
+            if not self.accepted:
+                # Idle time says nothing about speed.
+                self._last_answer = time.monotonic()
+            self.accepted += len(jobs)
+            if jobs[0].kind.ahead:
+                self._room_ahead.notify(len(jobs))
+        return policy
+
+    def next(self) -> tuple[list[Job], float | None]:
+        """Take the next batch for an execution, which then runs until `done`.
+
+        Returns:
+            The jobs, none where there is nothing to run now; and seconds until a batch is due that
+            still waits for more jobs, or None.
+        """
+        with self._lock:
+            waits: list[float] = []
+            seen: list[JobKind] = []
+            if self.running >= self._side_by_side:
+                return [], None
+            for first in self._waiting:
+                kind = first.kind
+                if not first.prepared or kind in seen:
+                    continue
+                decision = kind.batching.decide(self._ready(kind), time.monotonic_ns())
+                if decision.count:
+                    jobs = list(islice(self._ready(kind), decision.count))
+                    for job in jobs:
+                        self._remove(job)
+                    self.running += 1
+                    return jobs, None
+                # A batch that waits for more jobs does not hold up jobs of another kind.
+                seen.append(kind)
+                if decision.wait_s is not None:
+                    waits.append(decision.wait_s)
+            return [], min(waits, default=None)
+
+    def done(self) -> None:
+        """End an execution: the engine has computed."""
+        with self._lock:
+            self.running -= 1
+
+    def answered(self, *, served: bool) -> None:
+        """Forget a job; one that is not `served` failed or was cancelled."""
+        now = time.monotonic()
+        with self._lock:
+            self.accepted -= 1
+            # The others took no time, and say nothing about speed.
+            if served:
+                weight = _SMOOTHING if self._interval_s else 1.0
+                self._interval_s += weight * (now - self._last_answer - self._interval_s)
+                self._last_answer = now
+
+    def is_alone(self, jobs: Sequence[Job]) -> bool:
+        """Return True if nobody waits for other jobs than these."""
+        return self.accepted <= len(jobs)
+
+    def withdraw(self, job: Job) -> bool:
+        """Take a job out; return False if it does not wait any more."""
+        with self._lock:
+            return self._remove(job)
+
+    def delay(self, job: Job) -> None:
+        """Move a job that still waits behind all others of its priority."""
+        with self._lock:
+            self._waiting.delay(job)
+
+    def take_all(self) -> list[Job]:
+        """Take every job out."""
+        with self._lock:
+            jobs = list(self._waiting)
+            for job in jobs:
+                self._remove(job)
+            return jobs
+
+    def claim(self) -> Job | None:
+        """Take on the first job that is to be prepared ahead; waits for one. None once closed."""
+        with self._lock:
+            while not self._closed:
+                for job in self._waiting:
+                    if not job.claimed and self._ahead < job.kind.ahead:
+                        job.claimed = True
+                        self._ahead += 1
+                        return job
+                self._room_ahead.wait()
+        return None
+
+    def close(self) -> None:
+        """End the waits of `claim`."""
+        with self._lock:
+            self._closed = True
+            self._room_ahead.notify_all()
+
+    def _ready(self, kind: JobKind) -> Iterator[Job]:
+        return (job for job in self._waiting if job.kind is kind and job.prepared)
+
+    def _remove(self, job: Job) -> bool:
+        if not self._waiting.discard(job):
+            return False
+        if job.claimed and job.kind.ahead:
+            self._ahead -= 1
+            self._room_ahead.notify()
+        return True

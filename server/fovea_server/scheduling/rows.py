@@ -1,0 +1,285 @@
+"""The scheduler of one engine, for tensors and images alike.
+
+Requests enter and are answered on the event loop. Executions run in threads, which take their next
+batch themselves; very short ones run on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from fovea_preprocess.errors import (
+    BackendError,
+    DeadlineExceeded,
+    DeviceLost,
+    FoveaError,
+    ModelNotReady,
+    ShuttingDown,
+)
+from fovea_server.scheduling.base import Scheduler
+from fovea_server.scheduling.contract import Contract, Outputs
+from fovea_server.scheduling.execution import Execution, execute
+from fovea_server.scheduling.image_job import ImageJob, ImageKind
+from fovea_server.scheduling.inline import HEAVY_NS
+from fovea_server.scheduling.job import Job
+from fovea_server.scheduling.job_queue import JobQueue
+from fovea_server.scheduling.tensor_job import TensorJob, TensorKind
+from fovea_server.scheduling.workers import Workers
+from fovea_server.statistics.model import FailureReason, ModelStatistics
+from fovea_server.tensors.check import Checked
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+from fovea_server.tensors.messages import InferRequest, InferResponse
+
+log = logging.getLogger(__name__)
+
+
+class RowScheduler(Scheduler):
+    """Runs one queue in front of one engine, which stays open.
+
+    Args:
+        tensors: what the requests for tensors have in common.
+        images: the same of images; None for a model that takes none.
+        executing: number of threads for executions.
+        preparing: number of threads that prepare images ahead of the engine.
+        offloads: as `Session.offloads`.
+    """
+
+    failure: str | None = None
+
+    def __init__(
+        self,
+        contract: Contract,
+        queue: JobQueue,
+        statistics: ModelStatistics,
+        *,
+        tensors: TensorKind,
+        images: ImageKind | None,
+        executing: int,
+        preparing: int,
+        offloads: bool,
+    ) -> None:
+        super().__init__()
+        self.contract = contract
+        self._queue = queue
+        self._statistics = statistics
+        self._tensors = tensors
+        self._images = images
+        self._workers = Workers(
+            contract.name,
+            queue,
+            executing=executing,
+            preparing=preparing,
+            offloads=offloads,
+            executed=self._on_executed,
+            waits=lambda: self._post(self._dispatch),
+            died=self._on_death,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.Handle | None = None
+
+    @property
+    def identity(self) -> bytes:
+        """Identify the loaded model."""
+        return self.contract.identity
+
+    @property
+    def pending(self) -> int:
+        """Number of jobs in the queue."""
+        return len(self._queue)
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Answer tensors."""
+        arrived_ns = time.monotonic_ns()
+        with self.gate.open_for(request):
+            checked = await self.contract.checked(request)
+            outputs = await self.run(request, checked, arrived_ns)
+        return self.contract.respond(request, outputs)
+
+    async def run(self, request: InferRequest, checked: Checked, arrived_ns: int) -> Outputs:
+        """Run the engine for a request that fits the model; raises as `infer`."""
+        job = TensorJob(self._tensors, request, checked, arrived_ns)
+        await self._answer((job,))
+        if job.error is not None:
+            raise job.error
+        if request.trace is not None:
+            request.trace.computed(job.times)
+        if request.spans is not None:
+            request.spans.append(job.times)
+        return job.outputs
+
+    async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
+        """Answer images."""
+        arrived_ns, kind = time.monotonic_ns(), self._images
+        if kind is None:
+            return await super().predict(request)
+        with self.gate.open_for(request):
+            jobs = [ImageJob(kind, request, data, arrived_ns) for data in request.images]
+            await self._answer(jobs)
+        if request.trace is not None:
+            request.trace.computed(jobs[-1].times)
+        return [job.result if job.error is None else job.error for job in jobs]
+
+    def close(self, timeout_s: float) -> None:
+        """Finish accepted requests, then stop."""
+        super().close(timeout_s)
+        self._turn_away(ShuttingDown("the server stopped before this request was done"))
+        self._workers.close()
+
+    async def _answer(self, jobs: Sequence[Job]) -> None:
+        """Get the jobs of one request done: each then has its outcome, or its `error`."""
+        if self.failure:
+            raise ModelNotReady(self.failure)
+        self.gate.check(jobs[0].request)
+        kind, idle = jobs[0].kind, len(jobs) == 1 and not self._queue.accepted
+        if idle and not kind.batching.waits and kind.inline.takes(jobs):
+            self._settle(jobs, [self._execute_here(jobs)])
+            return
+        loop = self._loop = asyncio.get_running_loop()
+        self._enter(jobs, loop)
+        try:
+            self._dispatch()
+            for job in jobs:
+                assert job.future is not None, "it has entered"
+                await job.future
+        except asyncio.CancelledError:
+            await self._withdraw(jobs, loop)
+            raise
+
+    def _enter(self, jobs: Sequence[Job], loop: asyncio.AbstractEventLoop) -> None:
+        for job in jobs:
+            job.future = loop.create_future()
+        try:
+            policy = self._queue.enter(jobs)
+        except FoveaError:
+            for job in jobs:
+                self._count_failure(job, FailureReason.REJECTED)
+            raise
+        self._workers.start()
+        if timeout_us := policy.timeout_us(jobs[0].request.timeout_us):
+            expire = self._reject if policy.rejects else self._queue.delay
+            for job in jobs:
+                job.expiry = loop.call_later(timeout_us / 1e6, expire, job)
+
+    def _reject(self, job: Job) -> None:
+        if self._queue.withdraw(job):
+            job.error = job.expired()
+            self._answered(job)
+
+    async def _withdraw(self, jobs: Sequence[Job], loop: asyncio.AbstractEventLoop) -> None:
+        """Take out jobs whose caller is gone."""
+        for job in jobs:
+            assert job.future is not None, "it has entered"
+            job.future.cancel()
+            if self._queue.withdraw(job):
+                self._answered(job)
+        for job in jobs:
+            if job.borrows and not job.answered:
+                # The engine still reads the inputs.
+                job.given_up = loop.create_future()
+                await job.given_up
+
+    def _dispatch(self) -> None:
+        """Give the engine as many batches as it can take now; on the event loop."""
+        assert self._loop is not None, "somebody has entered"
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while True:
+            jobs, wait_s = self._queue.next()
+            if wait_s is not None:
+                self._timer = self._loop.call_later(wait_s, self._dispatch)
+            if not jobs:
+                return
+            if self._queue.running > 1 or not jobs[0].kind.inline.takes(jobs):
+                self._workers.put(jobs)
+                continue
+            execution = self._execute_here(jobs)
+            self._queue.done()
+            self._settle(jobs, [execution])
+            if self._queue:
+                # Other tasks of the event loop run before the next batch.
+                self._timer = self._loop.call_soon(self._dispatch)
+            return
+
+    def _execute_here(self, jobs: Sequence[Job]) -> Execution:
+        began_ns = time.thread_time_ns()
+        execution = execute(self.contract.name, jobs, self._queue.is_alone)
+        cpu_ns = took_ns = sum(execution.spans)
+        if took_ns > HEAVY_NS:
+            # A shorter call cannot have used that much CPU time, and reading the clock costs more.
+            cpu_ns = time.thread_time_ns() - began_ns
+        jobs[0].kind.inline.learn(took_ns, cpu_ns=cpu_ns)
+        return execution
+
+    def _on_executed(self, jobs: Sequence[Job], executions: Sequence[Execution]) -> None:
+        for execution in executions:
+            if execution.error is None:
+                jobs[0].kind.inline.learn(sum(execution.spans))
+            elif isinstance(execution.error, DeviceLost):
+                self.failure = str(execution.error)
+                self._turn_away(ModelNotReady(self.failure))
+        self._post(lambda: self._settle(jobs, executions))
+
+    def _on_death(self, jobs: Sequence[Job]) -> None:
+        self.failure = "one of its threads has died; the server's log says why; restart it"
+        log.critical("model %s: %s", self.contract.name, self.failure)
+        self._turn_away(ModelNotReady(self.failure), jobs)
+
+    def _turn_away(self, error: FoveaError, others: Sequence[Job] = ()) -> None:
+        """Fail every job in the queue, and others; in any thread."""
+        jobs = [*self._queue.take_all(), *others]
+        for job in jobs:
+            job.error = error
+        if jobs:
+            self._post(lambda: self._settle(jobs, ()))
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """Call on the event loop, from any thread."""
+        assert self._loop is not None, "somebody has entered"
+        # On a loop that is closed, nobody waits for an answer any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
+
+    def _settle(self, jobs: Sequence[Job], executions: Sequence[Execution]) -> None:
+        """Count executions, and answer their jobs; on the event loop."""
+        for execution in executions:
+            if execution.error is None and execution.jobs:
+                rows = sum(job.rows for job in execution.jobs)
+                self._statistics.executed(rows, execution.spans)
+        for job in jobs:
+            self._answered(job)
+
+    def _answered(self, job: Job) -> None:
+        job.answered = True
+        if job.expiry is not None:
+            job.expiry.cancel()
+        cancelled = False
+        if job.future is not None:
+            cancelled = job.future.done()
+            self._queue.answered(served=job.error is None and not cancelled)
+            if job.given_up is not None:
+                job.given_up.set_result(None)
+            if not cancelled:
+                job.future.set_result(None)
+        if cancelled:
+            self._count_failure(job, FailureReason.CANCELED)
+        elif job.error is not None:
+            self._count_failure(job, _reason(job.error))
+        else:
+            total_ns = time.monotonic_ns() - job.arrived_ns
+            self._statistics.succeeded(job.rows, total_ns, job.times)
+            if isinstance(job, ImageJob):
+                self._statistics.stages.observe(job.result.timing)
+
+    def _count_failure(self, job: Job, reason: FailureReason) -> None:
+        self._statistics.failed(time.monotonic_ns() - job.arrived_ns, reason)
+
+
+def _reason(error: FoveaError) -> FailureReason:
+    if isinstance(error, DeadlineExceeded):
+        return FailureReason.REJECTED
+    return FailureReason.BACKEND if isinstance(error, BackendError) else FailureReason.OTHER

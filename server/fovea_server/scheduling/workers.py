@@ -1,0 +1,123 @@
+"""The threads that execute what waits in a queue."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from fovea_preprocess.errors import InferenceFailed
+from fovea_server.scheduling.execution import Execution, execute, prepare
+from fovea_server.scheduling.job import Job
+from fovea_server.scheduling.job_queue import JobQueue
+
+
+class Workers:
+    """Runs executions, and prepares jobs ahead of them where their kind asks for that.
+
+    On a CPU, a thread that has computed a batch finishes it before it takes the next one. An engine
+    on another device gets the next batch at once, from another thread.
+
+    Args:
+        name: of the model.
+        executing: number of threads for executions.
+        preparing: number of threads that prepare jobs.
+        offloads: as `Session.offloads`.
+        executed: receives jobs that are done, in any thread.
+        waits: called when the next batch still waits for more jobs, in any thread.
+        died: receives the jobs of a thread that ends by a fault.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: JobQueue,
+        *,
+        executing: int,
+        preparing: int,
+        offloads: bool,
+        executed: Callable[[Sequence[Job], Sequence[Execution]], None],
+        waits: Callable[[], None],
+        died: Callable[[Sequence[Job]], None],
+    ) -> None:
+        self._name = name
+        self._queue = queue
+        self._numbers = {"infer": executing, "decode": preparing}
+        self._offloads = offloads
+        self._executed, self._waits, self._died = executed, waits, died
+        self._batches: SimpleQueue[list[Job]] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def put(self, jobs: list[Job]) -> None:
+        """Pass a batch, as taken from the queue, to a thread."""
+        self._batches.put(jobs)
+
+    def start(self) -> None:
+        """Start the threads, if they do not run yet."""
+        if self._threads:
+            return
+        for kind, work in (("infer", self._work), ("decode", self._prepare)):
+            for _ in range(self._numbers[kind]):
+                thread = threading.Thread(target=work, name=f"{self._name}-{kind}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def close(self) -> None:
+        """End the threads, after what they do now."""
+        self._queue.close()
+        for _ in self._threads:
+            self._batches.put([])
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        jobs: list[Job] = []
+        try:
+            while jobs := self._batches.get():
+                while jobs:
+                    self._executed(jobs, self._execute(jobs))
+                    jobs = [] if self._offloads else self._next()
+        except BaseException:
+            self._died(jobs)
+            raise
+
+    def _prepare(self) -> None:
+        while (job := self._queue.claim()) is not None:
+            try:
+                prepare(self._name, job)
+            except BaseException:
+                self._died([job])
+                raise
+            job.prepared = True
+            if not job.is_wanted and self._queue.withdraw(job):
+                self._executed([job], ())
+            elif jobs := self._take():
+                self._batches.put(jobs)
+
+    def _execute(self, jobs: Sequence[Job]) -> list[Execution]:
+        computed = self._on_computed if self._offloads else None
+        alone = self._queue.is_alone
+        execution = execute(self._name, jobs, alone, computed)
+        if not isinstance(execution.error, InferenceFailed) or len(execution.jobs) == 1:
+            return [execution]
+        # A single job may be the cause: run each alone, so that the others succeed.
+        executions = []
+        for job in execution.jobs:
+            job.error = None
+            executions.append(execute(self._name, [job], alone))
+        return executions
+
+    def _on_computed(self) -> None:
+        if jobs := self._next():
+            self._batches.put(jobs)
+
+    def _next(self) -> list[Job]:
+        """End an execution, and take the next batch."""
+        self._queue.done()
+        return self._take()
+
+    def _take(self) -> list[Job]:
+        jobs, wait_s = self._queue.next()
+        if wait_s is not None:
+            self._waits()
+        return jobs

@@ -1,0 +1,60 @@
+"""A request for what is on images, and its answers, independent of the transport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
+from fovea_server.statistics.stages import Timing
+from fovea_server.tensors.messages import RequestTrace
+
+
+@dataclass(slots=True, eq=False)
+class ImageRequest:
+    """A request for what is on images.
+
+    Attributes:
+        images: encoded, an answer each.
+        options: with class ids in place of names.
+        keep_pixels: return the upright images with the answers.
+        encode: writes an answer in the form of the transport, in the thread that computed it.
+        id, priority, timeout_us, trace: as those of `InferRequest`.
+    """
+
+    images: Sequence[bytes]
+    options: PredictOptions
+    keep_pixels: bool = False
+    encode: Callable[[ImageResult], bytes] | None = None
+    id: str = ""
+    priority: int = 0
+    timeout_us: int = 0
+    trace: RequestTrace | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ImageResult:
+    """The answer for one image.
+
+    Attributes:
+        width, height: of the upright image, pixels.
+        orientation: EXIF orientation found in the file, 1 to 8.
+        detections: boxes in pixels of the upright image; None where the head is not recognised.
+        tensors: the raw output rows, by name, where the head is not recognised; else None.
+        pixels: the upright image, uint8 [h, w, 3] RGB, if the request keeps it.
+        encoded: the result of the request's `encode`, if it has that.
+    """
+
+    width: int
+    height: int
+    orientation: int
+    detections: Detections | None = None
+    tensors: dict[str, Array] | None = None
+    pixels: NDArray[np.uint8] | None = None
+    timing: Timing = field(default_factory=Timing)
+    encoded: bytes = b""

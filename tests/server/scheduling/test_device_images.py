@@ -1,0 +1,196 @@
+"""Images for an engine on a device, which gets batches of what was decoded ahead of it."""
+
+import asyncio
+import io
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.engines.fake_device import fake_gpu
+from tests.engines.fake_images import engine_of, host_image, open_images
+from tests.engines.host_kernel import HostDevice
+from tests.server.scheduling.served_images import SCENES, ServedImages
+
+from fovea_engines.engine import Engine
+from fovea_preprocess.errors import DeviceLost, InferenceFailed, InvalidImage, ModelNotReady
+from fovea_preprocess.image import decode_image
+from fovea_server.models.opening import warm_up_images
+from fovea_server.settings import Settings
+from fovea_server.tensors.image_messages import ImageResult
+
+
+@pytest.fixture(scope="module")
+def scenes() -> list[bytes]:
+    """Two images, and one that is larger than a slot has room for."""
+    large = io.BytesIO()
+    with Image.open(io.BytesIO(SCENES[0])) as scene:
+        scene.resize((2000, 2000 * scene.height // scene.width)).save(large, "JPEG")
+    return [*SCENES, large.getvalue()]
+
+
+@pytest.fixture
+def device() -> Iterator[HostDevice]:
+    with fake_gpu(kind=HostDevice) as device:
+        yield device
+
+
+@pytest.fixture
+def on_device(digits: Path, tmp_path: Path, device: HostDevice) -> Iterator[Engine]:
+    """An engine of TensorRT on the stand-ins for its runtime and its GPU."""
+    with Engine.open(digits) as cpu:
+        spec = cpu.card.preprocess
+        image = host_image(spec, tmp_path)
+        made = engine_of(digits / "model.onnx", device, rows=4)
+        with Engine(cpu.card, open_images(made, image, spec, max_batch=4)) as engine:
+            yield engine
+    assert device.closed
+
+
+@pytest.fixture
+def served(on_device: Engine, shared: Path) -> Iterator[ServedImages]:
+    with ExitStack() as exits:
+        folder = shared / "data" / "triton" / "models" / "simple"
+        settings = Settings(max_queue_delay_ms=20)
+        yield ServedImages(on_device, folder, exits, settings=settings)
+
+
+def answers(served: ServedImages, *images: bytes) -> list[Any]:
+    async def ask() -> list[Any]:
+        asked = [served.predict(image) for image in images]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    found = asyncio.run(ask())
+    return [one if isinstance(one, BaseException) else one[0] for one in found]
+
+
+def test_answers_are_those_of_the_cpu(
+    served: ServedImages, device: HostDevice, digits: Path, scenes: list[bytes]
+) -> None:
+    with Engine.open(digits) as cpu:
+        images = [decode_image(scene).pixels for scene in scenes]
+        expected = [cpu.detect(pixels) for pixels in images]
+    assert images[2].nbytes > 1920 * 1080 * 3
+    device.trace.clear()
+
+    for n, result in enumerate(answers(served, *[scenes[n % 3] for n in range(30)])):
+        want = expected[n % 3]
+        assert (result.height, result.width) == images[n % 3].shape[:2]
+        assert result.detections.class_ids.tolist() == want.class_ids.tolist()
+        preprocess = served.engine.card.preprocess
+        assert preprocess is not None
+        scale = max(1, result.width / preprocess.width)
+        assert np.allclose(result.detections.boxes, want.boxes, atol=0.3 * scale)
+        assert np.allclose(result.detections.scores, want.scores, atol=0.02)
+    steps = [operation for operation, _ in device.trace]
+    assert 8 <= steps.count("kernel") == steps.count("execute") <= 30
+    assert served.scheduler.gate.inside == served.scheduler.pending == 0
+
+
+def test_the_host_does_not_letterbox(served: ServedImages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.engine, "preprocessor", object())
+
+    [answer] = answers(served, SCENES[0])
+
+    assert isinstance(answer, ImageResult)
+
+
+def test_one_batch_that_fails_does_not_harm_the_next(
+    served: ServedImages, device: HostDevice
+) -> None:
+    for operation in ("kernel", "copy_in", "execute"):
+        device.fail(operation)
+        assert isinstance(answers(served, SCENES[0])[0], InferenceFailed)
+        assert isinstance(answers(served, SCENES[0])[0], ImageResult)
+
+
+def test_images_of_a_batch_that_fails_are_run_alone(
+    served: ServedImages, device: HostDevice
+) -> None:
+    assert isinstance(answers(served, SCENES[0])[0], ImageResult)
+    device.fail("execute")
+
+    assert all(isinstance(answer, ImageResult) for answer in answers(served, *SCENES * 2))
+
+
+def test_a_bad_image_fails_alone(served: ServedImages) -> None:
+    good, bad, also_good = answers(served, SCENES[0], b"no image", SCENES[1])
+
+    assert isinstance(good, ImageResult)
+    assert isinstance(bad, InvalidImage)
+    assert isinstance(also_good, ImageResult)
+
+
+def test_giving_up_some_changes_no_other_answer(served: ServedImages) -> None:
+    async def ask() -> list[Any]:
+        tasks = [asyncio.create_task(served.predict(SCENES[n % 2])) for n in range(40)]
+        await asyncio.sleep(0.005)
+        for task in tasks[::3]:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    found: list[set[object]] = [set(), set()]
+    for n, answer in enumerate(asyncio.run(ask())):
+        if not isinstance(answer, asyncio.CancelledError):
+            found[n % 2].add(tuple(answer[0].detections.class_ids))
+    assert [len(kinds) for kinds in found] == [1, 1]
+    assert served.scheduler.gate.inside == served.scheduler.pending == 0
+
+
+def test_the_way_of_images_is_warmed_up(on_device: Engine, device: HostDevice) -> None:
+    device.trace.clear()
+    warm_up_images(on_device)
+    assert "kernel" in [operation for operation, _ in device.trace]
+
+
+def test_a_device_that_crashed_takes_the_model_down_with_a_reason(
+    served: ServedImages, device: HostDevice
+) -> None:
+    assert isinstance(answers(served, SCENES[0])[0], ImageResult)
+    device.crash()
+    [second] = answers(served, SCENES[0])
+    assert isinstance(second, DeviceLost | ModelNotReady)
+    assert "does not answer any more" in str(second)
+    [third] = answers(served, SCENES[0])
+    assert isinstance(third, ModelNotReady)
+    assert "restart" in str(third)
+
+
+class RowDevice:
+    """A stand-in for a device without a letterbox: batches of rows, one at a time."""
+
+    offloads, steady, concurrency, max_batch = True, False, 1, 4
+
+    def __init__(self, engine: Engine) -> None:
+        self._inside = engine.session
+        self.inputs, self.outputs = engine.session.inputs, engine.session.outputs
+        self.batches: list[int] = []
+
+    def infer(self, feeds: dict[str, Any], *, alone: bool = True) -> dict[str, Any]:
+        self.batches.append(len(next(iter(feeds.values()))))
+        return self._inside.infer(feeds)
+
+    def close(self) -> None:
+        self._inside.close()
+
+
+def test_rows_of_images_share_batches(
+    digits: Path, shared: Path, serve_images: Callable[..., ServedImages]
+) -> None:
+    expected = answers(serve_images("simple"), *SCENES)
+    with ExitStack() as exits:
+        engine = Engine.open(digits)
+        engine.session = device = RowDevice(engine)
+        folder = shared / "data" / "triton" / "models" / "simple"
+        served = ServedImages(engine, folder, exits, settings=Settings(max_queue_delay_ms=50))
+
+        found = answers(served, *SCENES * 8)
+
+    for n, answer in enumerate(found):
+        want = expected[n % 2].detections
+        assert np.allclose(answer.detections.boxes, want.boxes, atol=0.05)
+    assert sum(device.batches) == 16
+    assert max(device.batches) == 4

@@ -1,0 +1,225 @@
+"""Images through the queue of a model, on a real engine."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.server.scheduling.served_images import SCENES, ServedImages
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.errors import (
+    InferenceFailed,
+    InvalidImage,
+    InvalidRequest,
+    ModelNotReady,
+    QueueFull,
+)
+from fovea_preprocess.image import decode_image
+from fovea_server.scheduling.cache import ResponseCache
+from fovea_server.statistics.model import FailureReason
+from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.messages import RequestTrace
+
+ServeImages = Callable[..., ServedImages]
+
+
+def found(answer: object) -> tuple[Any, ...]:
+    """What an answer says, to compare it with others."""
+    assert isinstance(answer, ImageResult)
+    assert answer.detections is not None
+    boxes, scores = answer.detections.boxes, answer.detections.scores
+    return tuple(answer.detections.class_ids), boxes.tobytes(), scores.tobytes()
+
+
+def test_answers_under_load_are_those_of_one_image_at_a_time(serve_images: ServeImages) -> None:
+    served = serve_images("simple")
+    expected = [served.engine.detect(decode_image(scene).pixels) for scene in SCENES]
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(*[served.predict(SCENES[n % 2]) for n in range(32)])
+
+    for n, [answer] in enumerate(asyncio.run(ask())):
+        assert np.array_equal(answer.detections.class_ids, expected[n % 2].class_ids)
+        assert np.allclose(answer.detections.boxes, expected[n % 2].boxes, atol=0.05)
+        assert np.allclose(answer.detections.scores, expected[n % 2].scores, atol=1e-4)
+        assert answer.timing.decode > 0
+        assert answer.timing.infer > 0
+    assert served.scheduler.gate.inside == served.scheduler.pending == 0
+    statistics = served.statistics
+    assert statistics.inference_count == statistics.execution_count == 32
+    spans = (statistics.compute_input, statistics.compute_infer, statistics.compute_output)
+    assert all(span.count == 32 and span.ns > 0 for span in (statistics.queue, *spans))
+    assert statistics.success.ns >= sum(span.ns for span in spans)
+
+
+def test_an_answer_is_written_where_it_is_computed(serve_images: ServeImages) -> None:
+    served = serve_images("simple")
+    threads = []
+
+    def encode(result: ImageResult) -> bytes:
+        threads.append(threading.current_thread().name)
+        return b"%dx%d" % (result.width, result.height)
+
+    [answer] = asyncio.run(served.predict(SCENES[0], encode=encode))
+
+    assert isinstance(answer, ImageResult)
+    assert answer.encoded == b"%dx%d" % (answer.width, answer.height)
+    assert threads == ["simple-infer"]
+
+
+def test_a_bad_image_fails_alone(serve_images: ServeImages) -> None:
+    served = serve_images("simple")
+
+    good, bad, also_good = asyncio.run(served.predict(SCENES[0], b"no image", SCENES[1]))
+
+    assert found(good) != found(also_good)
+    assert isinstance(bad, InvalidImage)
+    assert served.statistics.failures == {FailureReason.OTHER: 1}
+    assert served.statistics.execution_count == 2
+
+
+def test_requests_are_accepted_whole_or_not(serve_images: ServeImages) -> None:
+    served = serve_images("simple", gated=True, max_queue=8)
+
+    async def ask() -> list[Any]:
+        first = asyncio.create_task(served.predict(*SCENES * 3))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull, match="no room for 3 images more"):
+            await served.predict(*SCENES, SCENES[0])
+        with pytest.raises(InvalidRequest, match="9 images and the limit is 8"):
+            await served.predict(*[SCENES[0]] * 9)
+        second = asyncio.create_task(served.predict(*SCENES))
+        await asyncio.sleep(0)
+        served.gate.open.set()
+        return [*await first, *await second]
+
+    assert len({found(answer) for answer in asyncio.run(ask())}) == 2
+    assert served.statistics.failures == {FailureReason.REJECTED: 12}
+
+
+def test_giving_up_some_changes_no_other_answer(serve_images: ServeImages) -> None:
+    served = serve_images("simple")
+
+    async def ask() -> list[Any]:
+        tasks = [asyncio.create_task(served.predict(SCENES[n % 2])) for n in range(40)]
+        await asyncio.sleep(0.005)
+        for task in tasks[::3]:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    kinds: list[set[object]] = [set(), set()]
+    for n, answer in enumerate(asyncio.run(ask())):
+        if not isinstance(answer, asyncio.CancelledError):
+            kinds[n % 2].add(found(answer[0]))
+    assert [len(kind) for kind in kinds] == [1, 1]
+    assert served.scheduler.gate.inside == served.scheduler.pending == 0
+
+
+def test_giving_up_at_the_engine_does_not_wait_for_it(serve_images: ServeImages) -> None:
+    """An image is the server's own memory: nobody has to keep it for the engine."""
+    served = serve_images("simple", gated=True)
+
+    async def ask() -> None:
+        task = asyncio.create_task(served.predict(SCENES[0]))
+        await asyncio.to_thread(served.gate.entered.wait)
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+        served.gate.open.set()
+        assert found((await served.predict(SCENES[0]))[0])
+
+    asyncio.run(ask())
+
+    assert served.statistics.failures == {FailureReason.CANCELED: 1}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("place", ["engine", "head"])
+def test_a_thread_that_dies_fails_everyone_who_waits(
+    serve_images: ServeImages, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    served = serve_images("simple")
+
+    def deadly(*arguments: object, **named: object) -> Any:
+        raise KeyboardInterrupt
+
+    if place == "engine":
+        monkeypatch.setattr(served.engine.session, "infer", deadly)
+    else:
+        monkeypatch.setattr(type(served.engine.head), "decode", deadly)
+
+    async def ask() -> list[Any]:
+        tasks = [served.predict(SCENES[0]) for _ in range(12)]
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    for answer in asyncio.run(ask()):
+        error = answer[0] if isinstance(answer, list) else answer
+        assert isinstance(error, ModelNotReady)
+        assert "thread" in str(error)
+    with pytest.raises(ModelNotReady):
+        asyncio.run(served.predict(SCENES[0]))
+    assert served.scheduler.failure
+
+
+def test_an_engine_that_fails_is_counted_as_such(
+    serve_images: ServeImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve_images("simple")
+
+    def broken(feeds: object, *, alone: bool = True) -> Any:
+        raise InferenceFailed("the device said no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.engine.session, "infer", broken)
+        [answer] = asyncio.run(served.predict(SCENES[0]))
+    assert isinstance(answer, InferenceFailed)
+    assert found(asyncio.run(served.predict(SCENES[0]))[0])
+    assert served.statistics.failures == {FailureReason.BACKEND: 1}
+
+
+def test_the_same_image_is_computed_once(serve_images: ServeImages) -> None:
+    cache = ResponseCache(1 << 20)
+    served = serve_images("simple_cache", cache=cache)
+    other = PredictOptions(conf=0.9)
+
+    def encode(result: ImageResult) -> bytes:
+        return b"%d" % result.width
+
+    first, twice = asyncio.run(served.predict(SCENES[0], SCENES[1]))
+    both = asyncio.run(served.predict(SCENES[1], b"no image", SCENES[0], encode=encode))
+    asyncio.run(served.predict(SCENES[0], options=other))
+    asyncio.run(served.predict(SCENES[0], keep_pixels=True))
+
+    assert (found(both[2]), found(both[0])) == (found(first), found(twice))
+    assert [answer.encoded for answer in both if isinstance(answer, ImageResult)] == [
+        b"%d" % answer.width for answer in (twice, first) if isinstance(answer, ImageResult)
+    ]
+    assert isinstance(both[1], InvalidImage)
+    assert served.statistics.cache_hit.count == 2
+    assert served.statistics.execution_count == 4
+    assert len(cache) == 3
+    assert cache.used > 3 * 512
+
+
+def test_a_trace_has_the_times_of_an_image(serve_images: ServeImages) -> None:
+    served = serve_images("simple")
+    trace = RequestTrace(1, "simple", 1, "")
+
+    asyncio.run(served.predict(SCENES[0], trace=trace))
+
+    [_, stamps] = trace.entries()
+    names = [stamp["name"] for stamp in stamps["timestamps"]]
+    assert names == [
+        "REQUEST_START",
+        "QUEUE_START",
+        "COMPUTE_START",
+        "COMPUTE_INPUT_END",
+        "COMPUTE_OUTPUT_START",
+        "COMPUTE_END",
+        "REQUEST_END",
+    ]
+    moments = [stamp["ns"] for stamp in stamps["timestamps"]]
+    assert moments[1:] == sorted(moments[1:])

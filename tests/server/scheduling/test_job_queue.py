@@ -1,0 +1,103 @@
+"""The limit of a queue: all or none, and an honest word on when to come back."""
+
+import time
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
+from fovea_engines.session import Session
+from fovea_preprocess.errors import InvalidRequest, QueueFull
+from fovea_server.scheduling.job_queue import JobQueue
+from fovea_server.scheduling.priority_queue import DynamicBatching
+from fovea_server.scheduling.tensor_job import TensorJob, TensorKind
+from fovea_server.tensors.check import Checked
+from fovea_server.tensors.messages import InferRequest
+
+KIND = TensorKind(cast(Session, SimpleNamespace(steady=False)), DynamicBatching(1))
+
+
+def queue(limit: int) -> JobQueue:
+    return JobQueue(ModelDynamicBatching(), limit=limit, side_by_side=1)
+
+
+def jobs(count: int) -> list[TensorJob]:
+    request = InferRequest("m", None, [])
+    return [TensorJob(KIND, request, Checked({}, 1), 0) for _ in range(count)]
+
+
+def test_all_or_none() -> None:
+    waiting = queue(4)
+    waiting.enter(jobs(3))
+    with pytest.raises(QueueFull):
+        waiting.enter(jobs(2))
+    assert waiting.accepted == len(waiting) == 3
+    waiting.enter(jobs(1))
+    waiting.answered(served=True)
+    assert waiting.accepted == 3
+
+
+def test_retry_after_is_queue_length_over_measured_speed() -> None:
+    waiting = queue(40)
+    waiting.enter(jobs(40))
+    for _ in range(20):
+        time.sleep(0.01)
+        waiting.answered(served=True)
+    with pytest.raises(QueueFull) as full:
+        waiting.enter(jobs(21))
+    # 20 are left at some 10 ms each; a noisy machine sleeps longer, never shorter.
+    assert 0.2 <= full.value.retry_after_s < 2
+
+
+def test_idle_time_is_not_taken_for_slowness() -> None:
+    waiting = queue(1)
+    waiting.enter(jobs(1))
+    waiting.answered(served=True)
+    time.sleep(0.3)
+    waiting.enter(jobs(1))
+    waiting.answered(served=True)
+    waiting.enter(jobs(1))
+    with pytest.raises(QueueFull) as full:
+        waiting.enter(jobs(1))
+    assert full.value.retry_after_s < 0.2
+
+
+def test_what_is_given_up_says_nothing_about_speed() -> None:
+    waiting = queue(10)
+    waiting.enter(jobs(10))
+    time.sleep(0.1)
+    waiting.answered(served=True)
+    for _ in range(8):
+        waiting.answered(served=False)
+    waiting.enter(jobs(9))
+    with pytest.raises(QueueFull) as full:
+        waiting.enter(jobs(1))
+    assert full.value.retry_after_s >= 0.9
+
+
+def test_what_never_fits_is_not_told_to_come_back() -> None:
+    with pytest.raises(InvalidRequest, match="split it"):
+        queue(4).enter(jobs(5))
+
+
+def test_a_batch_that_waits_for_more_does_not_hold_up_the_other_kind() -> None:
+    waiting = JobQueue(ModelDynamicBatching(), limit=8, side_by_side=1)
+    patient = TensorKind(
+        cast(Session, SimpleNamespace(steady=False)), DynamicBatching(4, delay_us=10_000_000)
+    )
+    request, now = InferRequest("m", None, []), time.monotonic_ns()
+    waits = TensorJob(patient, request, Checked({}, 1), now)
+    waiting.enter([waits])
+    assert waiting.next()[0] == []
+    [other] = jobs(1)
+    waiting.enter([other])
+
+    assert waiting.next() == ([other], None)
+    assert waiting.next() == ([], None)
+    waiting.done()
+    taken, wait_s = waiting.next()
+    assert taken == []
+    assert wait_s is not None
+    assert 0 < wait_s <= 10
+    assert list(waiting.take_all()) == [waits]
