@@ -34,8 +34,9 @@ from fovea_preprocess.size import size_text
 
 # The readers are named one by one, not found by Image.open: nothing else that Pillow can read is
 # let near foreign bytes, and the pixel limit is ours, not Pillow's warning.
+_JPEG = b"\xff\xd8\xff"
 _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
-    b"\xff\xd8\xff": JpegImageFile,
+    _JPEG: JpegImageFile,
     SIGNATURE: PngImageFile,
     b"RIFF": WebPImageFile,
     b"BM": BmpImageFile,
@@ -134,7 +135,7 @@ def decoded_bytes(data: bytes) -> int:
 
     Other bytes count as more than any limit.
     """
-    if data.startswith(b"\xff\xd8\xff"):
+    if data.startswith(_JPEG):
         with suppress(ValueError):
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
             return int(height * width * 3)
@@ -164,23 +165,32 @@ def decode_image(
         )
     data = bytes(data)
     try:
-        header = _open(data)
-        _check_size(header, limits)
-        if isinstance(header, PngImageFile):
-            check_png(data)
-        orientation = _orientation(header)
-        pixels = _decode_jpeg(data, header) if isinstance(header, JpegImageFile) else _load(header)
+        if data.startswith(_JPEG):
+            pixels = _decode_jpeg(data, limits)
+            # Reading the metadata takes as long as decoding a small image; most have none.
+            orientation = _orientation(JpegImageFile(io.BytesIO(data))) if b"Exif" in data else 1
+        else:
+            header = _open(data)
+            _check_size(*header.size, limits)
+            if isinstance(header, PngImageFile):
+                check_png(data)
+            orientation = _orientation(header)
+            pixels = _load(header)
+            if isinstance(header, TiffImageFile):
+                # Pillow has turned it upright by itself.
+                return DecodedImage(_frozen(pixels), orientation)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(f"the image is too large: {error}") from error
     except _DAMAGED as error:
         raise InvalidImage(
             f"the image is damaged or incomplete ({error}): send the whole file as it is"
         ) from error
-    # Pillow turns a TIFF upright by itself.
-    if not isinstance(header, TiffImageFile):
-        pixels = _upright(pixels, orientation)
+    return DecodedImage(_frozen(_upright(pixels, orientation)), orientation)
+
+
+def _frozen(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     pixels.flags.writeable = False
-    return DecodedImage(pixels, orientation)
+    return pixels
 
 
 def _open(data: bytes) -> ImageFile.ImageFile:
@@ -203,8 +213,7 @@ def _description(data: bytes) -> str:
     return f"not an image in a known format (it begins with {words})"
 
 
-def _check_size(image: ImageFile.ImageFile, limits: ImageLimits) -> None:
-    width, height = image.size
+def _check_size(width: int, height: int, limits: ImageLimits) -> None:
     if width < 1 or height < 1:
         raise InvalidImage(f"the image says it is {width}x{height}: it must have pixels")
     if width * height > limits.max_pixels:
@@ -222,11 +231,13 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _decode_jpeg(data: bytes, header: JpegImageFile) -> NDArray[np.uint8]:
+def _decode_jpeg(data: bytes, limits: ImageLimits) -> NDArray[np.uint8]:
     """Decode with libjpeg-turbo, which alone says when it had to make pixels up."""
-    cmyk = header.mode == "CMYK"
+    height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
+    _check_size(width, height, limits)
+    cmyk = kind in ("CMYK", "YCCK")
     # The decoder gets no more memory than the checked size needs, whatever it reads itself.
-    buffer = np.empty((header.height, header.width, 4 if cmyk else 3), np.uint8)
+    buffer = np.empty((height, width, 4 if cmyk else 3), np.uint8)
     colorspace = "CMYK" if cmyk else "RGB"
     try:
         pixels = simplejpeg.decode_jpeg(data, colorspace, buffer=buffer)
@@ -237,8 +248,8 @@ def _decode_jpeg(data: bytes, header: JpegImageFile) -> NDArray[np.uint8]:
     if not cmyk:
         return np.asarray(pixels)
     # Adobe stores ink inverted, and every writer of CMYK JPEG follows it: 255 is no ink.
-    rgb = np.empty((header.height, header.width, 3), np.uint8)
-    for rows in _bands(header.width, header.height):
+    rgb = np.empty((height, width, 3), np.uint8)
+    for rows in _bands(width, height):
         light = pixels[rows, :, :3] * pixels[rows, :, 3:].astype(np.uint16)
         rgb[rows] = (light + 127) // 255
     return rgb

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import cv2
@@ -26,6 +27,8 @@ class Preprocessor:
         self.spec = spec
         self._tables = _tables(spec)
         self._scratch = threading.local()
+        # Streams send images of few sizes.
+        self._fit = lru_cache(maxsize=64)(partial(fit, spec))
 
     def __call__(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> LetterboxMap:
         """Write an image into a row, and return its position in it.
@@ -42,7 +45,7 @@ class Preprocessor:
                 f"out is {out.dtype} {out.shape}, writeable: {out.flags.writeable}; "
                 f"a writeable {spec.dtype} {spec.row_shape} is needed"
             )
-        box = fit(spec, pixels.shape[1], pixels.shape[0])
+        box = self._fit(pixels.shape[1], pixels.shape[0])
         row = out if out.flags.carray else np.empty(out.shape, out.dtype)
         image, planes = self._buffers(box)
         if spec.layout == "NHWC":
@@ -126,10 +129,12 @@ def _resize(pixels: NDArray[np.uint8], box: LetterboxMap, target: NDArray[np.uin
 
 def _pad(plane: NDArray[Any], box: LetterboxMap, value: Any) -> None:
     rows, columns = box.visible
-    plane[: rows.start] = value
-    plane[rows.stop :] = value
-    plane[rows, : columns.start] = value
-    plane[rows, columns.stop :] = value
+    if rows.start or rows.stop < box.input_height:
+        plane[: rows.start] = value
+        plane[rows.stop :] = value
+    if columns.start or columns.stop < box.input_width:
+        plane[rows, : columns.start] = value
+        plane[rows, columns.stop :] = value
 
 
 def _look_up(levels: NDArray[np.uint8], table: NDArray[Any], target: NDArray[Any]) -> None:

@@ -54,7 +54,7 @@ def detections(
     order = order[np.argsort(-scores[order], kind="stable")[:MAX_CANDIDATES]]
 
     boxes, scores, class_ids = boxes[order], scores[order], class_ids[order]
-    if suppress:
+    if suppress and len(order) > 1:
         groups = None if options.agnostic else class_ids
         kept = greedy(boxes.astype(np.float32, copy=False), groups, options.iou, options.max_det)
     else:

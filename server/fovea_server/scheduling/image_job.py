@@ -16,10 +16,10 @@ from fovea_preprocess.errors import DeadlineExceeded, QueueFull
 from fovea_preprocess.image import ImageLimits, decode_image, decoded_bytes
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage
+from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.contract import Outputs
-from fovea_server.scheduling.inline import InlineExecution
+from fovea_server.scheduling.inline import QUICK_IMAGE_NS, InlineExecution
 from fovea_server.scheduling.job import Job, JobKind
-from fovea_server.scheduling.priority_queue import DynamicBatching
 from fovea_server.statistics.model import Spans
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 
@@ -41,7 +41,7 @@ class ImageKind(JobKind):
         rows = engine.rows if session.offloads else 1
         super().__init__(
             DynamicBatching(rows, delay_us=delay_us if rows > 1 else 0),
-            InlineExecution(steady=session.steady),
+            InlineExecution(steady=session.steady, quick_ns=QUICK_IMAGE_NS),
         )
         if session.offloads:
             # A batch at each execution, and one that waits for it.

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fovea_server.scheduling.job import Job
 
-# Longest call, in nanoseconds. Passing a call to a thread and back costs about half of this; a
-# call on the event loop blocks all other requests meanwhile.
-_QUICK_NS = 200_000
+# Longest call, in nanoseconds. Passing a call to a thread and back costs about half of the first,
+# and more for an image, which asks for the interpreter's lock a dozen times. A call on the event
+# loop blocks all other requests meanwhile.
+QUICK_NS, QUICK_IMAGE_NS = 200_000, 600_000
 # Largest batch; larger ones are rarely quick.
 _MOST_BYTES = 64 << 10
 # Weight of the newest call on the event loop. Calls that another process interrupted for ten
@@ -24,7 +25,7 @@ _LONG = 1000
 # CPU time of a call, in nanoseconds, which interruptions do not add to. One such call ends inline
 # execution: its time depends on the inputs' contents. Not for good, because some systems count CPU
 # time in steps, and once in a hundred thousand calls charge a step.
-HEAVY_NS = 10 * _QUICK_NS
+HEAVY_NS = 10 * QUICK_NS
 
 
 class InlineExecution:
@@ -35,14 +36,16 @@ class InlineExecution:
 
     Args:
         steady: as `Session.steady`; a model that is not steady never runs inline.
+        quick_ns: longest call that is to run inline.
     """
 
-    def __init__(self, *, steady: bool) -> None:
+    def __init__(self, *, steady: bool, quick_ns: int = QUICK_NS) -> None:
         self._steady = steady
+        self._quick_ns = quick_ns
         self._open = False
         self._calls = 0
         self._needed = _FEWEST
-        self._least_ns = _QUICK_NS
+        self._least_ns = quick_ns
         self._mean_ns = 0.0
 
     def takes(self, batch: Iterable[Job]) -> bool:
@@ -60,14 +63,14 @@ class InlineExecution:
         if cpu_ns is None:
             self._least_ns = min(self._least_ns, call_ns)
             if self._steady and not self._open and self._calls >= self._needed:
-                self._turn(opened=self._least_ns < _QUICK_NS)
+                self._turn(opened=self._least_ns < self._quick_ns)
             return
         self._mean_ns += _SMOOTHING * (call_ns - self._mean_ns)
-        if min(call_ns, cpu_ns) > HEAVY_NS or self._mean_ns > _QUICK_NS:
+        if min(call_ns, cpu_ns) > HEAVY_NS or self._mean_ns > self._quick_ns:
             self._needed = _FEWEST if self._calls > _LONG else min(2 * self._needed, _MOST)
             self._turn(opened=False)
 
     def _turn(self, *, opened: bool) -> None:
         self._open = opened
         self._calls = 0
-        self._mean_ns, self._least_ns = float(self._least_ns), _QUICK_NS
+        self._mean_ns, self._least_ns = float(self._least_ns), self._quick_ns

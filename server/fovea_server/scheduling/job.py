@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from fovea_preprocess.errors import DeadlineExceeded, FoveaError, QueueFull
+from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.contract import Outputs
 from fovea_server.scheduling.inline import InlineExecution
-from fovea_server.scheduling.priority_queue import DynamicBatching
 from fovea_server.statistics.model import Spans
 from fovea_server.tensors.image_messages import ImageRequest
 from fovea_server.tensors.messages import InferRequest

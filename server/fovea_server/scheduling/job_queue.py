@@ -1,27 +1,40 @@
-"""The queue of a model with its limit, and the executions that take from it; for any thread."""
+"""The queue of a model with its limits, and the executions that take from it; for any thread.
+
+Source of the levels: `ModelQueuePolicy` and `priority_levels` of model_config.proto;
+`PriorityQueue` of Triton's core.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from fovea_engines.plural import counted
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, ModelQueuePolicy
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.scheduling.job import Job, JobKind
-from fovea_server.scheduling.priority_queue import PriorityQueue
 
 # Weight of the newest answer in the mean interval: about the last twenty count.
 _SMOOTHING = 0.1
 
 
+@dataclass(slots=True)
+class _Level:
+    policy: ModelQueuePolicy
+    jobs: deque[Job] = field(default_factory=deque)
+    delayed: deque[Job] = field(default_factory=deque)
+
+
 class JobQueue:
-    """Jobs of all kinds that wait for one engine.
+    """Jobs that wait for one engine: by priority, and within a priority by arrival.
 
     Args:
-        policies: priorities and their queues.
+        batching: the priorities and their policies.
         limit: most jobs accepted and not yet answered.
         side_by_side: most executions at a time.
 
@@ -30,20 +43,22 @@ class JobQueue:
         running: number of executions.
     """
 
-    def __init__(self, policies: ModelDynamicBatching, *, limit: int, side_by_side: int) -> None:
+    def __init__(self, batching: ModelDynamicBatching, *, limit: int, side_by_side: int) -> None:
         self.accepted = 0
         self.running = 0
+        self._batching = batching
         self._limit = limit
         self._side_by_side = side_by_side
-        self._waiting = PriorityQueue(policies)
         self._lock = threading.Lock()
-        self._room_ahead = threading.Condition(self._lock)
+        self._levels: dict[int, _Level] = {}
+        self._size = 0
         self._ahead = 0
+        self._room_ahead = threading.Condition(self._lock)
         self._last_answer = self._interval_s = 0.0
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._size
 
     def enter(self, jobs: Sequence[Job]) -> ModelQueuePolicy:
         """Accept the jobs of one request, all or none; return the policy for their wait.
@@ -52,24 +67,26 @@ class JobQueue:
             QueueFull: there is no room for them now.
             InvalidRequest: there never is.
         """
-        if len(jobs) > self._limit:
+        count = len(jobs)
+        if count > self._limit:
             raise InvalidRequest(
-                f"the request has {counted(len(jobs), 'image')} and the limit is {self._limit} "
+                f"the request has {counted(count, 'image')} and the limit is {self._limit} "
                 "(--max-queue); split it"
             )
         with self._lock:
-            policy = None
-            if self.accepted + len(jobs) <= self._limit:
-                policy = self._waiting.add(jobs)
-            if policy is None:
+            level = self._level_of(jobs[0])
+            waiting, most = len(level.jobs) + len(level.delayed), level.policy.max_queue_size
+            if self.accepted + count > self._limit or 0 < most < waiting + count:
                 raise jobs[0].queue_full(self.accepted, self.accepted * self._interval_s)
             if not self.accepted:
                 # Idle time says nothing about speed.
                 self._last_answer = time.monotonic()
-            self.accepted += len(jobs)
+            level.jobs += jobs
+            self._size += count
+            self.accepted += count
             if jobs[0].kind.ahead:
-                self._room_ahead.notify(len(jobs))
-        return policy
+                self._room_ahead.notify(count)
+        return level.policy
 
     def next(self) -> tuple[list[Job], float | None]:
         """Take the next batch for an execution, which then runs until `done`.
@@ -78,12 +95,12 @@ class JobQueue:
             The jobs, none where there is nothing to run now; and seconds until a batch is due that
             still waits for more jobs, or None.
         """
+        waits: list[float] = []
+        seen: list[JobKind] = []
         with self._lock:
-            waits: list[float] = []
-            seen: list[JobKind] = []
             if self.running >= self._side_by_side:
                 return [], None
-            for first in self._waiting:
+            for first in self._waiting():
                 kind = first.kind
                 if not first.prepared or kind in seen:
                     continue
@@ -98,7 +115,7 @@ class JobQueue:
                 seen.append(kind)
                 if decision.wait_s is not None:
                     waits.append(decision.wait_s)
-            return [], min(waits, default=None)
+        return [], min(waits, default=None)
 
     def done(self) -> None:
         """End an execution: the engine has computed."""
@@ -127,22 +144,24 @@ class JobQueue:
 
     def delay(self, job: Job) -> None:
         """Move a job that still waits behind all others of its priority."""
-        with self._lock:
-            self._waiting.delay(job)
+        with self._lock, suppress(ValueError):
+            level = self._level_of(job)
+            level.jobs.remove(job)
+            level.delayed.append(job)
 
     def take_all(self) -> list[Job]:
         """Take every job out."""
         with self._lock:
-            jobs = list(self._waiting)
+            jobs = list(self._waiting())
             for job in jobs:
                 self._remove(job)
             return jobs
 
     def claim(self) -> Job | None:
-        """Take on the first job that is to be prepared ahead; waits for one. None once closed."""
+        """Choose the first job that is to be prepared ahead; waits for one. None once closed."""
         with self._lock:
             while not self._closed:
-                for job in self._waiting:
+                for job in self._waiting():
                     if not job.claimed and self._ahead < job.kind.ahead:
                         job.claimed = True
                         self._ahead += 1
@@ -156,13 +175,34 @@ class JobQueue:
             self._closed = True
             self._room_ahead.notify_all()
 
+    def _waiting(self) -> Iterator[Job]:
+        return chain.from_iterable(
+            chain(level.jobs, level.delayed) for level in self._levels.values()
+        )
+
     def _ready(self, kind: JobKind) -> Iterator[Job]:
-        return (job for job in self._waiting if job.kind is kind and job.prepared)
+        return (job for job in self._waiting() if job.kind is kind and job.prepared)
 
     def _remove(self, job: Job) -> bool:
-        if not self._waiting.discard(job):
-            return False
-        if job.claimed and job.kind.ahead:
-            self._ahead -= 1
-            self._room_ahead.notify()
-        return True
+        level = self._level_of(job)
+        for jobs in (level.jobs, level.delayed):
+            with suppress(ValueError):
+                jobs.remove(job)
+                self._size -= 1
+                if job.claimed and job.kind.ahead:
+                    self._ahead -= 1
+                    self._room_ahead.notify()
+                return True
+        return False
+
+    def _level_of(self, job: Job) -> _Level:
+        batching, asked = self._batching, job.request.priority
+        has_level = 1 <= asked <= batching.priority_levels
+        number = asked if has_level else batching.default_priority_level
+        level = self._levels.get(number)
+        if level is None:
+            default = batching.default_queue_policy
+            level = _Level(batching.priority_queue_policy.get(number, default))
+            self._levels[number] = level
+            self._levels = dict(sorted(self._levels.items()))
+        return level

@@ -9,12 +9,12 @@ from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, StrategyDirect
 from fovea_engines.session import Session
 from fovea_server.scheduling.base import OrderedScheduler, Scheduler
+from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.cache import CachedScheduler, ResponseCache
 from fovea_server.scheduling.contract import Contract
 from fovea_server.scheduling.ensemble import EnsembleScheduler, FindScheduler
 from fovea_server.scheduling.image_job import ImageKind
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.scheduling.priority_queue import DynamicBatching
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.scheduling.tensor_job import TensorKind

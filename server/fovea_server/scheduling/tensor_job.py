@@ -8,10 +8,10 @@ import numpy as np
 
 from fovea_engines.session import Session
 from fovea_preprocess.errors import DeadlineExceeded, InferenceFailed, QueueFull
+from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.contract import Outputs
 from fovea_server.scheduling.inline import InlineExecution
 from fovea_server.scheduling.job import Job, JobKind
-from fovea_server.scheduling.priority_queue import DynamicBatching
 from fovea_server.statistics.model import Spans
 from fovea_server.tensors.check import Checked, request_prefix
 from fovea_server.tensors.messages import InferRequest

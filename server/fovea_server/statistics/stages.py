@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 from fovea_server.statistics.family import Family, Labels
 from fovea_server.statistics.histogram import Histogram
@@ -29,8 +29,8 @@ class Stages:
 
     def observe(self, timing: Timing) -> None:
         """Add the times of an image."""
-        for stage, seconds in asdict(timing).items():
-            self._histograms[stage].observe(seconds)
+        for stage, histogram in self._histograms.items():
+            histogram.observe(getattr(timing, stage))
 
     def add_to(self, family: Family, labels: Labels) -> None:
         """Add the histograms to the `stage_family`, each with its stage as a label."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fovea_engines.session import Session
-from fovea_server.scheduling.priority_queue import Decision, DynamicBatching
+from fovea_server.scheduling.batching import Decision, DynamicBatching
 from fovea_server.scheduling.tensor_job import TensorJob, TensorKind
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest

@@ -9,8 +9,8 @@ import pytest
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.session import Session
 from fovea_preprocess.errors import InvalidRequest, QueueFull
+from fovea_server.scheduling.batching import DynamicBatching
 from fovea_server.scheduling.job_queue import JobQueue
-from fovea_server.scheduling.priority_queue import DynamicBatching
 from fovea_server.scheduling.tensor_job import TensorJob, TensorKind
 from fovea_server.tensors.check import Checked
 from fovea_server.tensors.messages import InferRequest
