@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import io
 import json
 import shutil
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from PIL import Image
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
@@ -133,12 +135,12 @@ def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
 
 
 @pytest.mark.parametrize("sent", ["half", "all"])
-def test_what_outlasts_the_time_to_exit_is_told_so(demo_model, tmp_path, serve, scene, sent):
-    plan = BuildPlan(demo_model, "digits", tmp_path / "repository", max_batch=4)
-    build(plan)
-    # A lone image waits ten seconds for company, and half a body for its other half.
-    server = serve(plan.repository, "--exit-timeout-secs", "1", "--max-queue-delay-ms", "10000")
-    with taken_on(server, {"f": scene}) as (connection, body):
+def test_what_outlasts_the_time_to_exit_is_told_so(demo_repository, serve, sent):
+    # Each takes the better part of a second to decode.
+    large = io.BytesIO()
+    Image.new("RGB", (8000, 7500)).save(large, "PNG")
+    server = serve(demo_repository, "--exit-timeout-secs", "1")
+    with taken_on(server, [("f", large.getvalue())] * 48) as (connection, body):
         connection.sendall(body if sent == "all" else body[: len(body) // 2])
         server.process.send_signal(signal.SIGTERM)
         status, answer = answer_on(connection)

@@ -155,7 +155,9 @@ class DataPlane:
             timeout_us,
             self._trace.sample(model.name, model.version, request_id),
         )
-        answers = iter(await _within(timeout_s, scheduler.predict(request)))
+        answers: Iterator[ImageResult | FoveaError] = iter(())
+        if request.images:
+            answers = iter(await _within(timeout_s, scheduler.predict(request)))
         if request.trace is not None:
             self._trace.save(request.trace)
         results = [next(answers) if isinstance(image, bytes) else image for image in images]
