@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from fovea_server.http.v2.messages import Buffer
+from fovea_server.http.messages import Buffer
 
 if TYPE_CHECKING:
     from fovea_server.http.connection.protocol import ServerProtocol
