@@ -99,9 +99,9 @@ def test_a_client_that_goes_away_frees_its_place(demo_repository, serve, scene):
 
 
 @contextlib.contextmanager
-def taken_on(server, files) -> Iterator[tuple[socket.socket, bytes]]:
+def taken_on(server, body) -> Iterator[tuple[socket.socket, bytes]]:
     """A connection whose request the server has begun to read, and the body that is still to go."""
-    request = httpx.Request("POST", server.predict_url("digits"), files=files)
+    request = httpx.Request("POST", server.predict_url("digits"), **body)
     body = request.read()
     head = f"POST {request.url.raw_path.decode()} HTTP/1.1\r\nExpect: 100-continue\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
@@ -119,7 +119,7 @@ def answer_on(connection) -> tuple[int, dict]:
 
 def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
     server = serve(demo_repository)
-    with taken_on(server, [("f", scene)] * 40) as (connection, body):
+    with taken_on(server, {"files": [("f", scene)] * 40}) as (connection, body):
         connection.sendall(body[: len(body) // 2])
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
@@ -133,16 +133,19 @@ def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
 
 
 @pytest.mark.parametrize("sent", ["half", "all"])
-def test_what_outlasts_the_time_to_exit_is_told_so(demo_model, tmp_path, serve, scene, sent):
+@pytest.mark.parametrize("form", [True, False])
+def test_what_outlasts_the_time_to_exit_is_told_so(demo_model, tmp_path, serve, scene, sent, form):
     plan = BuildPlan(demo_model, "digits", tmp_path / "repository", max_batch=4)
     build(plan)
     # A lone image waits ten seconds for company, and half a body for its other half.
     server = serve(plan.repository, "--exit-timeout-secs", "1", "--max-queue-delay-ms", "10000")
-    with taken_on(server, {"f": scene}) as (connection, body):
+    request = {"files": {"f": scene}} if form else {"content": scene}
+    with taken_on(server, request) as (connection, body):
         connection.sendall(body if sent == "all" else body[: len(body) // 2])
         server.process.send_signal(signal.SIGTERM)
         status, answer = answer_on(connection)
         assert (status, answer["error"]["code"]) == (503, "shutting_down")
+        assert answer["error"]["message"].endswith("before the answer was there; send again")
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
 

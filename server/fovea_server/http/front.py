@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from fovea_preprocess.errors import BodyTooLarge, FoveaError, ShuttingDown
+from fovea_preprocess.errors import BodyTooLarge, FoveaError
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.messages import Answer, Request
@@ -75,12 +75,6 @@ class Front(ABC):
             return self.error_answer(
                 FoveaError("an internal error; the server's log has the details")
             )
-
-    def stopped(self) -> Answer:
-        """Make the answer to a request that uvicorn cancels, as it outlasts the time to exit."""
-        return self.error_answer(
-            ShuttingDown("the server stopped before the answer was there; send again")
-        )
 
     def report(
         self, request: Request, client: Sequence[str | int] | None, answer: Answer | None, size: int

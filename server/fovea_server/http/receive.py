@@ -8,7 +8,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, DeadlineExceeded
+from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, DeadlineExceeded, ShuttingDown
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -80,6 +80,11 @@ async def in_time(work: Coroutine[Any, Any, T], timeout_s: float | None, began: 
 def late(timeout_s: float) -> DeadlineExceeded:
     """Make the error for a request that took longer than its client allows."""
     return DeadlineExceeded(f"no answer within {timeout_s:g} s; allow more time or send less")
+
+
+def stopped() -> ShuttingDown:
+    """Make the error for a request that uvicorn cancels, as it outlasts the time to exit."""
+    return ShuttingDown("the server stopped before the answer was there; send again")
 
 
 async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

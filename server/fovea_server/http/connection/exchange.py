@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
 from fovea_server.http.messages import Answer, Buffer, Request
-from fovea_server.http.receive import late
+from fovea_server.http.receive import late, stopped
 from fovea_server.http.v2.answers import refusal
 from fovea_server.log_lines import REQUEST_ID
 
@@ -73,6 +73,7 @@ class Exchange:
         self._held = 0
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.Task[None] | None = None
         # The parser has refused anything but a number.
         declared = int(request.headers.get(b"content-length", b"0"))
         if request.answer is not None and not front.keeps_refused:
@@ -109,6 +110,22 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._stopping is not None:
+            self._stopping.cancel()
+
+    def on_shutdown(self) -> None:
+        """Give up an incomplete body when uvicorn cancels what outlasts the time to exit."""
+
+        async def rest() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.give_up(stopped())
+
+        if self._arrival is Arrival.UNDER_WAY:
+            self._stopping = self._connection.loop.create_task(rest())
+            self._connection.tasks.add(self._stopping)
+            self._stopping.add_done_callback(self._connection.tasks.discard)
 
     def on_body(self, piece: bytes) -> int:
         """Add a piece of the body; return the number of bytes that are held."""
@@ -175,7 +192,7 @@ class Exchange:
             answer = await self._front.answer(self._request)
         except asyncio.CancelledError:
             # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
-            answer = self._front.stopped()
+            answer = self._front.error_answer(stopped())
         self._let_go()
         if self._turn is Turn.RUNNING:
             self._write(answer)

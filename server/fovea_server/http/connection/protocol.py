@@ -248,6 +248,12 @@ class ServerProtocol(HttpToolsProtocol):
         else:
             self.close()
 
+    def shutdown(self) -> None:
+        """Close, as soon as the newest request is answered."""
+        super().shutdown()
+        if self._exchange is not None:
+            self._exchange.on_shutdown()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the client's requests."""
         self._end_head()

@@ -15,12 +15,11 @@ from fovea_preprocess.errors import (
     FetchRefused,
     FoveaError,
     InvalidRequest,
-    ShuttingDown,
 )
 from fovea_preprocess.size import size_text
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
-from fovea_server.http.receive import in_time, unless_client_leaves
+from fovea_server.http.receive import in_time, stopped, unless_client_leaves
 from fovea_server.http.v1.answers import boxes_json, raise_if_alone
 from fovea_server.http.v1.body import Source, Url, parse_body, read_body
 from fovea_server.http.v1.head import Image, accepted_image, query_values, timeout_of, wraps_images
@@ -68,8 +67,7 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
     try:
         return await in_time(received(), timeout_s, time.monotonic())
     except asyncio.CancelledError:
-        # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
-        raise ShuttingDown("the server stopped before the answer was there; send again") from None
+        raise stopped() from None
 
 
 async def _predicted(

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER
 from fovea_server.http.messages import Answer, Request
-from fovea_server.http.receive import ClientLeft, receive_body, unless_client_leaves
+from fovea_server.http.receive import ClientLeft, receive_body, stopped, unless_client_leaves
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.front import V2Front
 from fovea_server.log_lines import REQUEST_ID
@@ -61,8 +61,8 @@ class V2App:
                 try:
                     return await unless_client_leaves(receive, self._front.answer(request))
                 except asyncio.CancelledError:
-                    # The server cancels requests that outlast its time to exit.
-                    return self._front.stopped()
+                    # As `stopped` says.
+                    return error_answer(stopped())
         except FoveaError as error:
             answer = error_answer(error)
             # The server drops the rest of another refused body: most clients read the answer only
