@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
+from fovea_server.http.connection.body import LARGE_BODY, unset_buffer
 from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
 from fovea_server.http.messages import Answer, Buffer, Request
 from fovea_server.http.receive import late, stopped
@@ -75,7 +76,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
         # The parser has refused anything but a number.
-        declared = int(request.headers.get(b"content-length", b"0"))
+        self._declared = declared = int(request.headers.get(b"content-length", b"0"))
         if request.answer is not None and not front.keeps_refused:
             self._stop_reading()
         elif declared > self._limit:
@@ -129,16 +130,37 @@ class Exchange:
 
     def on_body(self, piece: bytes) -> int:
         """Add a piece of the body; return the number of bytes that are held."""
-        if self._arrival is Arrival.UNDER_WAY and self._request.answer is None:
-            try:
-                self._hold(len(piece))
-                if self._held > self._limit:
-                    raise self._front.too_large(None)
-            except FoveaError as error:
-                self.give_up(error)
-            else:
-                self._add(piece)
+        if self.wants(len(piece)):
+            self._add(piece)
         return self._held
+
+    def open_buffer(self) -> memoryview | None:
+        """Move the body to a buffer of its size; return the part that is missing.
+
+        None if little is missing, or its size is not known, or another exchange is to be answered.
+        """
+        body = self._request.body
+        if self._arrival is not Arrival.UNDER_WAY or self._turn is not Turn.NOW:
+            return None
+        if self._declared - len(body) < LARGE_BODY or self._request.answer is not None:
+            return None
+        buffer = unset_buffer(self._declared)
+        buffer[: len(body)] = body
+        self._request.body = buffer
+        return memoryview(buffer)[len(body) :]
+
+    def wants(self, size: int) -> bool:
+        """Count bytes of the body that have arrived; return False if they are dropped."""
+        if self._arrival is not Arrival.UNDER_WAY or self._request.answer is not None:
+            return False
+        try:
+            self._hold(size)
+            if self._held > self._limit:
+                raise self._front.too_large(None)
+        except FoveaError as error:
+            self.give_up(error)
+            return False
+        return True
 
     def on_whole(self) -> None:
         """End the body."""
