@@ -35,7 +35,7 @@ from fovea_engines.device import processor_name
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v2.asgi import V2App
-from fovea_server.http.v2.front import Front
+from fovea_server.http.v2.front import V2Front
 from fovea_server.logs import set_up_logging
 from fovea_server.models.registry import Registry
 from fovea_server.serve import KEEP_ALIVE_S, make_server
@@ -57,7 +57,7 @@ def serve(models: Path, own: int, stock: int) -> None:
     registry = Registry(settings)
     service = Service(settings, registry)
     registry.start()
-    app = V2App(Front(service, ByteBudget(settings.max_held_bytes)))
+    app = V2App(V2Front(service, ByteBudget(settings.max_held_bytes)))
     config = uvicorn.Config(
         app,
         http="httptools",

@@ -18,7 +18,8 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.protocol import ServerProtocol
 from fovea_server.http.v1.app import create_app
-from fovea_server.http.v2.front import Front
+from fovea_server.http.v1.front import ImageFront
+from fovea_server.http.v2.front import V2Front
 from fovea_server.settings import silence_grpc
 from fovea_server.tls import https_files
 from fovea_server.traffic.asgi import WithTraffic
@@ -89,7 +90,8 @@ def make_server(service: Service) -> Server:
     budget = ByteBudget(settings.max_held_bytes)
     certificate, key = https_files(settings) or (None, None)
     # uvicorn calls it like a class.
-    protocol = cast("type[asyncio.Protocol]", partial(ServerProtocol, front=Front(service, budget)))
+    fronts = (V2Front(service, budget), ImageFront(service, budget))
+    protocol = cast("type[asyncio.Protocol]", partial(ServerProtocol, fronts=fronts))
     return Server(
         uvicorn.Config(
             WithTraffic(create_app(service, budget), service.traffic),

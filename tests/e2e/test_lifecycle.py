@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import io
 import json
+import re
 import shutil
 import signal
 import socket
@@ -101,9 +102,9 @@ def test_a_client_that_goes_away_frees_its_place(demo_repository, serve, scene):
 
 
 @contextlib.contextmanager
-def taken_on(server, files) -> Iterator[tuple[socket.socket, bytes]]:
+def taken_on(server, body) -> Iterator[tuple[socket.socket, bytes]]:
     """A connection whose request the server has begun to read, and the body that is still to go."""
-    request = httpx.Request("POST", server.predict_url("digits"), files=files)
+    request = httpx.Request("POST", server.predict_url("digits"), **body)
     body = request.read()
     head = f"POST {request.url.raw_path.decode()} HTTP/1.1\r\nExpect: 100-continue\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
@@ -111,6 +112,11 @@ def taken_on(server, files) -> Iterator[tuple[socket.socket, bytes]]:
         connection.sendall(head.encode() + b"\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
         yield connection, body
+
+
+def waiting(server) -> float:
+    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+    return float(re.search(r"nv_inference_pending_request_count\{.*\} (\S+)", metrics)[1])
 
 
 def answer_on(connection) -> tuple[int, dict]:
@@ -121,7 +127,7 @@ def answer_on(connection) -> tuple[int, dict]:
 
 def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
     server = serve(demo_repository)
-    with taken_on(server, [("f", scene)] * 40) as (connection, body):
+    with taken_on(server, {"files": [("f", scene)] * 40}) as (connection, body):
         connection.sendall(body[: len(body) // 2])
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
@@ -135,16 +141,25 @@ def test_sigterm_finishes_what_was_accepted(demo_repository, serve, scene):
 
 
 @pytest.mark.parametrize("sent", ["half", "all"])
-def test_what_outlasts_the_time_to_exit_is_told_so(demo_repository, serve, sent):
+@pytest.mark.parametrize("form", [True, False])
+def test_what_outlasts_the_time_to_exit_is_told_so(demo_repository, serve, scene, sent, form):
     # Each takes the better part of a second to decode.
     large = io.BytesIO()
     Image.new("RGB", (8000, 7500)).save(large, "PNG")
     server = serve(demo_repository, "--exit-timeout-secs", "1")
-    with taken_on(server, [("f", large.getvalue())] * 48) as (connection, body):
+    request = {"files": {"f": scene}} if form else {"content": scene}
+    with (
+        taken_on(server, {"files": [("f", large.getvalue())] * 48}) as (busy, before),
+        taken_on(server, request) as (connection, body),
+    ):
+        busy.sendall(before)
+        while waiting(server) < 40:
+            time.sleep(0.01)
         connection.sendall(body if sent == "all" else body[: len(body) // 2])
         server.process.send_signal(signal.SIGTERM)
-        status, answer = answer_on(connection)
-        assert (status, answer["error"]["code"]) == (503, "shutting_down")
+        for each in (connection, busy):
+            status, answer = answer_on(each)
+            assert (status, answer["error"]["code"]) == (503, "shutting_down")
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
-from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.errors import InvalidOption, Restricted
 
 APIS = (
     "health",
@@ -72,6 +72,12 @@ class Restrictions:
     def secret(self, api: str) -> tuple[str, str] | None:
         """Look up the key and value that an API requires; None if it is open."""
         return self._secrets.get(api)
+
+    def check(self, api: str, header: Callable[[str], str | None]) -> None:
+        """Raise Restricted if a request lacks the secret of an API in its headers."""
+        key = self.missing(api, header)
+        if key is not None:
+            raise Restricted(f"This API is restricted, expecting header '{key}'")
 
     def missing(self, api: str, header: Callable[[str], str | None]) -> str | None:
         """Find the key of the secret that a request lacks in its headers; None if it is allowed."""

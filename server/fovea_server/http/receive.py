@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fovea_preprocess.errors import BodyTimeout, BodyTooLarge
+from fovea_preprocess.errors import BodyTimeout, BodyTooLarge, DeadlineExceeded, ShuttingDown
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -59,6 +60,31 @@ async def receive_body(
         raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from None
     # A body in many pieces is copied once, here.
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def in_time(work: Coroutine[Any, Any, T], timeout_s: float | None, began: float) -> T:
+    """Await work that may take `timeout_s` from `began`, by `time.monotonic`; None for no limit.
+
+    Raises:
+        DeadlineExceeded: it took longer, and is cancelled.
+    """
+    if timeout_s is None:
+        return await work
+    try:
+        async with asyncio.timeout(began + timeout_s - time.monotonic()):
+            return await work
+    except TimeoutError:
+        raise late(timeout_s) from None
+
+
+def late(timeout_s: float) -> DeadlineExceeded:
+    """Make the error for a request that took longer than its client allows."""
+    return DeadlineExceeded(f"no answer within {timeout_s:g} s; allow more time or send less")
+
+
+def stopped() -> ShuttingDown:
+    """Make the error for a request that uvicorn cancels, as it outlasts the time to exit."""
+    return ShuttingDown("the server stopped before the answer was there; send again")
 
 
 async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

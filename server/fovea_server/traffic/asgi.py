@@ -18,7 +18,10 @@ _PROBES = ("/v1/health/", "/metrics/")
 
 
 class WithTraffic:
-    """An ASGI application whose requests are counted and logged; those of v2 never come here."""
+    """An ASGI application whose requests are counted and logged.
+
+    The requests of a `Front`, with a path of their own, never come here.
+    """
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
         self._app = app

@@ -1,18 +1,21 @@
-"""One request of the v2 protocol and its answer, on a connection."""
+"""One request and its answer, on a connection."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
-from fovea_server.http.v2.compression import too_large
-from fovea_server.http.v2.front import ID_HEADER, LARGE_ANSWER, Front, stopped
-from fovea_server.http.v2.messages import Answer, Buffer, error_answer, refusal
+from fovea_server.http.connection.body import LARGE_BODY, unset_buffer
+from fovea_server.http.front import ID_HEADER, LARGE_ANSWER, Front
+from fovea_server.http.messages import Answer, Buffer, Request
+from fovea_server.http.receive import late, stopped
+from fovea_server.http.v2.answers import refusal
 from fovea_server.log_lines import REQUEST_ID
 
 if TYPE_CHECKING:
@@ -50,8 +53,7 @@ class Exchange:
     Plain calls and one task instead of ASGI's messages: that halves the cost of a small request.
 
     Args:
-        target: path and query, as sent.
-        headers: names in lower case.
+        request: admitted by `front`.
         keep_alive: the connection stays open after it.
     """
 
@@ -59,25 +61,26 @@ class Exchange:
         self,
         front: Front,
         connection: ServerProtocol,
-        method: str,
-        target: bytes,
-        headers: dict[bytes, bytes],
+        request: Request,
         keep_alive: bool,
     ) -> None:
         self.keep_alive = keep_alive
         self._front = front
         self._connection = connection
         self._limit = front.service.settings.http_max_input_size
-        self._request = front.admit(method, target.decode("latin-1"), headers)
-        self._request.hold = self._hold
+        self._request = request
+        request.hold = self._hold
         self._arrival, self._turn = Arrival.UNDER_WAY, Turn.BEHIND
         self._held = 0
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.Task[None] | None = None
         # The parser has refused anything but a number.
-        declared = int(headers.get(b"content-length", b"0"))
-        if declared > self._limit:
-            self.give_up(too_large(declared, self._limit))
+        self._declared = declared = int(request.headers.get(b"content-length", b"0"))
+        if request.answer is not None and not front.keeps_refused:
+            self._stop_reading()
+        elif declared > self._limit:
+            self.give_up(front.too_large(declared))
 
     @property
     def response_complete(self) -> bool:
@@ -95,28 +98,69 @@ class Exchange:
     def wait_for_body(self) -> None:
         """Start the time limit for the rest of the body."""
         if self._timer is None and self._arrival is Arrival.UNDER_WAY:
-            timeout_s = self._front.service.settings.body_timeout_s
-            late = BodyTimeout(f"the body did not arrive within {timeout_s:g} s")
-            self._timer = self._connection.loop.call_later(timeout_s, self.give_up, late)
+            timeout_s, request = self._front.service.settings.body_timeout_s, self._request
+            error: FoveaError = BodyTimeout(f"the body did not arrive within {timeout_s:g} s")
+            if request.timeout_s is not None:
+                left = request.began + request.timeout_s - time.monotonic()
+                if left < timeout_s:
+                    timeout_s, error = left, late(request.timeout_s)
+            self._timer = self._connection.loop.call_later(timeout_s, self.give_up, error)
 
     def stop_waiting(self) -> None:
         """Stop the time limit for the rest of the body."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._stopping is not None:
+            self._stopping.cancel()
+
+    def on_shutdown(self) -> None:
+        """Give up an incomplete body when uvicorn cancels what outlasts the time to exit."""
+
+        async def rest() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.give_up(stopped())
+
+        if self._arrival is Arrival.UNDER_WAY:
+            self._stopping = self._connection.loop.create_task(rest())
+            self._connection.tasks.add(self._stopping)
+            self._stopping.add_done_callback(self._connection.tasks.discard)
 
     def on_body(self, piece: bytes) -> int:
         """Add a piece of the body; return the number of bytes that are held."""
-        if self._arrival is Arrival.UNDER_WAY and self._request.answer is None:
-            try:
-                self._hold(len(piece))
-                if self._held > self._limit:
-                    raise too_large(f"over {self._limit}", self._limit)
-            except FoveaError as error:
-                self.give_up(error)
-            else:
-                self._add(piece)
+        if self.wants(len(piece)):
+            self._add(piece)
         return self._held
+
+    def open_buffer(self) -> memoryview | None:
+        """Move the body to a buffer of its size; return the part that is missing.
+
+        None if little is missing, or its size is not known, or another exchange is to be answered.
+        """
+        body = self._request.body
+        if self._arrival is not Arrival.UNDER_WAY or self._turn is not Turn.NOW:
+            return None
+        if self._declared - len(body) < LARGE_BODY or self._request.answer is not None:
+            return None
+        buffer = unset_buffer(self._declared)
+        buffer[: len(body)] = body
+        self._request.body = buffer
+        return memoryview(buffer)[len(body) :]
+
+    def wants(self, size: int) -> bool:
+        """Count bytes of the body that have arrived; return False if they are dropped."""
+        if self._arrival is not Arrival.UNDER_WAY or self._request.answer is not None:
+            return False
+        try:
+            self._hold(size)
+            if self._held > self._limit:
+                raise self._front.too_large(None)
+        except FoveaError as error:
+            self.give_up(error)
+            return False
+        return True
 
     def on_whole(self) -> None:
         """End the body."""
@@ -144,7 +188,10 @@ class Exchange:
         if self._arrival is not Arrival.UNDER_WAY:
             return
         if self._request.answer is None:
-            self._request.answer = error_answer(error)
+            self._request.answer = self._front.error_answer(error)
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
         self._arrival, self.keep_alive = Arrival.REFUSED, False
         self._let_go()
         self.stop_waiting()
@@ -167,7 +214,7 @@ class Exchange:
             answer = await self._front.answer(self._request)
         except asyncio.CancelledError:
             # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
-            answer = stopped()
+            answer = self._front.error_answer(stopped())
         self._let_go()
         if self._turn is Turn.RUNNING:
             self._write(answer)
@@ -205,8 +252,11 @@ class Exchange:
     def _write(self, answer: Answer) -> None:
         size = sum(map(len, answer.body))
         self._turn = Turn.ANSWERED
-        pieces: list[Buffer] = [STATUS_LINE[answer.status], b"content-type: ", answer.media_type]
-        pieces += (_ID, self._request.id.encode())
+        pieces: list[Buffer] = [STATUS_LINE[answer.status]]
+        # The date, which uvicorn renews.
+        for name, value in self._connection.server_state.default_headers:
+            pieces += (name, b": ", value, b"\r\n")
+        pieces += (b"content-type: ", answer.media_type, _ID, self._request.id.encode())
         for name, value in answer.headers:
             pieces += (b"\r\n", name, b": ", value)
         pieces.append(b"\r\ncontent-length: %d\r\n" % size)
@@ -220,7 +270,7 @@ class Exchange:
             try:
                 self._connection.write_large(pieces, size)
             except QueueFull as error:
-                self._write(error_answer(error))
+                self._write(self._front.error_answer(error))
                 return
         self._report(answer, sent)
         if self.keep_alive:
@@ -239,6 +289,7 @@ class Refusal(Exchange):
     """Answers bytes that are no valid request, as the last answer of its connection."""
 
     def __init__(self, front: Front, connection: ServerProtocol, message: str) -> None:
-        super().__init__(front, connection, "-", b"-", {}, keep_alive=False)
-        self._request.answer = refusal(400, message)
+        request = front.begin("-", "-", {})
+        request.answer = refusal(400, message)
+        super().__init__(front, connection, request, keep_alive=False)
         self._arrival = Arrival.WHOLE

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from fovea_server.http.v2.messages import Buffer
+from fovea_server.http.messages import Buffer
 
 if TYPE_CHECKING:
     from fovea_server.http.connection.protocol import ServerProtocol
@@ -22,7 +22,7 @@ class RequestParser(httptools.HttpRequestParser):
 
     def __init__(self, protocol: ServerProtocol) -> None:
         self._head = protocol
-        self._begin()
+        self.begin()
 
     def feed_data(self, data: Buffer) -> None:  # type: ignore[override]
         """Parse bytes, split at any place; raise HttpParserError if they are no valid request."""
@@ -39,9 +39,10 @@ class RequestParser(httptools.HttpRequestParser):
                 # so that a rebuilt head means the same.
                 pieces += [piece[end.args[0] :], memoryview(self._without_upgrade())]
                 # A parser whose connection is to close would read nothing more: start a new one.
-                self._begin()
+                self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Expect a new request, whatever was parsed before."""
         super().__init__(self._head)
         # As uvicorn does: bytes after the last request of a connection are no error.
         self.set_dangerous_leniencies(lenient_data_after_close=True)

@@ -1,8 +1,9 @@
-"""The HTTP/1.1 protocol: uvicorn's, with further limits, and a short path for /v2."""
+"""The HTTP/1.1 protocol: uvicorn's, with further limits, and a short path beside ASGI."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from uvicorn import Config
@@ -10,11 +11,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from fovea_preprocess.errors import InvalidRequest
+from fovea_server.http.connection.body import BodyReceiver
 from fovea_server.http.connection.exchange import Exchange, Refusal
 from fovea_server.http.connection.parser import RequestParser
 from fovea_server.http.connection.writing import Writing
-from fovea_server.http.v2.front import Front
-from fovea_server.http.v2.messages import Buffer
+from fovea_server.http.front import Front
+from fovea_server.http.messages import Buffer
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -36,10 +38,12 @@ class ServerProtocol(HttpToolsProtocol):
     """An HTTP/1.1 connection.
 
     It is cut off when the line and headers of a request are too large or late, or when the client
-    does not read its answers. Requests of the v2 protocol become an `Exchange`; all others go to
-    the ASGI application. Requests are answered in order, each after the answer before it is nearly
-    sent.
+    does not read its answers. Requests that one of the `fronts` takes become an `Exchange`; all
+    others go to the ASGI application. Requests are answered in order, each after the answer before
+    it is nearly sent.
     """
+
+    parser: RequestParser
 
     def __init__(
         self,
@@ -48,11 +52,13 @@ class ServerProtocol(HttpToolsProtocol):
         app_state: dict[str, object],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        front: Front,
+        fronts: Sequence[Front],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.parser = RequestParser(self)
-        self._front = front
+        self._fronts = fronts
+        # For what belongs to no protocol.
+        self._front = fronts[0]
         self._writing: Writing
         self._running: Cycle | None = None
         """Whose turn it is, or was last; `cycle` is the newest."""
@@ -90,6 +96,22 @@ class ServerProtocol(HttpToolsProtocol):
                 self._exchange.stop_waiting()
             else:
                 self._exchange.wait_for_body()
+                rest = self._exchange.open_buffer()
+                if rest is not None:
+                    self._hand_over(BodyReceiver(self, self._exchange, rest))
+
+    def on_received(self) -> None:
+        """Go on behind a body that a `BodyReceiver` has received, past the parser."""
+        self._hand_over(self)
+        self.parser.begin()
+        self.on_message_complete()
+
+    def _hand_over(self, protocol: asyncio.BaseProtocol) -> None:
+        if not self.transport.is_closing():
+            # uvloop looks at the kind of its protocol when it begins to read.
+            self.transport.pause_reading()
+            self.transport.set_protocol(protocol)
+            self.transport.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse an invalid request, after those before it; nothing more is read."""
@@ -123,25 +145,32 @@ class ServerProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._end_head()
-        if not self.url.startswith(b"/v2"):
+        method = self.parser.get_method().decode("ascii")
+        for front in self._fronts:
+            if front.takes(method, self.url, self.headers):
+                break
+        else:
             self._to_application()
             return
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        method = self.parser.get_method().decode("ascii")
-        self._exchange = Exchange(
-            self._front, self, method, self.url, dict(self.headers), bool(keep_alive)
-        )
+        request = front.admit(method, self.url.decode("latin-1"), dict(self.headers))
+        self._exchange = Exchange(front, self, request, bool(keep_alive))
         self._submit(self._exchange)
 
     def _submit(self, exchange: Exchange) -> None:
         previous, self.cycle = self.cycle, exchange  # type: ignore[assignment]
-        if (previous is None or previous.response_complete) and not self.flow.write_paused:
+        if (previous is None or self._is_over(previous)) and not self.flow.write_paused:
             self._running = exchange
             exchange.start()
             return
         self.pipeline.appendleft((exchange, self.app))  # type: ignore[arg-type]
         if len(self.pipeline) >= _MOST_QUEUED:
             self.flow.pause_reading()
+
+    @staticmethod
+    def _is_over(cycle: Cycle) -> bool:
+        # Nothing is answered behind the last answer of a connection.
+        return cycle.response_complete and cycle.keep_alive
 
     def _to_application(self) -> None:
         url, headers = self.url, self.headers
@@ -192,7 +221,7 @@ class ServerProtocol(HttpToolsProtocol):
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look)
 
     def _start_next(self) -> None:
-        free = self._running is None or self._running.response_complete
+        free = self._running is None or self._is_over(self._running)
         if not (free and self.pipeline) or self.flow.write_paused or self.transport.is_closing():
             return
         cycle: Cycle
@@ -237,6 +266,12 @@ class ServerProtocol(HttpToolsProtocol):
             self._idle_timer = self.loop.call_later(left if left > 0 else 1.0, self._look)
         else:
             self.close()
+
+    def shutdown(self) -> None:
+        """Close, as soon as the newest request is answered."""
+        super().shutdown()
+        if self._exchange is not None:
+            self._exchange.on_shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the client's requests."""

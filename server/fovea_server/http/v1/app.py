@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ from fovea_preprocess.errors import (
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
-    QueueFull,
 )
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
@@ -29,8 +27,9 @@ from fovea_server.error_status import http_status
 from fovea_server.http.allow import allow
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict
+from fovea_server.http.v1.answers import error_answer
+from fovea_server.http.v1.image_json import error_json
 from fovea_server.http.v1.openapi import document
-from fovea_server.http.v1.schemas import error_json
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -104,13 +103,12 @@ async def _to_docs() -> Response:
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FoveaError)
     request.state.error = error
-    headers = {}
-    if isinstance(error, QueueFull):
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    answer = error_answer(error)
+    headers = {name.decode(): value.decode() for name, value in answer.headers}
     if not getattr(request.state, "body_read", False):
         # What is still under way of the body will not be read.
         headers["Connection"] = "close"
-    return JSONResponse(error_json(error), status_code=http_status(error), headers=headers)
+    return _json(b"".join(answer.body), answer.status, headers)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -127,7 +125,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     else:
         kind = NotFound if error.status_code == 404 else InvalidRequest
         refused = kind(f"{message}; see /docs for the routes")
-    return JSONResponse(error_json(refused), status_code=error.status_code, headers=headers)
+    return _json(error_json(refused), error.status_code, headers)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
@@ -135,13 +133,17 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     # A version is all that the routes leave to FastAPI to read.
     version = str(error.errors()[0]["input"])[:60]
     refused = NotFound(f"there is no version '{version}': versions are whole numbers from 1 up")
-    return JSONResponse(error_json(refused), status_code=http_status(refused))
+    return _json(error_json(refused), http_status(refused), {})
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
     # The traceback goes to the log only.
     fault = FoveaError("an internal error; the server's log has the details")
-    return JSONResponse(error_json(fault), status_code=500, headers={"Connection": "close"})
+    return _json(error_json(fault), 500, {"Connection": "close"})
+
+
+def _json(body: bytes, status: int, headers: Mapping[str, str]) -> Response:
+    return Response(body, status, headers, "application/json")
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:

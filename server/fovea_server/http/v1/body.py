@@ -40,23 +40,33 @@ async def read_body(request: Request, hold: Callable[[int], None], settings: Set
         raise InvalidRequest(
             f"Content-Encoding '{encoding}' is not understood; send it plain, or in gzip or deflate"
         )
-    too_large = BodyTooLarge(
-        f"the body is over the limit of {size_text(max_bytes)}: send less at once, or raise the "
-        "limit with --http-max-input-size (bytes)"
-    )
+    refused = too_large(max_bytes)
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > max_bytes:
-        raise too_large
-    body = await receive_body(request.receive, hold, max_bytes, too_large, settings.body_timeout_s)
+        raise refused
+    body = await receive_body(request.receive, hold, max_bytes, refused, settings.body_timeout_s)
     request.state.body_read = True
     if not body:
-        raise InvalidRequest("the body is empty; send an image, a form with images, or JSON")
+        raise empty()
     if encoding == "identity":
         return body
     try:
-        return bytes(await unpack(body, hold, max_bytes, too_large))
+        return bytes(await unpack(body, hold, max_bytes, refused))
     except zlib.error:
         raise InvalidRequest(f"the body is not {encoding}, as its header says") from None
+
+
+def too_large(limit: int) -> BodyTooLarge:
+    """Make the error for a body over the limit."""
+    return BodyTooLarge(
+        f"the body is over the limit of {size_text(limit)}: send less at once, or raise the limit "
+        "with --http-max-input-size (bytes)"
+    )
+
+
+def empty() -> InvalidRequest:
+    """Make the error for a body without a byte."""
+    return InvalidRequest("the body is empty; send an image, a form with images, or JSON")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from fovea_preprocess.errors import Restricted
 from fovea_server.dataplane.model_documents import Live, Model, ModelList, ModelStatistics, Ready
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.openapi import described
@@ -25,9 +24,7 @@ def restricted(api: str) -> Any:
     """Make a dependency that refuses clients without the header of one of `restrictions.APIS`."""
 
     async def check(request: Request) -> None:
-        key = service_of(request).http_restrictions.missing(api, request.headers.get)
-        if key is not None:
-            raise Restricted(f"This API is restricted, expecting header '{key}'")
+        service_of(request).http_restrictions.check(api, request.headers.get)
 
     return Depends(check)
 

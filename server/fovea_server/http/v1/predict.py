@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+import time
+from typing import TYPE_CHECKING
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from fovea_engines.detect.draw import draw, encode
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import (
-    DeadlineExceeded,
     FetchRefused,
     FoveaError,
-    InvalidImage,
-    InvalidOption,
     InvalidRequest,
-    ShuttingDown,
 )
 from fovea_preprocess.size import size_text
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
-from fovea_server.http.receive import unless_client_leaves
+from fovea_server.http.receive import in_time, stopped, unless_client_leaves
+from fovea_server.http.v1.answers import boxes_json, raise_if_alone
 from fovea_server.http.v1.body import Source, Url, parse_body, read_body
+from fovea_server.http.v1.head import Image, accepted_image, query_values, timeout_of, wraps_images
 from fovea_server.http.v1.models import ModelName, Version, restricted
 from fovea_server.http.v1.openapi import described_prediction
-from fovea_server.http.v1.schemas import prediction_json
 from fovea_server.models.model import ServedModel
 from fovea_server.settings import Settings
 from fovea_server.tensors.image_messages import ImageResult
@@ -36,15 +33,6 @@ if TYPE_CHECKING:
     from fovea_server.http.v1.fetch import Fetcher
 
 router = APIRouter(tags=["predict"], dependencies=[restricted("inference")])
-
-Image = Literal["image/jpeg", "image/png"]
-_ANSWERS: dict[str, Image | None] = {
-    "application/json": None,
-    "*/*": None,
-    "image/jpeg": "image/jpeg",
-    "image/png": "image/png",
-    "image/*": "image/jpeg",
-}
 
 
 @router.post("/v1/models/{name}/predict", **described_prediction("predict"))
@@ -66,22 +54,20 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
     plane: DataPlane = request.app.state.service.plane
     # An unknown model is reported before a large body is read.
     model = plane.get(name, version)
-    timeout_s = _timeout_s(request)
+    timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
     image = accepted_image(request.headers.get("accept", ""))
+
+    async def received() -> Response:
+        with request.app.state.budget.body() as hold:
+            body = await read_body(request, hold, settings)
+            sources, options = await _parsed(request, body, settings)
+            work = _predicted(request, model, version, sources, options, timeout_s, image)
+            return await unless_client_leaves(request.receive, work)
+
     try:
-        async with asyncio.timeout(timeout_s):
-            with request.app.state.budget.body() as hold:
-                body = await read_body(request, hold, settings)
-                sources, options = await _parsed(request, body, settings)
-                work = _predicted(request, model, version, sources, options, timeout_s, image)
-                return await unless_client_leaves(request.receive, work)
-    except TimeoutError:
-        raise DeadlineExceeded(
-            f"no answer within {timeout_s} s; allow more time or send less"
-        ) from None
+        return await in_time(received(), timeout_s, time.monotonic())
     except asyncio.CancelledError:
-        # Of the server's tasks, uvicorn cancels those that outlast the time to exit.
-        raise ShuttingDown("the server stopped before the answer was there; send again") from None
+        raise stopped() from None
 
 
 async def _predicted(
@@ -95,10 +81,10 @@ async def _predicted(
 ) -> Response:
     plane: DataPlane = request.app.state.service.plane
     images = await _fetched(request, sources)
+    content_type = request.headers.get("content-type", "")
     if image is None:
-        prediction = await plane.predict(model, version, images, options, timeout_s=timeout_s)
-        _raise_if_alone(prediction, request, images)
-        return Response(orjson.dumps(prediction_json(prediction)), media_type="application/json")
+        asked = (model, version, images, options, timeout_s, content_type)
+        return Response(await boxes_json(plane, *asked), media_type="application/json")
     if len(images) != 1:
         raise InvalidRequest(f"Accept: {image} answers one image; send one, or accept JSON")
     # Pixels that wait to be drawn on are large: few at a time.
@@ -106,32 +92,17 @@ async def _predicted(
         prediction = await plane.predict(
             model, version, images, options, timeout_s=timeout_s, keep_pixels=True
         )
-        _raise_if_alone(prediction, request, images)
+        raise_if_alone(prediction, images, content_type)
         content = await run_in_threadpool(_annotated, prediction, image)
     return Response(content, media_type=image)
-
-
-def _raise_if_alone(
-    prediction: Prediction, request: Request, sent: list[bytes | FoveaError]
-) -> None:
-    """Raise the error of a single image as the error of the request."""
-    if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
-        return
-    error = prediction.images[0]
-    match error, sent[0], request.headers.get("content-type"):
-        # curl names this type, and with -d it takes the line ends out.
-        case InvalidImage(), bytes(body), "application/x-www-form-urlencoded" if b"\n" not in body:
-            raise error.with_text(f"{error} (with curl: --data-binary, not -d)")
-    raise error
 
 
 async def _parsed(
     request: Request, body: bytes, settings: Settings
 ) -> tuple[list[Source], PredictOptions]:
-    params = request.query_params
-    query = {key: ",".join(params.getlist(key)) for key in params}
+    query = query_values(request.scope["query_string"].decode("latin-1"))
     kind = request.headers.get("content-type", "")
-    if kind.startswith(("application/json", "multipart/")):
+    if wraps_images(kind):
         # Parsing a large body would block the event loop.
         return await run_in_threadpool(parse_body, body, kind, query, settings.max_images)
     return parse_body(body, kind, query, settings.max_images)
@@ -165,37 +136,6 @@ async def _fetched(request: Request, sources: list[Source]) -> list[bytes | Fove
         return data
 
     return list(await asyncio.gather(*map(fetched, sources)))
-
-
-def _timeout_s(request: Request) -> float | None:
-    text = request.headers.get("x-request-timeout-ms")
-    if text is None:
-        return None
-    try:
-        milliseconds = float(text)
-    except ValueError:
-        milliseconds = -1.0
-    if not 0 < milliseconds <= 3_600_000:
-        raise InvalidOption(
-            f"X-Request-Timeout-Ms is '{text}'; it must be milliseconds, from 1 to 3600000"
-        )
-    return milliseconds / 1e3
-
-
-def accepted_image(accept: str) -> Image | None:
-    """Choose an image format by an Accept header; None for JSON."""
-    best: Image | None = None
-    most = 0.0
-    for part in accept.lower().split(","):
-        kind, *parameters = (word.strip() for word in part.split(";"))
-        quality = next((p[2:] for p in parameters if p.startswith("q=")), "1")
-        try:
-            weight = float(quality)
-        except ValueError:
-            weight = 0.0
-        if kind in _ANSWERS and weight > most:
-            most, best = weight, _ANSWERS[kind]
-    return best
 
 
 def _annotated(prediction: Prediction, kind: Image) -> bytes:

@@ -1,7 +1,7 @@
-"""The JSON of /v1: its schemas for the OpenAPI page, and the answers.
+"""The schemas of /v1 for the OpenAPI page.
 
-For speed, requests are parsed (`body.py`) and answers are made without these schemas; tests check
-both against them.
+For speed, requests are parsed (`body.py`) and answers are written (`image_json.py`) without them;
+tests check both against them.
 """
 
 from __future__ import annotations
@@ -9,15 +9,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Any, Literal, get_type_hints
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from fovea_engines.detect.class_names import class_name
-from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import FoveaError
-from fovea_server.dataplane.images import Prediction
-from fovea_server.tensors.image_messages import ImageResult
 
 
 class ImageSource(BaseModel):
@@ -127,61 +121,3 @@ class PredictAnswer(BaseModel):
     task: Literal["detect", "tensors"]
     images: list[ImageAnswer | TensorAnswer | Error]
     timing_ms: TimingMs
-
-
-def prediction_json(prediction: Prediction) -> dict[str, Any]:
-    """Make the body of a `PredictAnswer`."""
-    return {
-        "model": prediction.model,
-        "version": str(prediction.version),
-        "task": prediction.task,
-        "images": [
-            error_json(image) if isinstance(image, FoveaError) else _image_json(image, prediction)
-            for image in prediction.images
-        ],
-        "timing_ms": {stage: round(ms, 3) for stage, ms in prediction.timing_ms.items()},
-    }
-
-
-def error_json(error: FoveaError) -> dict[str, Any]:
-    """Make the body of an `Error`."""
-    return {"error": {"code": error.code, "message": str(error)}}
-
-
-def _image_json(image: ImageResult, prediction: Prediction) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "width": image.width,
-        "height": image.height,
-        "orientation": image.orientation,
-    }
-    if image.detections is not None:
-        answer["detections"] = _detections_json(image.detections, prediction.labels)
-    else:
-        answer["reason"] = prediction.reason
-        answer["tensors"] = [
-            {
-                "name": name,
-                "datatype": array.dtype.name,
-                "shape": list(array.shape),
-                "data": array.ravel().tolist(),
-            }
-            for name, array in (image.tensors or {}).items()
-        ]
-    return answer
-
-
-def _detections_json(found: Detections, labels: tuple[str, ...] | None) -> list[dict[str, Any]]:
-    # A hundredth of a pixel and of a per mille: finer than any model, and short on the wire.
-    boxes = np.round(found.boxes.astype(np.float64), 2).tolist()
-    scores = np.round(found.scores.astype(np.float64), 5).tolist()
-    return [
-        {
-            "box": {"x1": x1, "y1": y1, "x2": x2, "y2": y2},
-            "score": score,
-            "class_id": class_id,
-            "class_name": class_name(labels, class_id),
-        }
-        for (x1, y1, x2, y2), score, class_id in zip(
-            boxes, scores, found.class_ids.tolist(), strict=True
-        )
-    ]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from fovea_preprocess.errors import BodyTimeout, FoveaError, QueueFull
-from fovea_server.http.receive import ClientLeft, receive_body, unless_client_leaves
-from fovea_server.http.v2.compression import too_large
-from fovea_server.http.v2.front import ID_HEADER, LARGE_ANSWER, Front, stopped
-from fovea_server.http.v2.messages import Answer, Request, error_answer
+from fovea_server.http.front import ID_HEADER, LARGE_ANSWER
+from fovea_server.http.messages import Answer, Request
+from fovea_server.http.receive import ClientLeft, receive_body, stopped, unless_client_leaves
+from fovea_server.http.v2.answers import error_answer
+from fovea_server.http.v2.front import V2Front
 from fovea_server.log_lines import REQUEST_ID
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ class V2App:
     it: its own connections (`http/connection/`) are faster, and have further limits.
 
     Example:
-        V2App(Front(service, ByteBudget(settings.max_held_bytes)))
+        V2App(V2Front(service, ByteBudget(settings.max_held_bytes)))
     """
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: V2Front) -> None:
         self._front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,8 +61,8 @@ class V2App:
                 try:
                     return await unless_client_leaves(receive, self._front.answer(request))
                 except asyncio.CancelledError:
-                    # The server cancels requests that outlast its time to exit.
-                    return stopped()
+                    # As `stopped` says.
+                    return error_answer(stopped())
         except FoveaError as error:
             answer = error_answer(error)
             # The server drops the rest of another refused body: most clients read the answer only
@@ -76,8 +77,8 @@ class V2App:
         settings = self._front.service.settings
         limit, declared = settings.http_max_input_size, request.headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
-            raise too_large(int(declared), limit)
-        refused = too_large(f"over {limit}", limit)
+            raise self._front.too_large(int(declared))
+        refused = self._front.too_large(None)
         request.body = await receive_body(
             receive, request.hold, limit, refused, settings.body_timeout_s
         )

@@ -6,8 +6,8 @@ import asyncio
 import zlib
 
 from fovea_preprocess.errors import BodyTooLarge, InvalidRequest, Unsupported
+from fovea_server.http.messages import Answer, Request
 from fovea_server.http.receive import unpack
-from fovea_server.http.v2.messages import Answer, Request
 
 # Compressing more bytes than this would block the event loop.
 _IN_THREAD = 65_536
@@ -22,16 +22,17 @@ async def decompressed(request: Request, limit: int) -> bytes | bytearray:
     if encoding not in (b"gzip", b"deflate"):
         raise Unsupported("Unsupported compression type")
     try:
-        too_much = too_large(f"over {limit}", limit)
+        too_much = too_large(None, limit)
         return await unpack(request.body, request.hold, limit, too_much)
     except zlib.error:
         return b""
 
 
-def too_large(size: int | str, limit: int) -> BodyTooLarge:
+def too_large(size: int | None, limit: int) -> BodyTooLarge:
     """Make the error for a body over the limit, with the text of Triton 2.73."""
+    told = f"over {limit}" if size is None else size
     return BodyTooLarge(
-        f"Request JSON size of {size} bytes exceeds the maximum allowed value of {limit} bytes. "
+        f"Request JSON size of {told} bytes exceeds the maximum allowed value of {limit} bytes. "
         "Use --http-max-input-size to increase the limit."
     )
 

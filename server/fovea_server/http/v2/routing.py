@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote
 
-from fovea_server.dataplane.service import Service
+from fovea_server.http.messages import JSON, TEXT, Endpoint
 from fovea_server.http.v2.endpoints import extensions, generate, infer, models
-from fovea_server.http.v2.messages import JSON, TEXT, Answer, Request
-
-Endpoint = Callable[[Service, Request], Awaitable[Answer]]
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"

@@ -13,7 +13,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v2.asgi import V2App
-from fovea_server.http.v2.front import Front
+from fovea_server.http.v2.front import V2Front
 from fovea_server.settings import Settings
 
 DEMO = Path(fovea_server.__file__).parent / "demo"
@@ -37,7 +37,7 @@ def budget() -> ByteBudget:
 
 @pytest.fixture(scope="module")
 def app(service, budget) -> V2App:
-    return V2App(Front(service, budget))
+    return V2App(V2Front(service, budget))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.http.v2.asgi import V2App
-from fovea_server.http.v2.front import Front
+from fovea_server.http.v2.front import V2Front
 
 JSON = {"inputs": [{"name": "X", "shape": [1, 4], "datatype": "INT32", "data": [1, 2, 3, 4]}]}
 
@@ -55,7 +55,7 @@ def test_a_client_that_leaves_while_it_sends(runner, app, budget):
 def test_a_client_that_leaves_before_its_answer(runner, service, budget):
     started, cancelled = [], []
 
-    class Slow(Front):
+    class Slow(V2Front):
         async def answer(self, request):
             started.append(request)
             try:
@@ -74,7 +74,7 @@ def test_a_client_that_leaves_before_its_answer(runner, service, budget):
 
 
 def test_a_server_that_stops_before_the_answer(runner, service, budget):
-    class Slow(Front):
+    class Slow(V2Front):
         async def answer(self, request):
             asyncio.current_task().cancel()
             await asyncio.sleep(0)
@@ -89,7 +89,7 @@ def test_large_answers_are_counted(runner, service):
     budget = ByteBudget(200_000)
     held = []
 
-    class Large(Front):
+    class Large(V2Front):
         async def answer(self, request):
             answer = await super().answer(request)
             held.append(self.budget._held)

@@ -5,8 +5,8 @@ import zlib
 
 import pytest
 
+from fovea_server.http.messages import Answer
 from fovea_server.http.v2.compression import compress
-from fovea_server.http.v2.messages import Answer
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,12 @@ import orjson
 from fovea_preprocess.errors import FoveaError, InvalidRequest, MalformedJson
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.json_values import as_string
+from fovea_server.http.messages import EVENTS, Answer, Buffer, Request
+from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import refuse_encoding
 from fovea_server.http.v2.infer_request import parameter
 from fovea_server.http.v2.json_reader import read
 from fovea_server.http.v2.long_array import LONG, LongArray, parse_long
-from fovea_server.http.v2.messages import EVENTS, Answer, Buffer, Request, error_answer
 from fovea_server.http.v2.tensor_json import MANY, data_json, elements_of
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 from fovea_server.tensors.signature import ModelTensor

@@ -15,10 +15,11 @@ from fovea_server.dataplane.images import raw_image
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_decoupled
 from fovea_server.extensions.leading_number import leading_number
+from fovea_server.http.messages import BINARY, TEXT, Answer, Buffer, Request
+from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.compression import compress, decompressed
 from fovea_server.http.v2.infer_request import BodyReader, OutputEncoding
 from fovea_server.http.v2.long_array import LONG
-from fovea_server.http.v2.messages import BINARY, TEXT, Answer, Buffer, Request, error_answer
 from fovea_server.http.v2.tensor_json import MANY, data_json
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.datatypes import NUMPY

@@ -1,18 +1,15 @@
-"""Requests and answers of the v2 protocol over HTTP."""
+"""Requests and answers over HTTP, whatever the server is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import orjson
-
 from fovea_preprocess.errors import FoveaError, InvalidRequest
-from fovea_server.error_status import v2_http_status
 
 if TYPE_CHECKING:
-    from fovea_server.http.v2.routing import Route
+    from fovea_server.dataplane.service import Service
 
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
@@ -20,6 +17,7 @@ TEXT = b"text/plain"
 EVENTS = b"text/event-stream; charset=utf-8"
 
 Buffer = bytes | memoryview
+Endpoint = Callable[["Service", "Request"], Awaitable["Answer"]]
 
 # Decimal digits that always fit a signed 64-bit number.
 _LONGEST_VERSION = 18
@@ -36,7 +34,10 @@ class Request:
         began: by `time.monotonic`.
         body: as sent; complete when an endpoint gets it.
         answer: that of a request that needs no endpoint, mostly a refusal.
+        endpoint: answers it, once its body is complete.
+        api: name of its API in restrictions.
         names: "model", "version", "region", ... in the path; None if absent.
+        timeout_s: seconds that it may take in all; None for no limit.
         hold: counts bytes held for the request, also those sent; raises QueueFull.
     """
 
@@ -47,8 +48,10 @@ class Request:
     began: float
     body: bytes | bytearray = b""
     answer: Answer | None = None
-    route: Route | None = None
-    names: dict[str, str | None] = field(default_factory=dict)
+    endpoint: Endpoint | None = None
+    api: str = ""
+    names: Mapping[str, str | None] = field(default_factory=dict)
+    timeout_s: float | None = None
     hold: Callable[[int], None] = field(init=False)
 
     def header(self, name: str) -> str | None:
@@ -83,22 +86,3 @@ class Answer:
     media_type: bytes = JSON
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     error: FoveaError | None = None
-
-
-def json_answer(value: object) -> Answer:
-    """Make an answer with a value as JSON."""
-    return Answer(body=[orjson.dumps(value)])
-
-
-def error_answer(error: FoveaError, media_type: bytes = JSON) -> Answer:
-    """Make an answer with an error in Triton's form."""
-    answer = refusal(v2_http_status(error), str(error), media_type)
-    answer.error = error
-    return answer
-
-
-def refusal(status: int, message: str, media_type: bytes = TEXT) -> Answer:
-    """Make an answer with an error message and a status."""
-    # It may quote a client's bytes that are no valid text.
-    message = message.encode(errors="backslashreplace").decode()
-    return Answer(status, [orjson.dumps({"error": message})], media_type)

@@ -1,0 +1,98 @@
+"""Answers the requests of one protocol, whether they succeed or fail."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from fovea_preprocess.errors import BodyTooLarge, FoveaError
+from fovea_server.byte_budget import ByteBudget
+from fovea_server.dataplane.service import Service
+from fovea_server.http.messages import Answer, Request
+from fovea_server.traffic.access_log import Access
+from fovea_server.traffic.request_id import HEADER, request_id
+
+log = logging.getLogger(__name__)
+
+ID_HEADER = HEADER.encode()
+
+# The status that proxies log for a client that left before the answer.
+_CLIENT_LEFT = 499
+
+LARGE_ANSWER = 65_536
+"""Bytes from which several writes are cheaper than a copy."""
+
+
+class Front(ABC):
+    """Answers the requests of one protocol.
+
+    Attributes:
+        keeps_refused: a refused request is answered after its body, and its connection is kept;
+            otherwise it is answered at once, and its connection closes.
+    """
+
+    keeps_refused: ClassVar[bool]
+
+    def __init__(self, service: Service, budget: ByteBudget) -> None:
+        self.service = service
+        self.budget = budget
+
+    @abstractmethod
+    def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Return True for a request of this protocol; names of headers are in lower case."""
+
+    @abstractmethod
+    def admit(self, method: str, target: str, headers: dict[bytes, bytes]) -> Request:
+        """Route a request by its head, or refuse it."""
+
+    @abstractmethod
+    def error_answer(self, error: FoveaError) -> Answer:
+        """Make an answer with an error."""
+
+    @abstractmethod
+    def too_large(self, size: int | None) -> BodyTooLarge:
+        """Make the error for a body over the limit; `size` is None where it is not declared."""
+
+    def begin(self, method: str, target: str, headers: dict[bytes, bytes]) -> Request:
+        """Make a request without a route, with its id."""
+        given = headers.get(ID_HEADER)
+        own_id = request_id(None if given is None else given.decode("latin-1"))
+        return Request(method, target, headers, own_id, time.monotonic())
+
+    async def answer(self, request: Request) -> Answer:
+        """Answer a complete request that has an endpoint."""
+        assert request.endpoint is not None
+        try:
+            return await request.endpoint(self.service, request)
+        except FoveaError as error:
+            return self.error_answer(error)
+        except Exception:
+            # The traceback goes to the log only.
+            log.exception("%s %r", request.method, request.target)
+            return self.error_answer(
+                FoveaError("an internal error; the server's log has the details")
+            )
+
+    def report(
+        self, request: Request, client: Sequence[str | int] | None, answer: Answer | None, size: int
+    ) -> None:
+        """Log and count a request.
+
+        Args:
+            request: answered, or left by its client.
+            client: address and port.
+            answer: None where the client left before it.
+            size: bytes that were sent of its body.
+        """
+        traffic, model = self.service.traffic, request.names.get("model") or ""
+        status, error = (_CLIENT_LEFT, None) if answer is None else (answer.status, answer.error)
+        if request.api == "inference":
+            traffic.inferred(model, status, request.began, error)
+        if traffic.access_log is not None:
+            address = str(client[0]) if client else "-"
+            asked = request.method, request.target
+            access = Access(address, *asked, model, status, size, request.began, request.id)
+            traffic.access_log.add(access, probe=request.api == "health")

@@ -1,0 +1,54 @@
+"""Answers of predict requests, whatever received them."""
+
+from __future__ import annotations
+
+import math
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.errors import FoveaError, InvalidImage, QueueFull
+from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.images import Prediction
+from fovea_server.error_status import http_status
+from fovea_server.http.messages import Answer
+from fovea_server.http.v1.image_json import error_json, image_json, prediction_json
+from fovea_server.models.model import ServedModel
+
+
+def error_answer(error: FoveaError) -> Answer:
+    """Make an answer with an error."""
+    answer = Answer(http_status(error), [error_json(error)], error=error)
+    if isinstance(error, QueueFull):
+        seconds = max(1, math.ceil(error.retry_after_s))
+        answer.headers.append((b"retry-after", b"%d" % seconds))
+    return answer
+
+
+async def boxes_json(
+    plane: DataPlane,
+    model: ServedModel,
+    version: int | None,
+    images: list[bytes | FoveaError],
+    options: PredictOptions,
+    timeout_s: float | None,
+    content_type: str,
+) -> bytes:
+    """Write the boxes on images as JSON; raises as `DataPlane.predict`, and for a single image."""
+    prediction = await plane.predict(
+        model, version, images, options, timeout_s=timeout_s, encode=image_json
+    )
+    raise_if_alone(prediction, images, content_type)
+    return prediction_json(prediction)
+
+
+def raise_if_alone(
+    prediction: Prediction, sent: list[bytes | FoveaError], content_type: str
+) -> None:
+    """Raise the error of a single image as the error of the request."""
+    if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
+        return
+    error = prediction.images[0]
+    match error, sent[0], content_type:
+        # curl names this type, and with -d it takes the line ends out.
+        case InvalidImage(), bytes(body), "application/x-www-form-urlencoded" if b"\n" not in body:
+            raise error.with_text(f"{error} (with curl: --data-binary, not -d)")
+    raise error

@@ -1,0 +1,84 @@
+"""Reads the head of a predict request: options in its address, time limit, formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal
+from urllib.parse import parse_qsl
+
+from python_multipart.multipart import parse_options_header
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.dataplane.options import parse_options
+
+Image = Literal["image/jpeg", "image/png"]
+_ANSWERS: dict[str, Image | None] = {
+    "application/json": None,
+    "*/*": None,
+    "image/jpeg": "image/jpeg",
+    "image/png": "image/png",
+    "image/*": "image/jpeg",
+}
+
+# Clients send the same few heads over and over.
+_cached = lru_cache(maxsize=64)
+
+
+@_cached
+def query_values(query: str) -> Mapping[str, str]:
+    """Parse the values in an address; one that is repeated is a list: `classes=0&classes=5`."""
+    values: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        values[name] = f"{values[name]},{value}" if name in values else value
+    return values
+
+
+@_cached
+def query_options(query: str) -> PredictOptions:
+    """Parse the options in an address; InvalidOption names the one that is wrong."""
+    return parse_options(query_values(query))
+
+
+@_cached
+def wraps_images(content_type: str) -> bool:
+    """Return True for a body that holds images in a form or JSON; others are one image."""
+    kind = parse_options_header(content_type)[0]
+    return kind == b"application/json" or kind.startswith(b"multipart/")
+
+
+@_cached
+def accepted_image(accept: str) -> Image | None:
+    """Choose an image format by an Accept header; None for JSON."""
+    best: Image | None = None
+    most = 0.0
+    for part in accept.lower().split(","):
+        kind, *parameters = (word.strip() for word in part.split(";"))
+        quality = next((p[2:] for p in parameters if p.startswith("q=")), "1")
+        try:
+            weight = float(quality)
+        except ValueError:
+            weight = 0.0
+        if kind in _ANSWERS and weight > most:
+            most, best = weight, _ANSWERS[kind]
+    return best
+
+
+def timeout_of(text: str | None) -> float | None:
+    """Parse X-Request-Timeout-Ms; seconds, None where it is absent.
+
+    Raises:
+        InvalidOption: it is not a number in its range.
+    """
+    if text is None:
+        return None
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = -1.0
+    if not 0 < milliseconds <= 3_600_000:
+        raise InvalidOption(
+            f"X-Request-Timeout-Ms is '{text}'; it must be milliseconds, from 1 to 3600000"
+        )
+    return milliseconds / 1e3

@@ -1,0 +1,28 @@
+"""Answers of the v2 protocol: JSON, and errors in Triton's form."""
+
+from __future__ import annotations
+
+import orjson
+
+from fovea_preprocess.errors import FoveaError
+from fovea_server.error_status import v2_http_status
+from fovea_server.http.messages import JSON, TEXT, Answer
+
+
+def json_answer(value: object) -> Answer:
+    """Make an answer with a value as JSON."""
+    return Answer(body=[orjson.dumps(value)])
+
+
+def error_answer(error: FoveaError, media_type: bytes = JSON) -> Answer:
+    """Make an answer with an error in Triton's form."""
+    answer = refusal(v2_http_status(error), str(error), media_type)
+    answer.error = error
+    return answer
+
+
+def refusal(status: int, message: str, media_type: bytes = TEXT) -> Answer:
+    """Make an answer with an error message and a status."""
+    # It may quote a client's bytes that are no valid text.
+    message = message.encode(errors="backslashreplace").decode()
+    return Answer(status, [orjson.dumps({"error": message})], media_type)

@@ -1,0 +1,107 @@
+"""Which predict requests take the short path, and the JSON of an image."""
+
+import numpy as np
+import orjson
+import pytest
+
+from fovea_engines.detect.detections import Detections
+from fovea_server.http.v1.front import ImageFront
+from fovea_server.http.v1.image_json import image_json
+from fovea_server.http.v1.schemas import ImageAnswer, TensorAnswer
+from fovea_server.statistics.stages import Timing
+from fovea_server.tensors.image_messages import ImageResult
+
+JPEG = (b"content-type", b"image/jpeg")
+
+
+def takes(*headers: tuple[bytes, bytes], method="POST", target=b"/v1/models/m/predict") -> bool:
+    return ImageFront(None, None).takes(method, target, [(b"host", b"test"), *headers])
+
+
+def test_an_image_as_it_is_takes_the_short_path():
+    assert takes()
+    assert takes(JPEG)
+    assert takes((b"content-type", b"application/x-www-form-urlencoded"))
+    assert takes((b"accept", b"application/json, image/png;q=0.9"))
+    for target in (b"/v1/models/a%20b/predict?conf=0.5", b"/v1/models/m/versions/12/predict"):
+        assert takes(JPEG, target=target)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"content-type", b"application/json; charset=utf-8")],
+        [(b"content-type", b"Application/JSON")],
+        [(b"content-type", b"multipart/form-data; boundary=b")],
+        [(b"content-type", b"multipart/mixed")],
+        [(b"content-encoding", b"gzip")],
+        [(b"accept", b"image/*")],
+        [JPEG, JPEG],
+    ],
+)
+def test_other_bodies_and_answers_are_fastapis(headers):
+    assert not takes(*headers)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"/v1/models/m",
+        b"/v1/models/m/versions/0/predict",
+        b"/v1/models/m/versions/x/predict",
+        b"/v1/models/m%2fn/predict",
+        b"/v1/models/m/predict/",
+        b"/v1/models/m/predict#x",
+        b"/v1/models/\xff/predict",
+        b"http://test/v1/models/m/predict",
+        b"/v2/models/m/infer",
+    ],
+)
+def test_other_addresses_are_fastapis(target):
+    assert not takes(JPEG, target=target)
+    assert not takes(JPEG, method="GET")
+
+
+def result(**found: object) -> ImageResult:
+    given = {"detections": None, "tensors": None} | found
+    return ImageResult(640, 480, 6, timing=Timing(), pixels=None, **given)
+
+
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_boxes_are_rounded_as_numpy_rounds_them(count):
+    random = np.random.default_rng(count)
+    boxes = random.uniform(-10, 5000, (count, 4)).astype(np.float32)
+    scores = random.uniform(0, 1, count).astype(np.float32)
+    ids = random.integers(0, 4, count).astype(np.int32)
+    text = image_json(result(detections=Detections(boxes, scores, ids)), ('"a"', "b", "é"), "")
+    answer = ImageAnswer.model_validate_json(text, strict=True)
+    assert (answer.width, answer.height, answer.orientation) == (640, 480, 6)
+    got = [list(each.box.model_dump().values()) for each in answer.detections]
+    assert got == np.round(boxes.astype(np.float64), 2).tolist()
+    told = [each.score for each in answer.detections]
+    assert told == np.round(scores.astype(np.float64), 5).tolist()
+    assert [each.class_id for each in answer.detections] == ids.tolist()
+    names = [each.class_name for each in answer.detections]
+    assert names == [('"a"', "b", "é", "3")[each] for each in ids]
+
+
+def test_numbers_that_json_has_not_are_null():
+    boxes = np.array([[np.inf, np.nan, -np.inf, 1]], np.float32)
+    found = Detections(boxes, np.array([0.5], np.float32), np.zeros(1, np.int32))
+    box = orjson.loads(image_json(result(detections=found), None, ""))["detections"][0]["box"]
+    assert box == {"x1": None, "y1": None, "x2": None, "y2": 1.0}
+
+
+def test_tensors():
+    rows = {"out": np.array([[0.1, 2], [3, 4]], np.float32), "half": np.ones(1, np.float16)}
+    answer = TensorAnswer.model_validate_json(image_json(result(tensors=rows), None, "odd"))
+    assert answer.reason == "odd"
+    assert [each.model_dump() for each in answer.tensors] == [
+        {
+            "name": "out",
+            "datatype": "float32",
+            "shape": [2, 2],
+            "data": [float(np.float32(0.1)), 2.0, 3.0, 4.0],
+        },
+        {"name": "half", "datatype": "float16", "shape": [1], "data": [1.0]},
+    ]
