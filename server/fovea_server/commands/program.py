@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Never
 
 import typer
+from typer._click.exceptions import NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
@@ -28,6 +29,14 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "doctor": ("fovea_server.commands.doctor", "doctor"),
     "health": ("fovea_server.commands.health", "health", "HealthCommand"),
     "demo": ("fovea_server.commands.demo", "demo"),
+}
+# Options of Ultralytics and trtexec -> what Fovea has instead.
+_ELSEWHERE = {
+    "--imgsz": "the input size is `fovea build --size HxW`",
+    "--half": "FP16 is `fovea build --precision fp16`",
+    "--fp16": "FP16 is `fovea build --precision fp16`",
+    "--int8": "INT8 is `fovea build --precision int8 --calibration DIR`",
+    "--batch": "the largest batch is `fovea build --max-batch N`",
 }
 
 
@@ -81,12 +90,23 @@ class Program(TyperGroup):
         except FoveaError as error:
             _end(str(error), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
+            if isinstance(error, NoSuchOption):
+                _suggest(error)
             message = " ".join(error.format_message().split()).rstrip(".")
             # Of pydantic, which typer reads values with.
             message = message.replace("Value error, ", "")
             context = getattr(error, "ctx", None)
             see = "" if context is None else f"; see {context.command_path} --help"
             _end(message + see, error.exit_code)
+
+
+def _suggest(error: NoSuchOption) -> None:
+    """Name the one option that was probably meant, in place of all that look similar."""
+    if meant := _ELSEWHERE.get(error.option_name):
+        error.message += f": {meant}"
+    elif error.possibilities:
+        error.message += f"; did you mean {error.possibilities[0]}?"
+    error.possibilities = None
 
 
 def _end(message: str, code: int) -> Never:
