@@ -8,6 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from fovea_engines.commands.console import (
     card_table,
@@ -25,8 +29,6 @@ from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import FoveaError, InvalidOption
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fovea_engines.backends.tensorrt.layers import PlanLayers
 
 _KINDS = 6
@@ -64,8 +66,6 @@ def inspect(
 
     Example: fovea inspect yolov8n --layers
     """
-    from rich.console import Console, Group, RenderableType
-
     check_options(context, clashes=[("head", "layers")])
     path = repository if model is None else find_models(context, repository, model)[0]
     if head is not None and path.is_dir():
@@ -110,10 +110,6 @@ def layers_summary(layers: PlanLayers) -> str:
 
 def layer_table(layers: PlanLayers) -> Table:
     """Show one layer a row."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("layer", overflow="fold")
     table.add_column("type", no_wrap=True)

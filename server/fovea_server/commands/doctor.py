@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.cores import usable_cores
@@ -243,11 +246,6 @@ def _gpu(machine: Machine) -> Iterator[str]:
 
 
 def _show(machine: Machine, findings: tuple[Finding, ...]) -> None:
-    # Imported late, as `fovea --help` imports every command.
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     console = Console()
     table = Table(show_header=False, box=None)
     for name, value in _rows(machine):

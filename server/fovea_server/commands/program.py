@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import typer
@@ -55,10 +58,6 @@ class Command(TyperCommand):
             with formatter.section(title):
                 formatter.write_dl(rows)
 
-    def get_short_help_str(self, limit: int = 0) -> str:
-        """Return the whole first sentence, which the list of commands wraps."""
-        return super().get_short_help_str(sys.maxsize)
-
 
 class Program(TyperGroup):
     """Imports a command when it is used, and ends a wrong one with one line on stderr.
@@ -82,6 +81,11 @@ class Program(TyperGroup):
         )
         return typer.main.get_command(alone)
 
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the commands with the first lines of their docstrings, and import none."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_line(*where)) for name, where in _COMMANDS.items()])
+
     def main(self, *args: object, **kwargs: object) -> Never:
         """Run a command, and exit."""
         run: Callable[..., int | None] = super().main
@@ -98,6 +102,15 @@ class Program(TyperGroup):
             context = getattr(error, "ctx", None)
             see = "" if context is None else f"; see {context.command_path} --help"
             _end(message + see, error.exit_code)
+
+
+def _first_line(module: str, function: str, *_: str) -> str:
+    spec = find_spec(module)
+    file = Path((spec and spec.origin) or "")
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    raise LookupError(f"{module} has no {function}")
 
 
 def _suggest(error: NoSuchOption) -> None:
