@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from fovea_engines.commands.inspection import Entry, ModelFile
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.figures import NO_FIGURE, Accuracy, accuracy_table
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_engines.session import TensorSpec
-
-if TYPE_CHECKING:
-    from fovea_engines.commands.inspection import Entry, ModelFile
 
 _LABELS_SHOWN = 8
 # A name that is broken cannot be copied: the other columns give way to it, up to this length.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fovea_engines.backends.tensorrt.layers import PlanLayers
 from fovea_engines.commands.console import (
     card_table,
     ensemble_table,
@@ -27,9 +28,6 @@ from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import FoveaError, InvalidOption
-
-if TYPE_CHECKING:
-    from fovea_engines.backends.tensorrt.layers import PlanLayers
 
 _KINDS = 6
 _SOURCES = {

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import typer
-from typer._click.exceptions import NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
@@ -94,9 +93,7 @@ class Program(TyperGroup):
         except FoveaError as error:
             _end(str(error), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
-            if isinstance(error, NoSuchOption):
-                _suggest(error)
-            message = " ".join(error.format_message().split()).rstrip(".")
+            message = " ".join(_message(error).split()).rstrip(".")
             # Of pydantic, which typer reads values with.
             message = message.replace("Value error, ", "")
             context = getattr(error, "ctx", None)
@@ -113,13 +110,13 @@ def _first_line(module: str, function: str, *_: str) -> str:
     raise LookupError(f"{module} has no {function}")
 
 
-def _suggest(error: NoSuchOption) -> None:
-    """Name the one option that was probably meant, in place of all that look similar."""
-    if meant := _ELSEWHERE.get(error.option_name):
-        error.message += f": {meant}"
-    elif error.possibilities:
-        error.message += f"; did you mean {error.possibilities[0]}?"
-    error.possibilities = None
+def _message(error: typer.TyperException) -> str:
+    """Write the message, and of options that look like an unknown one only the most similar."""
+    if meant := _ELSEWHERE.get(getattr(error, "option_name", "")):
+        return f"{error.message}: {meant}"
+    if close := getattr(error, "possibilities", None):
+        return f"{error.message}; did you mean {close[0]}?"
+    return error.format_message()
 
 
 def _end(message: str, code: int) -> Never:

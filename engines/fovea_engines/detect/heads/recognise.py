@@ -81,18 +81,16 @@ def open_head(
     recognition: Recognition,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
-    size: tuple[int, int] | None = None,
 ) -> Head | None:
     """Return the head that decodes a recognised model; None without a family.
 
     Inputs and outputs are the session's: a runtime may rename those of the model's file. A dynamic
-    input needs a `size` of (height, width) pixels, or is an UnsupportedModel to some families.
+    input is an UnsupportedModel to some families.
     """
     if recognition.family is None:
         return None
     [output] = _rank_3(outputs)
-    fixed = _spatial(inputs[0])
-    return FAMILIES[recognition.family].open(output.name, fixed or size)
+    return FAMILIES[recognition.family].open(output.name, _spatial(inputs[0]))
 
 
 def _rank_3(outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
