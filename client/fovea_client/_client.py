@@ -11,6 +11,7 @@ import httpx
 
 from fovea_client import _wire
 from fovea_client._wire import ImageFormat, PredictOptions, Request
+from fovea_client.answers import Model, ModelSummary, Prediction
 from fovea_client.errors import (
     ConnectionFailed,
     FoveaClientError,
@@ -18,8 +19,6 @@ from fovea_client.errors import (
     UnexpectedAnswer,
 )
 from fovea_client.images import ImageSource, image_bytes
-from fovea_client.models import Model, ModelSummary
-from fovea_client.results import Prediction
 
 Answer = TypeVar("Answer")
 
