@@ -6,8 +6,7 @@ import ast
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Never
 
 import typer
@@ -102,9 +101,9 @@ class Program(TyperGroup):
 
 
 def _first_line(module: str, function: str, *_: str) -> str:
-    spec = find_spec(module)
-    file = Path((spec and spec.origin) or "")
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    package, name = module.rsplit(".", 1)
+    source = (files(package) / f"{name}.py").read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == function:
             return (ast.get_docstring(node) or "").partition("\n")[0]
     raise LookupError(f"{module} has no {function}")
