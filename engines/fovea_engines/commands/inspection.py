@@ -123,15 +123,15 @@ def _refusals(path: Path) -> str:
     # Here, because it takes OpenCV to write the report.
     from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
 
-    said = []
+    refusals = []
     for folder in sorted([*path.glob(FAILED_FOLDER), *path.glob(f"*/{FAILED_FOLDER}")]):
         with suppress(NotFound):
             card = EngineCard.read(folder / CARD_FILE)
-            said.append(
+            refusals.append(
                 f"{card.name} has no version, as its last build was refused: {card.refused}. "
                 f"{folder / REPORT_FILE} has the report"
             )
-    return "; ".join(said)
+    return "; ".join(refusals)
 
 
 def _is_version(path: Path) -> bool:

@@ -66,11 +66,11 @@ def sensitivity(
     Example: fovea sensitivity yolov8n.onnx --calibration images/
     """
     # Ranges of an earlier build are not looked for: no repository is asked for.
-    with TemporaryDirectory(prefix="fovea-sensitivity-") as nowhere:
+    with TemporaryDirectory(prefix="fovea-sensitivity-") as empty:
         plan = BuildPlan(
             source=model,
             name="sensitivity",
-            repository=Path(nowhere),
+            repository=Path(empty),
             backend=runtime(backend),
             size=parse_size(size),
             family=head,

@@ -73,11 +73,11 @@ class Program(TyperGroup):
             return None
         where, function, *own = _COMMANDS[cmd_name]
         module = import_module(where)
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command(cmd_name, cls=getattr(module, own[0]) if own else Command)(
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(cmd_name, cls=getattr(module, own[0]) if own else Command)(
             getattr(module, function)
         )
-        return typer.main.get_command(alone)
+        return typer.main.get_command(single)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the commands with the first lines of their docstrings, and import none."""
