@@ -7,6 +7,19 @@ with Client("http://127.0.0.1:8000") as client:
 
 from fovea_client._client import Client
 from fovea_client._wire import ImageFormat, PredictOptions
+from fovea_client.answers import (
+    Box,
+    Detection,
+    ImageError,
+    ImageResult,
+    Model,
+    ModelSummary,
+    ModelVersion,
+    Prediction,
+    Tensor,
+    TensorMetadata,
+    Timing,
+)
 from fovea_client.errors import (
     ConnectionFailed,
     FoveaClientError,
@@ -15,16 +28,6 @@ from fovea_client.errors import (
     UnexpectedAnswer,
 )
 from fovea_client.images import ImageSource
-from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
-from fovea_client.results import (
-    Box,
-    Detection,
-    ImageError,
-    ImageResult,
-    Prediction,
-    Tensor,
-    Timing,
-)
 
 __all__ = [
     "Box",

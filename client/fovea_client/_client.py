@@ -11,10 +11,14 @@ import httpx
 
 from fovea_client import _wire
 from fovea_client._wire import ImageFormat, PredictOptions, Request
-from fovea_client.errors import ConnectionFailed, FoveaClientError, ServerError
+from fovea_client.answers import Model, ModelSummary, Prediction
+from fovea_client.errors import (
+    ConnectionFailed,
+    FoveaClientError,
+    ServerError,
+    UnexpectedAnswer,
+)
 from fovea_client.images import ImageSource, image_bytes
-from fovea_client.models import Model, ModelSummary
-from fovea_client.results import Prediction
 
 Answer = TypeVar("Answer")
 
@@ -139,6 +143,11 @@ class Client:
                     f"the certificate of {self._url} is not trusted ({error}): set SSL_CERT_FILE "
                     "to the file of the certificate, PEM, or of the authority that signed it"
                 ) from error
+            if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
+                raise UnexpectedAnswer(
+                    f"{self._url} does not answer in HTTP ({error}): is it the port for gRPC? "
+                    "`fovea serve` has HTTP on port 8000 and gRPC on 8001"
+                ) from error
             raise ConnectionFailed(
                 f"no answer from {self._url} ({error}): is a server running there? "
                 "`fovea serve` starts one"
@@ -151,7 +160,8 @@ def _checked(url: str) -> str:
     except httpx.InvalidURL as error:
         raise ValueError(f"{url!r} is not an address: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
+        advice = "" if "://" in url or not url else f": write http://{url}"
+        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000{advice}")
     return url
 
 

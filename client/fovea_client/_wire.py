@@ -16,17 +16,20 @@ from urllib.parse import quote, urlencode
 import numpy as np
 from httpx import Response
 
-from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
-from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
-from fovea_client.results import (
+from fovea_client.answers import (
     Box,
     Detection,
     ImageError,
     ImageResult,
+    Model,
+    ModelSummary,
+    ModelVersion,
     Prediction,
     Tensor,
+    TensorMetadata,
     Timing,
 )
+from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
 
 ImageFormat = Literal["image/jpeg", "image/png"]
 

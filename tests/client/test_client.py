@@ -9,9 +9,11 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.certificates import make_pair
 
@@ -232,3 +234,22 @@ def test_every_error_has_the_one_base() -> None:
 def test_a_bad_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         Client(url)
+
+
+def test_an_address_without_a_scheme_is_refused_with_the_right_one() -> None:
+    with pytest.raises(ValueError, match=r"'10\.0\.0\.1:8000' .*: write http://10\.0\.0\.1:8000$"):
+        Client("10.0.0.1:8000")
+
+
+def test_the_port_of_grpc_is_named_and_not_tried_again() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with (
+            Client(f"http://127.0.0.1:{port}", retries=3) as client,
+            pytest.raises(UnexpectedAnswer, match="is it the port for gRPC"),
+        ):
+            client.models()
+    finally:
+        server.stop(None).wait()

@@ -72,8 +72,8 @@ def test_classes_have_the_models_names_with_either_labels(
             assert have[key] == expected[key] is not None
 
 
-def test_a_server_that_keeps_its_configuration_secret_is_measured(serve, detector_repository, few):
-    server = serve(detector_repository, "--http-restricted-api=model-config:key=secret")
+def test_a_server_that_keeps_its_metadata_secret_is_measured(serve, detector_repository, few):
+    server = serve(detector_repository, "--http-restricted-api=metadata:key=secret")
     have = measured(MODEL, "--data", few, "--url", server.url)
     assert (have["version"], have["backend"], have["precision"]) == ("1", None, None)
     assert have["per_class"]["person"] > 0.2

@@ -16,7 +16,11 @@ import pytest
         (("build", "tiny.onnx", "--images", "."), "no image"),
         (("build", "tiny.onnx", "--max-batch", 0), "--max-batch"),
         (("build", "tiny.onnx", "--precision", "int4"), "'int4' is not one of 'fp32', 'fp16'"),
-        (("build", "tiny.onnx", "--precison", "fp16"), "--precision"),
+        (("build", "tiny.onnx", "--precison", "fp16"), "did you mean --precision?"),
+        (("build", "tiny.onnx", "--imgsz", 64), "input size is `fovea build --size HxW`; see"),
+        (("build", "tiny.onnx", "--qqqq"), "No such option: --qqqq; see"),
+        (("build", "tiny.onnx", "--precision", "int8"), "INT8 needs --calibration DIR"),
+        (("predict", "tiny.onn", "a.jpg", "--imgsz", 64), "`fovea build --size HxW`; see"),
         (("build",), "Missing argument 'MODEL.onnx'"),
         (("inspect", "absent.onnx"), "no file or folder absent.onnx"),
         (("inspect", "tiny.onnx", "--repository", "r"), "--repository has no effect"),
@@ -35,6 +39,12 @@ def test_a_wrong_command_is_a_sentence(fovea, tiny_model, tmp_path, arguments, s
     assert err.splitlines()[-1].startswith("error: ")
     assert "Value error" not in err
     assert not list((tmp_path / "repository").glob("*"))
+
+
+def test_a_name_that_is_nearly_right_is_put_right(fovea, built_repository):
+    code, _, err = fovea("inspect", "tinny", "--repository", built_repository)
+    assert code == 2
+    assert "no file or folder tinny; did you mean tiny?" in err
 
 
 def test_a_failure_is_a_sentence(fovea, tiny_model, tmp_path):

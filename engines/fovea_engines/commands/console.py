@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import fill
-from typing import TYPE_CHECKING
 
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fovea_engines.commands.inspection import Entry, ModelFile
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.figures import NO_FIGURE, Accuracy, accuracy_table
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_engines.session import TensorSpec
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from fovea_engines.commands.inspection import Entry, ModelFile
 
 _LABELS_SHOWN = 8
 # A name that is broken cannot be copied: the other columns give way to it, up to this length.
@@ -50,10 +49,6 @@ def model_table(model: ModelFile, title: str) -> Table:
 
 def repository_table(entries: Iterable[Entry]) -> Table:
     """Versions of a repository, one a row; below it, why some cannot be opened."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
     table.add_column("model\nversion", no_wrap=True)
     for column in _COLUMNS:
@@ -94,9 +89,6 @@ def _step(step: EnsembleStep) -> str:
 
 
 def _table(title: str, rows: Iterable[tuple[str, str | Table]]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     # Text, not markup: names and labels come from files, and "[/x]" in one is no instruction.
     table = Table(title=Text(title), show_header=False, title_justify="left")
     table.add_column(style="bold", no_wrap=True)
@@ -147,9 +139,6 @@ def _figure_rows(card: EngineCard) -> Iterator[tuple[str, str | Table]]:
 
 
 def _accuracy(accuracy: Mapping[str, Accuracy]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
     header, rows = accuracy_table(accuracy)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in header:

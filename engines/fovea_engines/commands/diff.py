@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from fovea_engines.commands.options import AsJson, RepositoryOption, check_options, find_models
+from fovea_engines.diff.describe import decibels, shape, to_json, verdict
+from fovea_engines.diff.diff import Diff
+from fovea_engines.diff.diff import diff as compare
+from fovea_engines.diff.network import Layer
+from fovea_engines.diff.verdict import Comparison
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from fovea_engines.diff.diff import Diff
-    from fovea_engines.diff.network import Layer
-    from fovea_engines.diff.verdict import Comparison
 
 # Of the table where no terminal says how wide it is.
 _WIDE = 140
@@ -70,11 +72,6 @@ def diff(
 
     Example: fovea diff yolov8n.onnx yolov8n-int8.onnx --images images
     """
-    from rich.console import Console
-
-    from fovea_engines.diff.describe import to_json, verdict
-    from fovea_engines.diff.diff import diff as compare
-
     check_options(context, clashes=[("everything", "as_json"), ("values", "as_json")])
     path_a, path_b = find_models(context, repository, a, b)
     found = compare(path_a, path_b, images, snr, ConsoleProgress())
@@ -108,10 +105,6 @@ def _header(found: Diff) -> str:
 
 def _table(found: Diff, *, everything: bool, values: bool) -> Table:
     """Show the outputs, and the layers around the first that diverges or of the lowest SNR."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=SIMPLE_HEAD)
     table.add_column("#", justify="right")
     table.add_column("tensor of A\n~ of B, if other", overflow="fold")
@@ -146,8 +139,6 @@ def _chosen(found: Diff) -> list[int]:
 
 
 def _title(one: Comparison) -> str:
-    from fovea_engines.diff.describe import shape
-
     name = one.a.name if one.by == "name" else f"{one.a.name}\n~ {one.b.name}"
     op = " ~ ".join(dict.fromkeys(op for op in (one.a.op, one.b.op) if op))
     marks: list[str] = [one.state] if one.state != "agrees" else []
@@ -156,8 +147,6 @@ def _title(one: Comparison) -> str:
 
 
 def _figures(one: Comparison) -> tuple[str, str, str, str]:
-    from fovea_engines.diff.describe import decibels, shape
-
     figures = one.figures
     if figures is None:
         return "", "", f"shape\n{shape(one.b)}", ""

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
+from fovea_engines.backends.tensorrt.layers import PlanLayers
 from fovea_engines.commands.console import (
     card_table,
     ensemble_table,
@@ -23,11 +28,6 @@ from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import FoveaError, InvalidOption
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from fovea_engines.backends.tensorrt.layers import PlanLayers
 
 _KINDS = 6
 _SOURCES = {
@@ -64,8 +64,6 @@ def inspect(
 
     Example: fovea inspect yolov8n --layers
     """
-    from rich.console import Console, Group, RenderableType
-
     check_options(context, clashes=[("head", "layers")])
     path = repository if model is None else find_models(context, repository, model)[0]
     if head is not None and path.is_dir():
@@ -110,10 +108,6 @@ def layers_summary(layers: PlanLayers) -> str:
 
 def layer_table(layers: PlanLayers) -> Table:
     """Show one layer a row."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("layer", overflow="fold")
     table.add_column("type", no_wrap=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fovea_engines.backends.tensorrt.layers import LAYERS_FILE, PlanLayers
+from fovea_engines.detect.heads.metadata import labels_from_metadata
+from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import TensorSpec
 from fovea_engines.triton_engine import ENGINE_FILES, open_plain
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
-
-if TYPE_CHECKING:
-    from fovea_engines.backends.tensorrt.layers import PlanLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,6 @@ class ModelFile:
 def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     """Read an ONNX file without building it; a family that the user names is checked."""
     # Here, because onnx takes 0.3 s to import and engines with a card need none of it.
-    from fovea_engines.detect.heads.metadata import labels_from_metadata
-    from fovea_engines.detect.heads.recognise import recognise
     from fovea_engines.graph.load import load
     from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 
@@ -109,9 +107,6 @@ def read_folder(path: Path) -> list[Entry]:
 
 def read_layers(path: Path) -> PlanLayers:
     """Read the layers of a TensorRT engine, of a version's folder or the newest of a model's."""
-    # Here, because its checks take time to set up, and serving needs none.
-    from fovea_engines.backends.tensorrt.layers import LAYERS_FILE, PlanLayers
-
     path = path.resolve()
     if path.is_dir() and not (path / LAYERS_FILE).is_file():
         with suppress(NotFound, InvalidOption):
@@ -128,15 +123,15 @@ def _refusals(path: Path) -> str:
     # Here, because it takes OpenCV to write the report.
     from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
 
-    said = []
+    refusals = []
     for folder in sorted([*path.glob(FAILED_FOLDER), *path.glob(f"*/{FAILED_FOLDER}")]):
         with suppress(NotFound):
             card = EngineCard.read(folder / CARD_FILE)
-            said.append(
+            refusals.append(
                 f"{card.name} has no version, as its last build was refused: {card.refused}. "
                 f"{folder / REPORT_FILE} has the report"
             )
-    return "; ".join(said)
+    return "; ".join(refusals)
 
 
 def _is_version(path: Path) -> bool:

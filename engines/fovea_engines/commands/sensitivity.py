@@ -7,11 +7,19 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from fovea_engines.build.calibration.calibrate import find_ranges
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import prepare
+from fovea_engines.build.quantisation import quantisable_layers
+from fovea_engines.build.search import BUDGET, CandidateEngines, SensitivitySearch
 from fovea_engines.commands.options import (
     AsJson,
     BackendOption,
@@ -27,11 +35,6 @@ from fovea_engines.commands.options import (
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_preprocess.errors import BuildError
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from fovea_engines.build.search import SensitivitySearch
 
 
 def sensitivity(
@@ -62,14 +65,12 @@ def sensitivity(
 
     Example: fovea sensitivity yolov8n.onnx --calibration images/
     """
-    from rich.console import Console
-
     # Ranges of an earlier build are not looked for: no repository is asked for.
-    with TemporaryDirectory(prefix="fovea-sensitivity-") as nowhere:
+    with TemporaryDirectory(prefix="fovea-sensitivity-") as empty:
         plan = BuildPlan(
             source=model,
             name="sensitivity",
-            repository=Path(nowhere),
+            repository=Path(empty),
             backend=runtime(backend),
             size=parse_size(size),
             family=head,
@@ -97,11 +98,6 @@ def sensitivity(
 
 
 def _search(plan: BuildPlan) -> SensitivitySearch:
-    from fovea_engines.build.calibration.calibrate import find_ranges
-    from fovea_engines.build.prepare import prepare
-    from fovea_engines.build.quantisation import quantisable_layers
-    from fovea_engines.build.search import CandidateEngines
-
     progress = ConsoleProgress()
     prepared = prepare(plan, progress)
     layers = quantisable_layers(prepared)
@@ -121,10 +117,6 @@ def _to_json(found: SensitivitySearch) -> dict[str, object]:
 
 
 def _table(found: SensitivitySearch) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("block", overflow="fold")
     for column in ("layers", "agreement", "gain"):
@@ -136,8 +128,6 @@ def _table(found: SensitivitySearch) -> Table:
 
 
 def _advice(found: SensitivitySearch) -> str:
-    from fovea_engines.build.search import BUDGET
-
     most = found.ranking[0]
     if found.kept:
         options = " ".join(f"--keep-float {shlex.quote(one.block)}" for one in found.kept)

@@ -17,15 +17,15 @@ _MOST_INDICES = 6
 
 def verdict(diff: Diff) -> str:
     """Say in one or two sentences where and why the models diverge, or how well they agree."""
-    said = _agreement(diff) if diff.first is None else _divergence(diff, diff.first)
+    text = _agreement(diff) if diff.first is None else _divergence(diff, diff.first)
     unjudged = sum(one.state == "not judged" for one in diff.layers)
     picks = next((one for one in diff.layers if one.state == "other picks"), None)
     if picks is not None:
-        said += (
+        text += (
             f" {title(picks.a)} picks other elements, as close scores do under rounding; what "
             f"differs behind it ({counted(unjudged, 'tensor')}) was not judged."
         )
-    return said
+    return text
 
 
 def _agreement(diff: Diff) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from fovea_engines.diff.network import Network
 from fovea_engines.diff.onnx_network import OnnxNetwork
 from fovea_engines.diff.openvino_network import OpenVinoNetwork
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import Pixels, sample_images
+from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.load import load
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.plural import counted
@@ -26,7 +26,6 @@ from fovea_engines.repository.card import CARD_FILE
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 # A wrong layer is wrong on any image, and each image costs two runs without optimisation.
@@ -116,18 +115,18 @@ def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
     The first model's card, or else its head family, decides the preprocessing. An input that takes
     no images gets random numbers, the same in every run.
     """
-    samples = list(sample_images(images, _MAX_IMAGES))
+    samples = [name for name, _ in sample_images(images, _MAX_IMAGES)]
     pairs = _pair_inputs(a, b)
     image_inputs = next((pair for pair in pairs if all(map(_takes_images, pair))), None)
-    named = [
-        name if image_inputs else f"random numbers {i + 1}" for i, (name, _) in enumerate(samples)
-    ]
+    named = [name if image_inputs else f"random numbers {i}" for i, name in enumerate(samples, 1)]
     feeds = Feeds(tuple(named), [{} for _ in samples], [{} for _ in samples])
     for one, other in pairs:
         if (one, other) == image_inputs:
             spec, batch = _preprocess(a, b, one, other)
-            rows = _prepare(samples, _as_taken(spec, one), batch)
-            others = _prepare(samples, _as_taken(spec, other), batch)
+            rows, others = (
+                [np.repeat(row, batch, axis=0) for _, row in read_rows(each, images, _MAX_IMAGES)]
+                for each in (_as_taken(spec, one), _as_taken(spec, other))
+            )
         else:
             rows = others = _random(one, other, len(samples))
         for side, name, arrays in ((feeds.a, one, rows), (feeds.b, other, others)):
@@ -182,16 +181,6 @@ def _as_taken(spec: PreprocessSpec, taken: TensorSpec) -> PreprocessSpec:
     dtype = cast(Literal["float32", "float16", "uint8"], taken.dtype)
     raw = _RAW if dtype == "uint8" else {}
     return replace(spec, layout=layout, dtype=dtype, **raw)
-
-
-def _prepare(
-    samples: Sequence[tuple[str, Pixels]], spec: PreprocessSpec, batch: int
-) -> list[Array]:
-    preprocessor = Preprocessor(spec)
-    rows = np.empty((len(samples), *spec.row_shape), spec.dtype)
-    for row, (_, pixels) in zip(rows, samples, strict=True):
-        preprocessor(pixels, row)
-    return [np.repeat(row[None], batch, axis=0) for row in rows]
 
 
 def _random(one: TensorSpec, other: TensorSpec, count: int) -> list[Array]:

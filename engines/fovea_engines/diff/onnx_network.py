@@ -87,10 +87,10 @@ class OnnxNetwork:
 
     def _shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor. The graph computes them, so that no values are kept."""
-        says = [f"shape of {name}" for name in names]
-        asks = [make_node("Shape", [n], [said]) for n, said in zip(names, says, strict=True)]
+        outputs = [f"shape of {name}" for name in names]
+        nodes = [make_node("Shape", [n], [out]) for n, out in zip(names, outputs, strict=True)]
         with onnxruntime_errors("run"):
-            shapes = self._open(says, asks).run(None, dict(self._feed))
+            shapes = self._open(outputs, nodes).run(None, dict(self._feed))
         return {name: tuple(map(int, s)) for name, s in zip(names, shapes, strict=True)}
 
     def _precision(self, dtypes: set[str]) -> Precision:

@@ -17,7 +17,7 @@ from fovea_preprocess.spec import PreprocessSpec
 Pixels = NDArray[np.uint8]
 
 MAX_SAMPLES = 16
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"}
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"}
 _PHOTOGRAPHS = Path(__file__).parent / "photographs"
 
 

@@ -18,13 +18,13 @@ from fovea_engines.detect.heads.base import Head, Layout, OnGrid
 from fovea_engines.detect.heads.recognise import Recognition, open_head
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import describe
-from fovea_engines.detect.heads.yolov10 import MOST_ROWS, YoloV10
+from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import TensorSpec
-from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.errors import UnsupportedModel
 
 MAX_CANDIDATES = 512
 """Measured on 64 COCO images: at most 301 boxes have a score of .25 or more (YOLOv5n). At .001,
@@ -36,7 +36,6 @@ ROUNDS = 8
 512 of any score take 6 of YOLOv8n and YOLOX-nano, and 10 of YOLOv5n (of 62 images 8). Where they
 are too few, an even number leaves duplicates, and an odd one would lose boxes."""
 
-_MOST_CANDIDATES = 3840
 _FIRST_OPSET = 18  # since which ReduceMax takes its axes as an input
 _USUAL = PredictOptions()
 
@@ -74,14 +73,12 @@ def add_nms_tail(
         recognition: of the unchanged model; that of the changed one is returned.
         iou: a box is dropped when it overlaps a better one of its class by more, 0 to 1.
         max_candidates: most boxes that enter suppression, best first; time and memory grow with the
-            square. 1 to 3840, the most that TensorRT sorts.
-        max_det: rows, 1 to 1000; fewer where fewer boxes enter.
+            square. TensorRT sorts 3840 at most.
+        max_det: rows, up to 1000; fewer where fewer boxes enter.
 
     Raises:
         UnsupportedModel: the model is no detector, or its opset is too old.
-        InvalidOption: a value is out of its range.
     """
-    _check(iou, max_candidates, max_det)
     outputs = graph_outputs(model)
     head = open_head(recognition, graph_inputs(model), outputs)
     if head is None:
@@ -234,18 +231,6 @@ def _declare(model: onnx.ModelProto, name: str, rows: int) -> None:
     del model.graph.output[:]
     model.graph.output.append(declared)
     set_model_props(model, metadata_of(model) | {"end2end": "True"})
-
-
-def _check(iou: float, max_candidates: int, max_det: int) -> None:
-    # Chained comparisons also refuse NaN.
-    if not 0 <= iou <= 1:
-        raise InvalidOption(f"iou is {iou}; it must be from 0 to 1")
-    if not 1 <= max_candidates <= _MOST_CANDIDATES:
-        raise InvalidOption(
-            f"max_candidates is {max_candidates}; it must be from 1 to {_MOST_CANDIDATES}"
-        )
-    if not 1 <= max_det <= MOST_ROWS:
-        raise InvalidOption(f"max_det is {max_det}; it must be from 1 to {MOST_ROWS}")
 
 
 def _check_graph(model: onnx.ModelProto, raw: TensorSpec) -> None:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
@@ -99,8 +100,10 @@ class ModelRepository:
         if _NAME.fullmatch(model) and own.is_dir():
             return own
         if not Path(model).exists():
+            close = get_close_matches(model, self.folders() if self.root.is_dir() else (), 1)
+            meant = f"; did you mean {close[0]}?" if close else ""
             raise NotFound(
-                f"there is no model {model!r} in {self.root}, and no file or folder {model}"
+                f"there is no model {model!r} in {self.root}, and no file or folder {model}{meant}"
             )
         return Path(model)
 

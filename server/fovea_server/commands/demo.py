@@ -11,6 +11,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from fovea_client import Client
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.progress import ConsoleProgress
+from fovea_server.commands.flags import validated
+from fovea_server.dataplane.service import Service
+from fovea_server.listen import bind
+from fovea_server.logs import SERVER_LOG, set_up_logging
+from fovea_server.models.registry import Registry
+from fovea_server.serve import make_server
+from fovea_server.settings import Settings
 
 MODEL = "digits"
 SCENE = "scene-1.jpg"
@@ -29,17 +43,6 @@ def demo(
     The demo model finds handwritten digits on photographs; it was trained by the program in
     tools/demo_detector of the source tree.
     """
-    from fovea_engines.build.build import build
-    from fovea_engines.build.plan import BuildPlan
-    from fovea_engines.progress import ConsoleProgress
-    from fovea_server.commands.flags import validated
-    from fovea_server.dataplane.service import Service
-    from fovea_server.listen import bind
-    from fovea_server.logs import SERVER_LOG, set_up_logging
-    from fovea_server.models.registry import Registry
-    from fovea_server.serve import make_server
-    from fovea_server.settings import Settings
-
     listener = bind(host, port)
     folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "repository"
@@ -72,11 +75,6 @@ def demo(
 
 
 def _show(url: str, folder: Path, *, serving: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from fovea_client import Client
-
     scene = folder / SCENE
     annotated = folder / f"{scene.stem}-annotated.jpg"
     with Client(url) as client:

@@ -12,7 +12,11 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.cores import usable_cores
@@ -138,10 +142,9 @@ def cpu_features(root: Path) -> tuple[str, ...] | None:
 
 
 def memory(root: Path) -> Memory:
-    """Read proc/meminfo, cut to the cgroup's limit, and the size of dev/shm."""
-    lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
-    sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
-    total, available = (1024 * int(sizes[n].split()[0]) for n in ("MemTotal", "MemAvailable"))
+    """Read the memory of the machine, cut to the cgroup's limit, and the size of dev/shm."""
+    machine = psutil.virtual_memory()
+    total, available = machine.total, machine.available
     # A container sees the host in /proc, and its own limit at the root of /sys/fs/cgroup.
     for limit_file, used_file in (
         ("memory.max", "memory.current"),
@@ -243,11 +246,6 @@ def _gpu(machine: Machine) -> Iterator[str]:
 
 
 def _show(machine: Machine, findings: tuple[Finding, ...]) -> None:
-    # Imported late, as `fovea --help` imports every command.
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     console = Console()
     table = Table(show_header=False, box=None)
     for name, value in _rows(machine):

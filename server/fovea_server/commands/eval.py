@@ -6,10 +6,15 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import numpy as np
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from fovea_client import FoveaClientError, ServerError
 from fovea_engines.commands.options import (
     RepositoryOption,
     ServedModelArgument,
@@ -17,10 +22,20 @@ from fovea_engines.commands.options import (
     check_options,
     find_models,
 )
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.recognise import recognise
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all, in_process, mean_ap
+from fovea_engines.evaluate.accuracy.evaluate import evaluate as measure
+from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
+from fovea_engines.plural import counted
+from fovea_engines.progress import ConsoleProgress
+from fovea_engines.repository.figures import Accuracy
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
-
-if TYPE_CHECKING:
-    from fovea_engines.repository.figures import Accuracy
+from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
+from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE, RemotePredictor
 
 _CLASSES_SHOWN = 20
 
@@ -78,8 +93,6 @@ def evaluate(
 
     Example: fovea eval yolov8n --data val.json --images val2017
     """
-    from fovea_client import FoveaClientError
-
     check_options(context, clashes=[("repository", "url")])
     try:
         if url is None:
@@ -99,13 +112,6 @@ def evaluate(
 
 
 def _here(folder: Path, data: Path, images: Path | None) -> Report:
-    from fovea_engines.detect.heads.recognise import recognise
-    from fovea_engines.engine import Engine
-    from fovea_engines.evaluate.accuracy.dataset import read_dataset
-    from fovea_engines.evaluate.accuracy.evaluate import evaluate as measure
-    from fovea_engines.evaluate.accuracy.evaluate import in_process
-    from fovea_engines.progress import ConsoleProgress
-
     labelled = read_dataset(data, images)
     with Engine.open(folder) as engine:
         card, detect = engine.card, in_process(engine)
@@ -117,11 +123,6 @@ def _here(folder: Path, data: Path, images: Path | None) -> Report:
 
 
 def _through(url: str, model: str, version: int | None, data: Path, images: Path | None) -> Report:
-    from fovea_engines.evaluate.accuracy.dataset import read_dataset
-    from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all, mean_ap
-    from fovea_engines.progress import ConsoleProgress
-    from fovea_server.commands.predictors import RemoteDetector
-
     with RemoteDetector(url, model, version, EVALUATION) as detector:
         dataset = read_dataset(data, images)
         found = detect_all(detector, dataset, ConsoleProgress())
@@ -130,13 +131,79 @@ def _through(url: str, model: str, version: int | None, data: Path, images: Path
     return Report(model, detector.version or "", backend, precision, accuracy)
 
 
+class RemoteDetector(RemotePredictor):
+    """Detects objects in labelled images with a server.
+
+    Labels and version are collected from its answers: its metadata may be secret.
+
+    Attributes:
+        version: of the model that answered; None before the first answer.
+        labels: class names by id, of the classes that were answered so far; empty for a model
+            without labels, whose classes are called by their number.
+    """
+
+    def __init__(self, url: str, model: str, version: int | None, options: PredictOptions) -> None:
+        given = {
+            "version": version,
+            "conf": options.conf,
+            "iou": options.iou,
+            "max_det": options.max_det,
+        }
+        # A server that others use as well may be full for a moment.
+        super().__init__(url, model, given, retries=3)
+        self.version: str | None = None
+        self.labels: dict[int, str] = {}
+
+    def __call__(self, image: LabelledImage) -> Detections:
+        """Ask for the detections in an image.
+
+        Raises:
+            InvalidRequest: the server cannot read the image, which is named.
+            UnsupportedModel: it answers with tensors.
+        """
+        try:
+            prediction = self.predict(image.data())
+        except ServerError as error:
+            if error.code not in ERRORS_OF_ONE_IMAGE:
+                raise
+            raise InvalidRequest(f"{image.path}: {error.message}") from error
+        answer = prediction.image
+        if answer.tensors:
+            raise UnsupportedModel(
+                f"{self._model} serves tensors only, so there are no boxes to measure"
+            )
+        image.check_size(answer.width, answer.height)
+        self.version = prediction.version
+        found = answer.detections
+        named = {d.class_id: d.class_name for d in found if d.class_name != str(d.class_id)}
+        self.labels.update(named)
+        corners = [(d.box.x1, d.box.y1, d.box.x2, d.box.y2) for d in found]
+        return Detections(
+            boxes=np.array(corners, np.float32).reshape(-1, 4),
+            scores=np.array([d.score for d in found], np.float32),
+            class_ids=np.array([d.class_id for d in found], np.int32),
+        )
+
+    def engine(self) -> tuple[str | None, str | None]:
+        """Read backend and precision of the version that answered; None where they are secret."""
+        try:
+            model = self._client.model(self._model, self.version)
+        except FoveaClientError:
+            return None, None
+        return model.backend, model.precision
+
+    def labels_for(self, dataset: Dataset) -> list[str | None] | None:
+        """Return the class names by id, None for one that no answer had; no list without labels.
+
+        The list is at least as long as the dataset's own list of classes.
+        """
+        if not self.labels:
+            return None
+        count = max(len(dataset.class_names or ()), *(number + 1 for number in self.labels))
+        return [self.labels.get(class_id) for class_id in range(count)]
+
+
 def _show(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from fovea_engines.plural import counted
-
     console, accuracy = Console(), report.accuracy
     engine = f", {report.backend} {report.precision}" if report.backend else ""
     images = counted(accuracy.images, "image")

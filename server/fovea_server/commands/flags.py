@@ -131,13 +131,13 @@ class SwitchCommand(Command):
 
 def _with_values(args: list[str]) -> Iterator[str]:
     """Write switches as --switch=value, and leave everything else as it is."""
-    coming = [*args, ""]
-    while len(coming) > 1:
-        arg = coming.pop(0)
+    remaining = [*args, ""]
+    while len(remaining) > 1:
+        arg = remaining.pop(0)
         if arg not in _SWITCHES:
             yield arg
-        elif coming[0].lower() in ("true", "false", "1", "0"):
-            yield f"{arg}={coming.pop(0)}"
+        elif remaining[0].lower() in ("true", "false", "1", "0"):
+            yield f"{arg}={remaining.pop(0)}"
         else:
             yield f"{arg}=true"
 

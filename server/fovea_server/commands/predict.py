@@ -7,10 +7,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from fovea_client import FoveaClientError, ImageError, ImageResult, Prediction, ServerError
 from fovea_engines.commands.options import (
     RepositoryOption,
     ServedModelArgument,
@@ -23,13 +27,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_preprocess.errors import InvalidImage, InvalidOption, NotFound
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
-    from fovea_client import ImageError, ImageResult, Prediction
-    from fovea_server.commands.predictors import LocalPredictor, RemotePredictor
+from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE, LocalPredictor, RemotePredictor
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}
@@ -90,9 +88,6 @@ def predict(
 
     Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
     """
-    # Imported late, as `fovea --help` imports every command.
-    from fovea_client import FoveaClientError, ServerError
-
     check_options(context, clashes=[("repository", "url")])
     if not any(path.exists() for path in images):
         raise NotFound(f"{images[0]} is not there")
@@ -138,8 +133,6 @@ def _classes(text: str | None) -> tuple[int | str, ...] | None:
 def _open(
     context: typer.Context, model: str, repository: Path, url: str | None, given: dict[str, Any]
 ) -> RemotePredictor | LocalPredictor:
-    from fovea_server.commands.predictors import LocalPredictor, RemotePredictor
-
     options = PredictOptions(**given)  # refuses what is out of range, before anything is sent
     if url is not None:
         return RemotePredictor(url, model, given)
@@ -154,9 +147,6 @@ def _each_outcome(
 
     It raises where the next image would fail as well.
     """
-    from fovea_client import ImageError, ServerError
-    from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE
-
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
     for number, path in enumerate(images):
@@ -192,9 +182,6 @@ def _complain(text: str) -> None:
 
 
 def _show(outcome: _Outcome) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
     assert outcome.prediction is not None, "an error is not shown as a table"
     console, image = Console(), outcome.prediction.image
     console.print(Text(f"{outcome.path}  {image.width} x {image.height}", style="bold"))
@@ -204,9 +191,6 @@ def _show(outcome: _Outcome) -> None:
 
 
 def _table(image: ImageResult) -> Table | Text:
-    from rich.table import Table
-    from rich.text import Text
-
     if image.tensors:
         shapes = (f"{t.name} {t.data.dtype} {list(t.data.shape)}" for t in image.tensors)
         return Text("\n".join(shapes))

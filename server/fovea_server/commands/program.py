@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Never
 
 import typer
@@ -29,6 +31,14 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "health": ("fovea_server.commands.health", "health", "HealthCommand"),
     "demo": ("fovea_server.commands.demo", "demo"),
 }
+# Options of Ultralytics and trtexec -> what Fovea has instead.
+_ELSEWHERE = {
+    "--imgsz": "the input size is `fovea build --size HxW`",
+    "--half": "FP16 is `fovea build --precision fp16`",
+    "--fp16": "FP16 is `fovea build --precision fp16`",
+    "--int8": "INT8 is `fovea build --precision int8 --calibration DIR`",
+    "--batch": "the largest batch is `fovea build --max-batch N`",
+}
 
 
 class Command(TyperCommand):
@@ -45,10 +55,6 @@ class Command(TyperCommand):
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
-
-    def get_short_help_str(self, limit: int = 0) -> str:
-        """Return the whole first sentence, which the list of commands wraps."""
-        return super().get_short_help_str(sys.maxsize)
 
 
 class Program(TyperGroup):
@@ -67,11 +73,16 @@ class Program(TyperGroup):
             return None
         where, function, *own = _COMMANDS[cmd_name]
         module = import_module(where)
-        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command(cmd_name, cls=getattr(module, own[0]) if own else Command)(
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(cmd_name, cls=getattr(module, own[0]) if own else Command)(
             getattr(module, function)
         )
-        return typer.main.get_command(alone)
+        return typer.main.get_command(single)
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the commands with the first lines of their docstrings, and import none."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_line(*where)) for name, where in _COMMANDS.items()])
 
     def main(self, *args: object, **kwargs: object) -> Never:
         """Run a command, and exit."""
@@ -81,12 +92,30 @@ class Program(TyperGroup):
         except FoveaError as error:
             _end(str(error), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
-            message = " ".join(error.format_message().split()).rstrip(".")
+            message = " ".join(_message(error).split()).rstrip(".")
             # Of pydantic, which typer reads values with.
             message = message.replace("Value error, ", "")
             context = getattr(error, "ctx", None)
             see = "" if context is None else f"; see {context.command_path} --help"
             _end(message + see, error.exit_code)
+
+
+def _first_line(module: str, function: str, *_: str) -> str:
+    package, name = module.rsplit(".", 1)
+    source = (files(package) / f"{name}.py").read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    raise LookupError(f"{module} has no {function}")
+
+
+def _message(error: typer.TyperException) -> str:
+    """Write the message, and of options that look like an unknown one only the most similar."""
+    if meant := _ELSEWHERE.get(getattr(error, "option_name", "")):
+        return f"{error.message}: {meant}"
+    if close := getattr(error, "possibilities", None):
+        return f"{error.message}; did you mean {close[0]}?"
+    return error.format_message()
 
 
 def _end(message: str, code: int) -> Never:

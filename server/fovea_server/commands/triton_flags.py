@@ -88,20 +88,20 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidOption: a flag asks for what is not here.
     """
-    said = {name: value for name, value in given.items() if value not in (None, [], ())}
+    settings = {name: value for name, value in given.items() if value not in (None, [], ())}
     for name, instead in REFUSED.items():
-        if said.pop(name, "").lower() not in _OFF:
+        if settings.pop(name, "").lower() not in _OFF:
             raise InvalidOption(f"{flag(name)} is not supported: {instead}")
     for name, reason in WITHOUT_EFFECT.items():
-        if said.pop(name, None) is not None:
+        if settings.pop(name, None) is not None:
             typer.echo(f"{flag(name)}: it has no effect here: {reason}", err=True)
     for name, (setting, form) in RENAMED.items():
-        value = said.pop(name, None)
+        value = settings.pop(name, None)
         if value is None:
             continue
         value = form.format(value)
         if setting == "trace_config":
-            said[setting] = [*said.get(setting, []), value]
+            settings[setting] = [*settings.get(setting, []), value]
         else:
-            said.setdefault(setting, value)
-    return said
+            settings.setdefault(setting, value)
+    return settings

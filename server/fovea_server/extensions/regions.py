@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, RegionFailed
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory, OpenedRegion
-from fovea_server.extensions.shared_memory import SharedMemory
+from fovea_server.extensions.shared_memory import MappedRegion, SharedMemory
 from fovea_server.tensors.messages import OutputTensor
 from fovea_server.tensors.wire import wire
+
+Opened = MappedRegion | OpenedRegion
 
 
 class RegionSlice(NamedTuple):
@@ -22,7 +24,7 @@ class RegionSlice(NamedTuple):
 class SharedOutput:
     """A place for an output, which stays valid after its region is unregistered."""
 
-    def __init__(self, target: memoryview | OpenedRegion, offset: int, byte_size: int) -> None:
+    def __init__(self, target: Opened, offset: int, byte_size: int) -> None:
         self._target = target
         self._offset = offset
         self._byte_size = byte_size
@@ -36,10 +38,7 @@ class SharedOutput:
                 f"({self._byte_size} bytes) should be at least {data.nbytes} bytes to hold the "
                 "results"
             )
-        if isinstance(self._target, memoryview):
-            self._target[self._offset : self._offset + data.nbytes] = data
-        else:
-            self._target.write(self._offset, data)
+        self._target.write(self._offset, data)
         return data.nbytes
 
 
@@ -58,22 +57,17 @@ class Regions:
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
         """Read bytes of a region; system memory is not copied, so a client can still change it."""
-        found = self._find(region, offset, byte_size)
-        if isinstance(found, memoryview):
-            return found[offset : offset + byte_size]
-        return found.read(offset, byte_size)
+        return self._find(region, offset, byte_size).read(offset, byte_size)
 
     def output(self, region: str, offset: int, byte_size: int) -> SharedOutput:
         """Find the place for an output, before the model runs."""
         return SharedOutput(self._find(region, offset, byte_size), offset, byte_size)
 
-    def _find(self, region: str, offset: int, byte_size: int) -> memoryview | OpenedRegion:
-        found: memoryview | OpenedRegion | None = self._system.view(region)
-        if found is None:
-            found = self._cuda.find(region)
+    def _find(self, region: str, offset: int, byte_size: int) -> Opened:
+        found: Opened | None = self._system.find(region) or self._cuda.find(region)
         if found is None:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
-        size = found.nbytes if isinstance(found, memoryview) else found.region.byte_size
+        size = found.region.byte_size
         if not 0 <= offset < size:
             raise InvalidRequest(f"Invalid offset for shared memory region: '{region}'")
         if not 0 <= byte_size <= size - offset:

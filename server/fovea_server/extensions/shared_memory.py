@@ -89,10 +89,10 @@ class Region:
     byte_size: int
 
 
-class SharedMemory(RegionTable[Region, "_Mapping"]):
+class SharedMemory(RegionTable[Region, "MappedRegion"]):
     """The registered regions of system memory.
 
-    A view stays valid after its region is unregistered: the mapping closes with its last view.
+    A region stays mapped after it is unregistered, until its last view is gone.
 
     As in Triton, nothing is copied, so clients are trusted not to truncate an object while a
     request uses it: the engine reads the view after its size was checked, and reading past the end
@@ -113,19 +113,14 @@ class SharedMemory(RegionTable[Region, "_Mapping"]):
         """
         self._check_allowed()
         region = Region(name, key, offset, byte_size)
-        self._add(name, region, lambda: _Mapping(region))
-
-    def view(self, name: str) -> memoryview | None:
-        """Return a view of a region's bytes; None if there is no such region."""
-        found = self.find(name)
-        return None if found is None else found.view()
+        self._add(name, region, lambda: MappedRegion(region))
 
 
-class _Mapping:
+class MappedRegion:
     """A region in this process's address space, until its last reference is gone."""
 
     def __init__(self, region: Region) -> None:
-        self._region = region
+        self.region = region
         descriptor = _open(region)
         try:
             room = os.fstat(descriptor).st_size - region.offset
@@ -144,11 +139,17 @@ class _Mapping:
         finally:
             os.close(descriptor)
 
-    def view(self) -> memoryview:
-        # Detects an object truncated before the request; see `SharedMemory` for a later one.
-        if self._map.size() < self._region.offset + self._region.byte_size:
-            raise RegionFailed(f"Invalid shared memory region: '{self._region.key}'")
-        return memoryview(self._map)[self._skipped :]
+    def read(self, offset: int, byte_size: int) -> memoryview:
+        """View a part of it; RegionFailed: the object was truncated."""
+        # Detects what was done before the request; see `SharedMemory` for later.
+        if self._map.size() < self.region.offset + self.region.byte_size:
+            raise RegionFailed(f"Invalid shared memory region: '{self.region.key}'")
+        begin = self._skipped + offset
+        return memoryview(self._map)[begin : begin + byte_size]
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Write to a part of it; RegionFailed: the object was truncated."""
+        self.read(offset, data.nbytes)[:] = data
 
 
 def _open(region: Region) -> int:

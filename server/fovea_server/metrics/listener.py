@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -17,9 +17,6 @@ from fovea_server.listen import bind
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.metrics import metrics_text
 from fovea_server.traffic.asgi import WithTraffic
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
 
 _ALLOW = {"allow": allow(["GET"])}
 

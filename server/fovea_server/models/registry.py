@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from difflib import get_close_matches
 
 from fovea_engines.plural import counted
 from fovea_preprocess.errors import (
@@ -117,15 +118,18 @@ class Registry:
         """
         slot = self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
-            known = ", ".join(sorted(n for n, s in self._slots.items() if s.ready)) or "none"
-            raise NotFound(f"there is no model '{name}'; served models: {known}")
+            known = sorted(n for n, s in self._slots.items() if s.ready)
+            close = get_close_matches(name, known, 1)
+            meant = f"did you mean '{close[0]}'? " if close else ""
+            served = ", ".join(known) or "none"
+            raise NotFound(f"there is no model '{name}'; {meant}served models: {served}")
         if not slot.versions:
             raise ModelNotReady(f"model '{name}': {slot.fault}")
         if version is None:
             return slot.versions[max(slot.ready or slot.versions)]
         if version not in slot.versions:
-            known = ", ".join(map(str, slot.ready)) or "none"
-            raise NotFound(f"model '{name}' has no version {version}; served versions: {known}")
+            served = ", ".join(map(str, slot.ready)) or "none"
+            raise NotFound(f"model '{name}' has no version {version}; served versions: {served}")
         return slot.versions[version]
 
     def find(self, name: str, version: int | None = None) -> ServedModel:

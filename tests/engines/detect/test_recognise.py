@@ -183,7 +183,7 @@ def test_a_raw_grid_needs_a_size():
     told = recognise(inputs, outputs, {}, family="yolox")
     with pytest.raises(UnsupportedModel, match="--size"):
         open_head(told, inputs, outputs)
-    assert open_head(told, inputs, outputs, (416, 320)).size == (416, 320)
+    assert open_head(told, image(416, 320), outputs).size == (416, 320)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ def test_the_newest_version_is_served_and_odd_folders_are_no_versions(tmp_path):
         with pytest.raises(NotFound) as refusal:
             registry.find("nope")
         assert str(refusal.value) == "Request for unknown model: 'nope' is not found"
+        with pytest.raises(NotFound, match=r"there is no model 'nope'; served models: plus$"):
+            registry.get("nope")
+        with pytest.raises(NotFound, match=r"no model 'pluss'; did you mean 'plus'\? served mod"):
+            registry.get("pluss")
 
 
 @pytest.mark.parametrize(

@@ -58,20 +58,20 @@ def recognise(
         if family not in fits:
             could = f"it could be {', '.join(fits)}" if fits else "no family fits: leave it out"
             raise UnsupportedModel(f"the model is not of family {family}; {could} ({against})")
-        chosen, said = family, f"as told: {fits[family].why}"
+        chosen, evidence = family, f"chosen by --head: {fits[family].why}"
     else:
         sure = [name for name, fit in fits.items() if fit.sure] or list(fits)
         if len(sure) != 1:
             open_question = f"the shapes fit {' and '.join(sure)} alike: choose one with --family"
             return _tensors(open_question if sure else against, metadata)
-        chosen, said = sure[0], fits[sure[0]].why
+        chosen, evidence = sure[0], fits[sure[0]].why
         if (twin := fits[chosen].twin) is not None:
-            question = f"{said}, but this is also the shape of {twin}"
+            question = f"{evidence}, but this is also the shape of {twin}"
             return _tensors(f"{question}: if it is {chosen}, say so with --family", metadata)
     assert isinstance(signature, Signature)
     return Recognition(
         family=chosen,
-        reason=f"{describe(signature.output)}: {said}",
+        reason=f"{describe(signature.output)}: {evidence}",
         task=FAMILIES[chosen].task,
         num_classes=fits[chosen].num_classes,
     )
@@ -81,18 +81,16 @@ def open_head(
     recognition: Recognition,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
-    size: tuple[int, int] | None = None,
 ) -> Head | None:
     """Return the head that decodes a recognised model; None without a family.
 
     Inputs and outputs are the session's: a runtime may rename those of the model's file. A dynamic
-    input needs a `size` of (height, width) pixels, or is an UnsupportedModel to some families.
+    input is an UnsupportedModel to some families.
     """
     if recognition.family is None:
         return None
     [output] = _rank_3(outputs)
-    fixed = _spatial(inputs[0])
-    return FAMILIES[recognition.family].open(output.name, fixed or size)
+    return FAMILIES[recognition.family].open(output.name, _spatial(inputs[0]))
 
 
 def _rank_3(outputs: Sequence[TensorSpec]) -> list[TensorSpec]:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from tests.engines.fake_device import fake_gpu
 from tests.engines.fake_session import COLUMNS, answer, engine, model, open_session, rows, save
 from tests.engines.fake_tensorrt import (
     DataType,
@@ -21,12 +20,6 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.options import Profile
 from fovea_preprocess.errors import InferenceFailed, UnsupportedModel
-
-
-@pytest.fixture
-def device():
-    with fake_gpu() as device:
-        yield device
 
 
 @pytest.mark.parametrize("graphs", [True, False])

@@ -7,21 +7,9 @@ import pytest
 from tests.engines import fake_tensorrt
 from tests.engines.fake_device import fake_gpu
 from tests.engines.fake_session import answer, engine, open_session, rows
-from tests.engines.fake_tensorrt import FakeEngine
 
 from fovea_engines.backends.tensorrt.session import TensorRTSession
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, OutOfMemory
-
-
-@pytest.fixture
-def device():
-    with fake_gpu() as device:
-        yield device
-
-
-@pytest.fixture
-def made(tmp_path, device) -> FakeEngine:
-    return engine(tmp_path, device, (1, 4, 8))
 
 
 def served(session: TensorRTSession) -> None:

@@ -5,25 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.engines.fake_device import FakeDevice, fake_gpu
-from tests.engines.fake_session import answer, engine, open_session, rows
+from tests.engines.fake_device import FakeDevice
+from tests.engines.fake_session import answer, open_session, rows
 from tests.engines.fake_stream import FakeStream
-from tests.engines.fake_tensorrt import FakeEngine
 
 from fovea_preprocess.errors import InferenceFailed
 
 PATIENCE_S = 20
-
-
-@pytest.fixture
-def device():
-    with fake_gpu() as device:
-        yield device
-
-
-@pytest.fixture
-def made(tmp_path, device) -> FakeEngine:
-    return engine(tmp_path, device, (1, 4, 8))
 
 
 @pytest.mark.parametrize("graphs", [True, False])
