@@ -25,19 +25,19 @@ _WINDOW = 1 << 20
 _BASE64_PIECE = 1 << 20
 
 
-def parse_json(data: bytes | bytearray) -> Any:
+def parse_json(data: bytes | bytearray, place: Callable[[int], int] = int) -> Any:
     """Parse a JSON document of at most `MAX_DEPTH` levels and `MOST_VALUES` values."""
     if len(data) > MOST_VALUES:
         _check_commas(data)
-    value = loads(data)
+    value = loads(data, place)
     # A quick test: most documents have too few brackets to be deep.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
         _check_depth(value)
     return value
 
 
-def loads(data: bytes | bytearray, offset: int = 0) -> Any:
-    """Parse a JSON document of any depth; `offset` is that of the text, for messages."""
+def loads(data: bytes | bytearray, place: Callable[[int], int] = int) -> Any:
+    """Parse JSON of any depth; for messages, `place` converts an offset to that in the document."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -48,7 +48,7 @@ def loads(data: bytes | bytearray, offset: int = 0) -> Any:
             except (ValueError, RecursionError):
                 pass
         what = "Invalid value." if data else "The document is empty."
-        raise _refused(f"{what} at {offset + error.pos}") from None
+        raise _refused(f"{what} at {place(error.pos)}") from None
 
 
 def _with_nan(data: bytes | bytearray) -> Any:

@@ -50,7 +50,7 @@ class LongArray:
         for begin, end, before, after in self.pieces:
             opened = b"[" * before + _BEFORE if before else b""
             text = opened + self.text[begin:end] + b"]" * after
-            elements = loads(text, begin - len(opened))
+            elements = loads(text, (begin - len(opened)).__add__)
             if before:
                 innermost = elements
                 for _ in range(before - 1):
@@ -87,7 +87,15 @@ def parse_long(text: bytes | bytearray, keys: Iterable[str]) -> tuple[Any, dict[
             kept += (text[done : at - 1], b'"%s"' % name.encode())
             done = at = pieces[-1].end
     kept.append(text[done:])
-    return parse_json(b"".join(kept)), arrays
+
+    def place(at: int) -> int:
+        for name, array in arrays.items():
+            begin, end = array.pieces[0].begin, array.pieces[-1].end
+            if at > begin:
+                at += end - begin - len(f'"{name}"')
+        return at
+
+    return parse_json(b"".join(kept), place), arrays
 
 
 def _pieces(text: bytes | bytearray, begin: int) -> list[_Piece] | None:

@@ -80,3 +80,11 @@ def test_nesting_has_an_end():
 def test_what_is_no_tensor_has_so_many_values_and_no_more():
     with pytest.raises(MalformedJson, match="more than 262144 values; send tensors that large"):
         parse_long(b'{"other":[' + b"1," * 300_000 + b"1]}", ("data",))
+
+
+def test_an_error_behind_a_long_array_is_found_where_it_is() -> None:
+    numbers = b"[" + b"1," * 100_000 + b"1]"
+    text = b'{"inputs":[{"name":"x","data":' + numbers + b'}], "parameters": nothing}'
+
+    with pytest.raises(MalformedJson, match=rf" at {text.index(b'nothing')}$"):
+        parse_long(text, ("data",))
