@@ -49,7 +49,7 @@ class OpenVinoBackend(Backend):
         try:
             converted = ov.Core().read_model(model)
         except RuntimeError as error:
-            raise InvalidModel(f"OpenVINO cannot convert the model: {error}") from error
+            raise InvalidModel(f"OpenVINO cannot convert the model: {_said(error)}") from error
         try:
             ov.save_model(converted, engine, compress_to_fp16=False)
         except RuntimeError as error:
@@ -82,7 +82,7 @@ class OpenVinoBackend(Backend):
                 lambda width: _Layout(core, model, width, cores, precision), cores
             )
         except RuntimeError as error:
-            raise InvalidModel(f"OpenVINO cannot load {path}: {error}") from error
+            raise InvalidModel(f"OpenVINO cannot load {path}: {_said(error)}") from error
         return CpuSession(
             tuple(_spec(port) for port in model.inputs),
             tuple(_spec(port) for port in model.outputs),
@@ -177,6 +177,12 @@ class _Layout:
             self._compiled.release_memory()
         for request in idle:
             self._requests.put(request)
+
+
+def _said(error: RuntimeError) -> str:
+    """Return OpenVINO's message without the places in its source, on one line."""
+    lines = map(str.strip, str(error).splitlines())
+    return " ".join(line for line in lines if line and not line.startswith("Exception from "))
 
 
 def _refuse_strings(model: Any) -> None:

@@ -26,7 +26,13 @@ from fovea_engines.evaluate.agreement.measure import CONF, MARGIN
 from fovea_engines.evaluate.samples import Pixels, sample_image
 from fovea_engines.plural import counted
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.figures import NO_FIGURE, WorstImage, accuracy_table, candidate_table
+from fovea_engines.repository.figures import (
+    NO_FIGURE,
+    WorstImage,
+    accuracy_table,
+    candidate_table,
+    left_out_text,
+)
 from fovea_engines.repository.writing import write_file
 
 FAILED_FOLDER: Final = "failed-build"
@@ -177,7 +183,9 @@ def _candidates(card: EngineCard) -> str:
     return (
         f"## What was chosen, for {card.goal}\n\n"
         "Milliseconds of a single call with all cores, and images/s of parallel calls with a core "
-        f"each, on {escape(card.device)}.\n\n" + table(*candidate_table(card.candidates, card.goal))
+        f"each, on {escape(card.device)}.\n\n"
+        + table(*candidate_table(card.candidates, card.goal))
+        + "".join(f"\n\n{escape(line)}" for line in left_out_text(card.candidates).splitlines())
     )
 
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
-from fovea_engines.repository.figures import NO_FIGURE, accuracy_table, candidate_table
+from fovea_engines.repository.figures import (
+    NO_FIGURE,
+    accuracy_table,
+    candidate_table,
+    left_out_text,
+)
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_engines.session import TensorSpec
 
@@ -146,13 +151,15 @@ def _figure_rows(card: EngineCard) -> Iterator[tuple[str, str | Table]]:
         yield "accuracy", _figure_table(*accuracy_table(card.accuracy))
     if card.goal is not None:
         yield "candidates", _figure_table(*candidate_table(card.candidates, card.goal))
+        if text := left_out_text(card.candidates):
+            yield "left out", text
 
 
 def _figure_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0))
     for column in header:
         table.add_column(Text(column), overflow="fold")
     for row in rows:

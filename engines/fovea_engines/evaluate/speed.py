@@ -13,10 +13,11 @@ from fovea_engines.session import Array, Session
 
 Feeds = Mapping[str, Array]
 
-# A session runs for so long in a round, or for one call of each caller.
-_SLICE_S = 0.02
-# Rounds in each layout: as many as fit into the time, at least three to have a median.
-_FEWEST, _MOST, _TIME_S = 3, 11, 2.5
+# A session runs in a round for so many calls, within so many seconds, or for a single call. After
+# the other sessions its first call is slower, and with few calls that decides.
+_CALLS, _SHORTEST_S, _LONGEST_S = 16, 0.02, 0.25
+# Rounds in each layout: as many as fit into the seconds of each session, three for a median.
+_FEWEST, _MOST, _SECONDS = 3, 9, 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +59,28 @@ def time_sessions(
 ) -> list[Rates]:
     """Time sessions in turn, round by round, so that a busy neighbour slows each of them.
 
-    It takes about five seconds; more with several sessions that need over 100 ms for a call.
+    It takes up to three seconds for each, and more where a call takes over 250 ms.
     """
-    return [
-        Rates(alone, parallel)
-        for alone, parallel in zip(
-            _rounds(sessions, feeds, True, progress),
-            _rounds(sessions, feeds, False, progress),
-            strict=True,
-        )
-    ]
+    alone, parallel = (_rounds(sessions, feeds, layout, progress) for layout in (True, False))
+    return list(map(Rates, alone, parallel))
 
 
 def _rounds(
     sessions: Sequence[Session], feeds: Sequence[Feeds], alone: bool, progress: Progress
 ) -> list[tuple[float, ...]]:
-    def once(session: Session) -> float:
+    def rate(session: Session, seconds: float) -> float:
         callers = 1 if alone else session.concurrency
-        return call_rate(session, feeds, callers=callers, alone=alone, seconds=_SLICE_S)
+        return call_rate(session, feeds, callers=callers, alone=alone, seconds=seconds)
 
+    slices = []
     for session in sessions:
-        once(session)
+        rate(session, 0)
+        calls = _CALLS / rate(session, 0)
+        slices.append(min(max(calls, _SHORTEST_S), _LONGEST_S))
     rounds: list[list[float]] = []
-    start = time.perf_counter()
-    while len(rounds) < _FEWEST or (len(rounds) < _MOST and time.perf_counter() - start < _TIME_S):
-        rounds.append([once(session) for session in sessions])
+    end = time.perf_counter() + _SECONDS * len(sessions)
+    while len(rounds) < _FEWEST or (len(rounds) < _MOST and time.perf_counter() < end):
+        rounds.append(list(map(rate, sessions, slices)))
         progress.now(f"{'alone' if alone else 'in parallel'}, round {len(rounds)}")
     return list(zip(*rounds, strict=True))
 

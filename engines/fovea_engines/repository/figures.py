@@ -212,33 +212,41 @@ def candidate_table(
     candidates: Sequence[CandidateFigures], goal: Goal
 ) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of a table with a row for each candidate."""
-    header = ["backend", "precision", "ms alone", "images/s", "agreement", "mAP50-95", ""]
+    # Labels decide if there are any.
+    labelled = any(one.map50_95 is not None for one in candidates)
+    decides = "mAP50-95" if labelled else "agreement"
     rows = [
         [
             one.backend,
             one.precision,
             _digits(one.alone_ms),
             _digits(one.images_per_s),
-            _figure(one.quality),
-            _figure(one.map50_95),
+            _figure(one.map50_95 if labelled else one.quality),
             _outcome(one, candidates, goal),
         ]
         for one in candidates
     ]
-    return header, rows
+    return ["backend", "precision", "ms alone", "images/s", decides, f"for\n{goal}"], rows
 
 
 def _outcome(one: CandidateFigures, candidates: Sequence[CandidateFigures], goal: Goal) -> str:
     if one.problem is not None:
-        return one.problem
+        return "left out"
     if one.kept:
-        return f"kept, for {goal}"
+        return "kept"
     kept = next((other for other in candidates if other.kept), one)
     if goal == "latency":
         faster = (one.alone_ms or 0.0) < (kept.alone_ms or 0.0)
     else:
         faster = (one.images_per_s or 0.0) > (kept.images_per_s or 0.0)
-    return "no faster, beyond the noise" if faster else "slower"
+    return "as fast" if faster else "slower"
+
+
+def left_out_text(candidates: Sequence[CandidateFigures]) -> str:
+    """Return the reasons why candidates were left out, one a line."""
+    return "\n".join(
+        f"{one.backend} {one.precision}: {one.problem}" for one in candidates if one.problem
+    )
 
 
 def accuracy_table(accuracy: Mapping[str, Accuracy]) -> tuple[list[str], list[list[str]]]:
