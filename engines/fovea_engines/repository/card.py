@@ -126,7 +126,7 @@ class EngineCard:
         if self.precision == "int8" and self.weight_bits == 8 and int8_saturates():
             return (
                 f"the engine has INT8 weights of 8 bits{verified}; this CPU ({processor_name()}) "
-                "has no VNNI, and its sums would overflow: built here, they have 7 bits"
+                "has no VNNI, and its sums would overflow (weights built here have 7 bits)"
             )
         return None
 
