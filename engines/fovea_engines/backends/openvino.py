@@ -1,4 +1,4 @@
-"""Runs models with OpenVINO, the default on CPU cores."""
+"""Runs models with OpenVINO on CPU cores."""
 
 from __future__ import annotations
 
