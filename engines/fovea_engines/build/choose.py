@@ -175,7 +175,9 @@ class _Chooser:
     def _graphs_of(self, plan: BuildPlan) -> Graphs:
         """Return the graphs of a precision, which all backends of a CPU share."""
         precision = plan.precision
-        if precision == "int8" and not self._prepared.quantised:
+        float32 = self._figures.get((plan.backend, "fp32"))
+        loads = float32 is not None and float32.problem is None
+        if precision == "int8" and not self._prepared.quantised and not loads:
             # A backend that cannot load the model is found out before a calibration.
             graph, encoding = self._prepared.graph, plan.encodings[0]
             with candidate(plan, self._prepared, graph, "fp32", encoding):
@@ -221,7 +223,7 @@ class _Chooser:
                 left.remove(one)
                 try:
                     card = one.verified(self._prepared, self._truth, self._progress)
-                except Disagreement as error:
+                except (Disagreement, BackendError) as error:
                     self._drop(one.choice, error)
                     continue
                 accuracy = card.accuracy.get(precision)

@@ -203,10 +203,11 @@ def build(
     """Build an ONNX model into a checked engine.
 
     The graph is simplified, brought to the precision, compiled, and run beside the source model.
-    In FP32 boxes must agree within 1 pixel, weighted by score, and scores within 0.01. FP16 and
-    INT8 must find what the source finds, or with labels (--data) lose no more mAP than --max-drop;
-    else nothing is published, and what was served goes on being served. The engine becomes the
-    next version of the model, with its figures in card.md; building the same again does nothing.
+    In FP32 boxes must agree within 1 pixel, weighted by score, and scores within 0.01. Other
+    precisions must find what the source finds, or with labels (--data) lose no more mAP than
+    --max-drop; else nothing is published, and what was served goes on being served. The engine
+    becomes the next version of the model, with its figures in card.md; building the same again
+    does nothing.
 
     Example: fovea build yolov8n.onnx --name people
 
