@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +32,7 @@ from fovea_engines.backends.registry import (
     open_session,
 )
 from fovea_engines.device import processor_name
+from fovea_engines.evaluate.speed import call_rate
 from fovea_engines.session import Session
 
 MODEL = Path(__file__).resolve().parents[2] / "shared" / "models" / "yolov8n.onnx"
@@ -61,19 +61,9 @@ def feeds_of(session: Session, batch: int) -> dict[str, np.ndarray]:
 
 def images_per_second(session: Session, case: Case, seconds: float) -> float:
     """Calls for so long from `case.callers` threads, the last ones finished and counted."""
-    feeds, alone = feeds_of(session, case.batch), case.layout == "wide"
-    start = time.perf_counter()
-
-    def call_on(_: int) -> int:
-        calls = 0
-        while not calls or time.perf_counter() - start < seconds:
-            session.infer(feeds, alone=alone)
-            calls += 1
-        return calls
-
-    with ThreadPoolExecutor(max_workers=case.callers) as pool:
-        calls = sum(pool.map(call_on, range(case.callers)))
-    return calls * case.batch / (time.perf_counter() - start)
+    feeds, alone = [feeds_of(session, case.batch)], case.layout == "wide"
+    calls = call_rate(session, feeds, callers=case.callers, alone=alone, seconds=seconds)
+    return calls * case.batch
 
 
 def probe(backend: str, engine: Path) -> dict[str, float]:

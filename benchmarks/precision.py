@@ -2,10 +2,11 @@
 
     python benchmarks/precision.py [MODEL ...] [--rounds 5] [--seconds 2] [--json FILE]
 
-Each model is built in FP32 for every backend, in FP16 and in INT8 (as `fovea build` does it, and
-for TensorRT, which is measured for accuracy alone, by ONNX Runtime). Speed is that of infer calls,
-of a caller a core and of a lone one; every round measures every engine once, in turn, and the ratio
-to the fastest FP32 engine of the same round is what can be compared.
+Each model is built in FP32 for every backend, in FP16, in bfloat16 where the CPU has it, in INT8
+(as `fovea build` does it, and for TensorRT, which is measured for accuracy alone, by ONNX Runtime),
+and with backend and precision `auto`, which must be as fast as the best of the others. Speed is
+that of infer calls, of a caller a core and of a lone one; every round measures every engine once,
+in turn, and the ratio to the fastest FP32 engine of the same round is what can be compared.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from tables import ratio
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
-from fovea_engines.device import processor_name
+from fovea_engines.build.plan import AUTO, BuildPlan, choices
+from fovea_engines.device import processor_name, sets_for
 from fovea_engines.engine import Engine
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import EngineCard
@@ -49,6 +50,8 @@ def plans(model: Path, folder: Path) -> dict[str, BuildPlan]:
         f"fp32 {backend}": BuildPlan(model, model.stem, folder / backend, backend)
         for backend in CPU_BACKENDS
     }
+    if sets_for("bf16"):
+        found["bf16"] = BuildPlan(model, model.stem, folder / "bf16", precision="bf16", **measured)
     return found | {
         "fp16": BuildPlan(model, model.stem, folder / "fp16", precision="fp16", **measured),
         "int8": BuildPlan(
@@ -58,6 +61,14 @@ def plans(model: Path, folder: Path) -> dict[str, BuildPlan]:
             precision="int8",
             calibration=COCO / "calibration",
             tensorrt=folder / "tensorrt.onnx",
+            **measured,
+        ),
+        "auto": BuildPlan(
+            model,
+            model.stem,
+            folder / "auto",
+            choices=choices(AUTO, AUTO),
+            calibration=COCO / "calibration",
             **measured,
         ),
     }
@@ -80,7 +91,11 @@ def speeds(
 
 
 def compare(found: Mapping[str, list[float]]) -> dict[str, object]:
-    """The figures of `speeds`, and their ratios to the fastest FP32 engine of each round."""
+    """The figures of `speeds`, and their ratios to the fastest FP32 engine of each round.
+
+    `auto` is also compared with the engine that is the fastest over all rounds.
+    """
+    top = max((name for name in found if name != AUTO), key=lambda name: sum(found[name]))
     best = [max(row) for row in zip(*(found[f"fp32 {b}"] for b in CPU_BACKENDS), strict=True)]
     ratios = {
         name: [round(one / top, 2) for one, top in zip(rates, best, strict=True)]
@@ -91,6 +106,10 @@ def compare(found: Mapping[str, list[float]]) -> dict[str, object]:
         "rates": {name: [round(rate, 1) for rate in r] for name, r in found.items()},
         "ratio_to_best_fp32": {name: statistics.median(r) for name, r in ratios.items()},
         "ratios": ratios,
+        "auto_to_best": {
+            "best": top,
+            "ratios": [round(a / b, 2) for a, b in zip(found[AUTO], found[top], strict=True)],
+        },
     }
 
 
@@ -109,8 +128,11 @@ def report(model: Path, rounds: int, seconds: float) -> dict[str, object]:
         **found["a caller a core"],
         "alone": found["alone"],
         "map50_95": {
-            name: round(accuracy.map50_95, 4) for name, accuracy in cards["int8"].accuracy.items()
+            name: round(accuracy.map50_95, 4)
+            for card in (*cards.values(), cards["int8"])
+            for name, accuracy in card.accuracy.items()
         },
+        "auto": f"{cards[AUTO].precision} {cards[AUTO].backend}",
         "quality": {name: round(card.agreement.quality, 4) for name, card in cards.items()},
         "kept_float": list(cards["int8"].calibration.kept_float),
         "build_seconds": cards["int8"].build_seconds,
@@ -122,10 +144,15 @@ def table(models: Mapping[str, Mapping[str, Any]]) -> Table:
     shown = Table("model", "engine", "images/s", "to the best FP32", "alone", "mAP50-95")
     for model, figures in models.items():
         for name, rate in figures["images_per_s"].items():
-            accuracy = figures["map50_95"].get(name.split()[0])
+            auto = name == AUTO
+            precision = (figures["auto"] if auto else name).split()[0]
+            accuracy = figures["map50_95"][precision]
+            to_best = figures["auto_to_best"]
             shown.add_row(
                 model,
-                name,
+                f"auto: {figures['auto']}; to {to_best['best']} {ratio(to_best['ratios'])}"
+                if auto
+                else name,
                 f"{rate:.1f}",
                 ratio(figures["ratios"][name]),
                 ratio(figures["alone"]["ratios"][name]),

@@ -128,7 +128,7 @@ class ModelSummary:
         task: "detect", or "tensors" where the outputs are not decoded.
         accepts_images: True if `Client.predict` works with it.
         backend: e.g. "openvino"; also None for an ensemble.
-        precision: "fp32", "fp16" or "int8"; also None for an ensemble.
+        precision: "fp32", "bf16", "fp16" or "int8"; also None for an ensemble.
         label_count: 0 where the model has no labels.
     """
 

@@ -10,8 +10,10 @@ from typing import Literal
 
 WeightBits = Literal[7, 8]
 
-# Each brings instructions that add products of INT8 in 32 bits.
-_SUMS_IN_32_BITS = {"avx_vnni", "avx512_vnni", "amx_int8"}
+# Linux's names of instruction sets, each of which is enough: to add products of INT8 in 32 bits,
+# and to multiply bfloat16.
+_SUMS_IN_32_BITS = ("avx_vnni", "avx512_vnni", "amx_int8")
+BFLOAT16_SETS = ("avx512_bf16", "amx_bf16")
 # CUdevice_attribute of cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _MAJOR, _MINOR = 75, 76
 _LONGEST_NAME = 256
@@ -79,6 +81,16 @@ def cpu_flags(root: Path = Path("/")) -> set[str] | None:
     return set(flags[0].split()) if flags else None
 
 
+def sets_for(precision: str, root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the instruction sets of this CPU that its arithmetic in INT8 or bfloat16 depends on.
+
+    None are named for other precisions, which every CPU computes alike.
+    """
+    wanted = {"bf16": BFLOAT16_SETS, "int8": _SUMS_IN_32_BITS}.get(precision, ())
+    here = cpu_flags(root) or ()
+    return tuple(name for name in wanted if name in here)
+
+
 def int8_saturates(root: Path = Path("/")) -> bool:
     """Return True if OpenVINO and ONNX Runtime add products of INT8 in 16 bits (vpmaddubsw).
 
@@ -87,7 +99,7 @@ def int8_saturates(root: Path = Path("/")) -> bool:
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
-    return _SUMS_IN_32_BITS.isdisjoint(cpu_flags(root) or ())
+    return not sets_for("int8", root)
 
 
 def _cpuinfo(key: str, root: Path) -> list[str]:

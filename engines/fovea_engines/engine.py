@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.registry import mismatch, open_session
+from fovea_engines.backends.registry import get_backend, mismatch, open_session
 from fovea_engines.detect.class_names import resolve_classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.recognise import open_head, recognise
@@ -64,17 +64,16 @@ class Engine(Closing):
         Raises:
             NotFound: the folder has no engine.
             InvalidModel: the card or the engine is damaged.
-            BackendUnavailable: its runtime is not installed; or it was built for another TensorRT
-                or another GPU.
+            BackendUnavailable: its runtime is not installed; or it was built for another TensorRT,
+                another GPU, or a CPU with other instructions.
         """
         if not (folder / CARD_FILE).exists():
             return cls(*open_plain(folder, choice, threads=threads))
         card = EngineCard.read(folder / CARD_FILE)
         if (reason := mismatch(card)) is not None:
-            raise BackendUnavailable(
-                f"{reason}: serve it with `fovea serve --rebuild`, or build it again with "
-                "`fovea build`"
-            )
+            kept = get_backend(card.backend).kept_file
+            cure = "serve it with `fovea serve --rebuild`, or " if kept else ""
+            raise BackendUnavailable(f"{reason}: {cure}build it again with `fovea build`")
         for name, digest in card.files.items():
             if file_sha256(folder / name) != digest:
                 raise InvalidModel(
@@ -87,6 +86,7 @@ class Engine(Closing):
             max_batch=card.max_batch,
             threads=threads,
             plugins=card.builder.plugins if card.builder else (),
+            precision=card.precision,
         )
         return cls(card, session)
 

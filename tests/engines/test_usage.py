@@ -15,7 +15,7 @@ import pytest
         (("build", "tiny.onnx", "--labels", "broken.onnx"), "labels"),
         (("build", "tiny.onnx", "--images", "."), "no image"),
         (("build", "tiny.onnx", "--max-batch", 0), "--max-batch"),
-        (("build", "tiny.onnx", "--precision", "int4"), "'int4' is not one of 'fp32', 'fp16'"),
+        (("build", "tiny.onnx", "--precision", "int4"), "'int4' is not one of 'auto', 'fp32'"),
         (("build", "tiny.onnx", "--precison", "fp16"), "did you mean --precision?"),
         (("build", "tiny.onnx", "--imgsz", 64), "input size is `fovea build --size HxW`; see"),
         (("build", "tiny.onnx", "--qqqq"), "No such option: --qqqq; see"),
@@ -165,7 +165,6 @@ def test_what_follows_from_the_model_anyway_makes_no_second_version(fovea, tiny_
         ("--size", 64),
         ("--labels", tmp_path / "names.txt"),
         ("--head", "yolov8"),
-        ("--backend", "openvino"),
         ("--max-batch", 1),
         ("--no-nms-tail", "--no-image-front"),
     ):

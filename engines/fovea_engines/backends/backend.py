@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fovea_engines.backends.installing import install, install_extra
 from fovea_engines.device import WeightBits, int8_saturates
 from fovea_engines.progress import Progress
+from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import BuilderOptions, Plugin
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -73,6 +74,7 @@ class Backend(ABC):
         suffixes: of the files that it opens.
         any_suffix: it also recognises its files under a suffix that no backend has.
         platform: Triton's name of the platform; "" where Triton has none.
+        precisions: arithmetic that it offers.
         encoding: of the INT8 activations that it computes.
         fuses: image front and NMS tail belong into its graphs, if the plan does not say otherwise.
         emulated: candidates are computed by the reference backend, because compiling takes minutes
@@ -91,6 +93,7 @@ class Backend(ABC):
     suffixes: tuple[str, ...]
     any_suffix: bool = False
     platform: str = ""
+    precisions: tuple[Precision, ...] = ("fp32", "fp16", "int8")
     encoding: Encoding = Encoding.UNSIGNED
     on_gpu: bool = False
     fuses: bool = False
@@ -113,7 +116,12 @@ class Backend(ABC):
 
     @abstractmethod
     def open(
-        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
+        self,
+        path: Path,
+        max_batch: int,
+        threads: int | None,
+        plugins: tuple[Plugin, ...],
+        precision: Precision,
     ) -> Session:
         """Load an engine; see `open_session`."""
 
@@ -122,7 +130,7 @@ class Backend(ABC):
 
         A missing runtime or GPU is no mismatch: opening the engine reports it.
         """
-        return None
+        return card.cpu_mismatch
 
     def check(self, plan: CompilePlan) -> None:
         """Check, before work that takes minutes, that this machine can compile a plan.

@@ -15,6 +15,7 @@ import numpy as np
 from fovea_engines.backends.backend import Backend, CompilePlan
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu_session import CpuSession, load_layouts
+from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.repository.writing import write_file, writing
 from fovea_engines.session import Array, TensorSpec
@@ -46,7 +47,12 @@ class OnnxRuntimeBackend(Backend):
         return engine
 
     def open(
-        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
+        self,
+        path: Path,
+        max_batch: int,
+        threads: int | None,
+        plugins: tuple[Plugin, ...],
+        precision: Precision,
     ) -> CpuSession:
         """Load an ONNX file whose inputs and outputs are all tensors; see `open_session`."""
         cores = threads or usable_cores()

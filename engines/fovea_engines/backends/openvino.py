@@ -1,4 +1,4 @@
-"""Runs models with OpenVINO, the default on CPU cores."""
+"""Runs models with OpenVINO on CPU cores."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from typing import Any
 from fovea_engines.backends.backend import Backend, CompilePlan
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu_session import CpuSession, load_layouts
+from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.repository.writing import writing
 from fovea_engines.session import Array, TensorSpec
-from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
+from fovea_preprocess.errors import (
+    BackendUnavailable,
+    InferenceFailed,
+    InvalidModel,
+    UnsupportedModel,
+)
 
 _ENGINE_FILE = "model.xml"
 
@@ -43,7 +49,7 @@ class OpenVinoBackend(Backend):
         try:
             converted = ov.Core().read_model(model)
         except RuntimeError as error:
-            raise InvalidModel(f"OpenVINO cannot convert the model: {error}") from error
+            raise InvalidModel(f"OpenVINO cannot convert the model: {_said(error)}") from error
         try:
             ov.save_model(converted, engine, compress_to_fp16=False)
         except RuntimeError as error:
@@ -56,7 +62,12 @@ class OpenVinoBackend(Backend):
         return engine
 
     def open(
-        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
+        self,
+        path: Path,
+        max_batch: int,
+        threads: int | None,
+        plugins: tuple[Plugin, ...],
+        precision: Precision,
     ) -> CpuSession:
         """Load OpenVINO IR, or an ONNX file, that has no strings; see `open_session`."""
         ov = _runtime()
@@ -67,9 +78,11 @@ class OpenVinoBackend(Backend):
             _refuse_strings(model)
             if max_batch == 1:
                 _fix_rows(model)
-            wide, narrow = load_layouts(lambda width: _Layout(core, model, width, cores), cores)
+            wide, narrow = load_layouts(
+                lambda width: _Layout(core, model, width, cores, precision), cores
+            )
         except RuntimeError as error:
-            raise InvalidModel(f"OpenVINO cannot load {path}: {error}") from error
+            raise InvalidModel(f"OpenVINO cannot load {path}: {_said(error)}") from error
         return CpuSession(
             tuple(_spec(port) for port in model.inputs),
             tuple(_spec(port) for port in model.outputs),
@@ -81,7 +94,12 @@ class OpenVinoBackend(Backend):
         )
 
 
-OPENVINO = OpenVinoBackend(name="openvino", distribution="openvino", suffixes=(".xml", ".onnx"))
+OPENVINO = OpenVinoBackend(
+    name="openvino",
+    distribution="openvino",
+    suffixes=(".xml", ".onnx"),
+    precisions=("fp32", "bf16", "fp16", "int8"),
+)
 
 
 def _runtime() -> Any:
@@ -104,17 +122,24 @@ def _runtime() -> Any:
 class _Layout:
     """One compiled model and a pool of infer requests, one for each parallel call."""
 
-    def __init__(self, core: Any, model: Any, threads: int, cores: int) -> None:
+    def __init__(
+        self, core: Any, model: Any, threads: int, cores: int, precision: Precision
+    ) -> None:
+        # By default newer CPUs compute in bfloat16, and results differ between machines.
+        hint = "bf16" if precision == "bf16" else "f32"
         self._compiled = compiled = core.compile_model(
             model,
             "CPU",
             {
                 "NUM_STREAMS": cores // threads,
                 "INFERENCE_NUM_THREADS": cores,
-                # By default newer CPUs compute in bfloat16, and results differ between machines.
-                "INFERENCE_PRECISION_HINT": "f32",
+                "INFERENCE_PRECISION_HINT": hint,
             },
         )
+        # A hint that the CPU cannot follow is dropped without a word.
+        used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        if used != hint:
+            raise BackendUnavailable(f"OpenVINO computes in {used} on this CPU, not in {hint}")
         self._inputs = [_name(port) for port in model.inputs]
         # Compiling may add names of fused nodes to an output, so names are read from the model.
         self._outputs = [_spec(port) for port in model.outputs]
@@ -152,6 +177,12 @@ class _Layout:
             self._compiled.release_memory()
         for request in idle:
             self._requests.put(request)
+
+
+def _said(error: RuntimeError) -> str:
+    """Return OpenVINO's message without the places in its source, on one line."""
+    lines = map(str.strip, str(error).splitlines())
+    return " ".join(line for line in lines if line and not line.startswith("Exception from "))
 
 
 def _refuse_strings(model: Any) -> None:

@@ -10,6 +10,7 @@ from fovea_engines.backends.backend import Backend, BackendInfo
 from fovea_engines.backends.onnxruntime import ONNXRUNTIME
 from fovea_engines.backends.openvino import OPENVINO
 from fovea_engines.backends.tensorrt.backend import TENSORRT, TENSORRT_RTX
+from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import Plugin
 from fovea_engines.session import Session
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel
@@ -48,6 +49,7 @@ def open_session(
     max_batch: int,
     threads: int | None = None,
     plugins: tuple[Plugin, ...] = (),
+    precision: Precision = "fp32",
 ) -> Session:
     """Load an engine.
 
@@ -57,16 +59,18 @@ def open_session(
         max_batch: most rows of a call; 0 when the model has no batch dimension.
         threads: CPU cores to use; None takes all this process may use. A GPU ignores it.
         plugins: libraries that a TensorRT engine needs.
+        precision: "bf16" computes a float32 graph in bfloat16; every other one is in the graph.
 
     Raises:
-        BackendUnavailable: there is no such backend, or its runtime is not installed.
+        BackendUnavailable: there is no such backend, its runtime is not installed, or it does not
+            compute in that precision here.
         InvalidModel: the file is missing, or not an engine of this backend.
     """
     chosen = get_backend(backend)
     if not path.is_file():
         raise InvalidModel(f"there is no engine at {path}")
     try:
-        return chosen.open(path, max_batch, threads, plugins)
+        return chosen.open(path, max_batch, threads, plugins, precision)
     except ImportError as error:
         raise BackendUnavailable(
             f"backend {backend!r} cannot be used ({error}): {chosen.installation}"

@@ -16,7 +16,7 @@ from fovea_engines.backends.registry import REFERENCE_BACKEND, get_backend, open
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.half import rounded
 from fovea_engines.build.prepare import PreparedModel
-from fovea_engines.device import Gpu, gpu_here, processor_name
+from fovea_engines.device import Gpu, gpu_here, processor_name, sets_for
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FORMAT, EngineCard, Precision
@@ -53,7 +53,8 @@ def assemble(
     others = sorted(path for path in folder.iterdir() if path != file)
     files = {path.name: file_sha256(path) for path in (file, *others)}
     gpu = gpu_here() if plan.runtime.on_gpu else None
-    session, judge = _open(plan, graph, file, gpu, progress)
+    session, judge = _open(plan, graph, file, precision, gpu, progress)
+    weight_bits = plan.weight_bits if precision == "int8" else 8
     card = EngineCard(
         format=CARD_FORMAT,
         name=plan.name,
@@ -79,17 +80,24 @@ def assemble(
         judge=judge,
         builder=plan.builder,
         gpu=None if _targets(plan) else gpu,
-        weight_bits=plan.weight_bits if precision == "int8" else 8,
+        weight_bits=weight_bits,
+        # Weights of 7 bits are right everywhere.
+        cpu_features=() if plan.runtime.on_gpu or weight_bits == 7 else sets_for(precision),
     )
     return Engine(card, session)
 
 
 def _open(
-    plan: BuildPlan, graph: onnx.ModelProto, file: Path, gpu: Gpu | None, progress: Progress
+    plan: BuildPlan,
+    graph: onnx.ModelProto,
+    file: Path,
+    precision: Precision,
+    gpu: Gpu | None,
+    progress: Progress,
 ) -> tuple[Session, str | None]:
     """Return the engine's session and None, or a substitute session and the name of its backend."""
     try:
-        return open_session(plan.backend, file, max_batch=plan.max_batch), None
+        return open_session(plan.backend, file, max_batch=plan.max_batch, precision=precision), None
     except BackendUnavailable as error:
         if not plan.runtime.on_gpu:
             raise

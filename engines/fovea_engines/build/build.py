@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from fovea_engines.backends.backend import CompilePlan
-from fovea_engines.build.assemble import assemble
 from fovea_engines.build.calibration.calibrate import Images
 from fovea_engines.build.calibration.ranges import RANGES_FILE
-from fovea_engines.build.gate import measure_engine, objection
-from fovea_engines.build.graphs import fuse, make_graphs, save
+from fovea_engines.build.choose import open_chosen
+from fovea_engines.build.gate import objection
+from fovea_engines.build.graphs import save
 from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
@@ -60,7 +60,7 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
         prepared.labels,
         prepared.head.family,
         _seen(plan, prepared, dataset),
-        plan.weight_bits if plan.precision == "int8" or prepared.quantised else 8,
+        plan.weight_bits if "int8" in plan.precisions or prepared.quantised else 8,
     )
     known = repository.find(plan.name, key)
     # A file for TensorRT is written each time it is asked for; an identical version is not
@@ -71,19 +71,14 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
 
     with repository.publish(plan.name) as folder:
         truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
-        graphs = make_graphs(plan, prepared, truth, progress)
-        fused = fuse(plan, prepared, graphs.served)
-        with progress.phase("compile"):
-            engine = assemble(plan, fused, fused.graph, graphs.precision, folder, progress)
-        with engine:
-            card = measure_engine(plan, prepared, graphs, fused, engine, truth, progress)
+        with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
+            graphs = chosen.graphs
             card = replace(card, content_key=key, build_seconds=dict(progress.seconds))
             ranking = graphs.quantisation.ranking if graphs.quantisation else ()
-            reason = objection(card, plan.max_drop)
+            reason = card.refused
             if reason is not None:
-                card = replace(card, refused=reason)
                 folder = repository.empty_folder(plan.name, FAILED_FOLDER)
-            write_report(folder, card, plan, prepared, engine, ranking)
+            write_report(folder, card, plan, prepared, chosen.engine, ranking)
             card.write(folder / CARD_FILE)
             if reason is not None:
                 raise Disagreement(

@@ -39,7 +39,8 @@ from fovea_engines.repository.figures import SHIPPED, Agreement
 from fovea_preprocess.errors import Disagreement, UnsupportedModel
 
 AGREEMENT_IMAGES = 64
-MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "int8": 0.8}
+# Bfloat16, emulated on ONNX Runtime, agrees .970 (yolox_nano) to .990 (yolov8n) on 64 photographs.
+MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "bf16": 0.9, "int8": 0.8}
 """Agreement, of INT8 classifiers also in the first class, under which an engine without labelled
 images is refused. FP32 must be identical."""
 

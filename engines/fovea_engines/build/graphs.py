@@ -58,8 +58,9 @@ def make_graphs(
         quantisation = plan_quantisation(plan, prepared, truth, progress)
         encode = partial(int8_graph, graph, quantisation.ranges, keep_float=quantisation.kept_float)
     else:
+        if precision != "fp32":
+            check_float32(prepared, precision)
         if precision == "fp16":
-            check_float32(prepared, "fp16")
             graph = to_half(graph)
         return Graphs(precision, graph, None if plan.tensorrt is None else graph)
     made = {encoding: encode(encoding) for encoding in plan.encodings}
@@ -73,7 +74,7 @@ def _as_exported(
     plan: BuildPlan, graph: onnx.ModelProto, progress: Progress
 ) -> Callable[[Encoding], onnx.ModelProto]:
     """Return the conversion that keeps the scales of a model that was quantised in training."""
-    if plan.precision == "fp16":
+    if plan.precision in ("fp16", "bf16"):
         raise UnsupportedModel(
             "the model was quantised by its exporter: build it with --precision int8, which keeps "
             "its own scales, or export it without"

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fovea_engines.backends.backend import Backend, Encoding
-from fovea_engines.backends.registry import BACKENDS, DEFAULT_CPU_BACKEND
+from fovea_engines.backends.cores import usable_cores
+from fovea_engines.backends.registry import (
+    BACKENDS,
+    CPU_BACKENDS,
+    DEFAULT_CPU_BACKEND,
+    GPU_BACKENDS,
+)
 from fovea_engines.build.calibration.ranges import Method
-from fovea_engines.device import WeightBits
+from fovea_engines.device import BFLOAT16_SETS, WeightBits, processor_name, sets_for
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.digest import json_sha256
+from fovea_engines.repository.figures import Goal
 from fovea_engines.repository.options import BuilderOptions, Profile, target
 from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
@@ -26,7 +33,33 @@ MAX_BATCH = 1024
 MAX_SIDE = 8192
 
 AUTO = "auto"
-"""As the only entry of `BuildPlan.keep_float`: search for the blocks that lose most."""
+"""As the only entry of `BuildPlan.keep_float`: search for the blocks that lose most. As a backend
+or precision of `choices`: whichever is fastest here."""
+
+# FP16 is computed as FP32 on a CPU.
+_AUTO_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
+
+
+Choice = tuple[str, Precision]
+"""Name of a backend, and a precision."""
+
+
+def choices(backend: str, precision: str) -> tuple[Choice, ...]:
+    """Return the backends and precisions that a build may choose from, today's default first.
+
+    Either may be `AUTO`, which is for CPUs: what runs on a GPU is named.
+    """
+    if precision == AUTO and backend in GPU_BACKENDS:
+        raise InvalidOption(
+            f"--precision auto is for CPUs: give --backend {backend} --precision fp16 or int8"
+        )
+    names = dict.fromkeys((DEFAULT_CPU_BACKEND, *CPU_BACKENDS)) if backend == AUTO else (backend,)
+    return tuple(
+        (name, one)
+        for one in (_AUTO_PRECISIONS if precision == AUTO else get_args(Precision))
+        for name in names
+        if precision in (AUTO, one) and (backend != AUTO or one in BACKENDS[name].precisions)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +69,8 @@ class BuildPlan:
     Attributes:
         repository: root folder; created if missing.
         backend: a name of `BACKENDS`.
+        choices: backends and precisions to time beside each other, `backend` and `precision` first;
+            the fastest for the `goal` that passes the gate is kept. Empty times nothing.
         size: (height, width) of the input, pixels; None takes the model's own.
         max_batch: most rows per call, 1 to 1024.
         labels: class names by id; None takes the model's own.
@@ -84,6 +119,8 @@ class BuildPlan:
     image_front: bool | None = None
     nms_tail: bool | None = None
     builder: BuilderOptions | None = None
+    choices: tuple[Choice, ...] = ()
+    goal: Goal = "throughput"
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -93,12 +130,11 @@ class BuildPlan:
             )
         if (problem := self.runtime.info.problem) is not None:
             raise BackendUnavailable(f"backend {self.backend} cannot be used: {problem}")
+        self._check_precision()
         if not 1 <= self.max_batch <= MAX_BATCH:
             raise InvalidOption(f"max_batch is {self.max_batch}; it must be from 1 to {MAX_BATCH}")
         if self.size is not None and not all(1 <= side <= MAX_SIDE for side in self.size):
             raise InvalidOption(f"size is {self.size}; both sides must be from 1 to {MAX_SIDE}")
-        if self.precision != "int8" and self.keep_float not in ((AUTO,), ()):
-            raise InvalidOption("--keep-float is for --precision int8")
         self._check_images()
         if self.builder is not None:
             self._check_builder(self.builder)
@@ -109,6 +145,27 @@ class BuildPlan:
             self._check_tensorrt(self.tensorrt.resolve())
         if not 0 <= self.max_drop <= 1:
             raise InvalidOption(f"max_drop is {self.max_drop}; it must be from 0 to 1")
+
+    def _check_precision(self) -> None:
+        if "int8" not in self.precisions and self.keep_float not in ((AUTO,), ()):
+            raise InvalidOption("--keep-float is for --precision int8")
+        if self.precision not in self.runtime.precisions:
+            takers = [one.name for one in BACKENDS.values() if self.precision in one.precisions]
+            raise InvalidOption(
+                f"--precision {self.precision} is for --backend {' and '.join(takers)}"
+            )
+        if self.precision == "bf16" and not sets_for("bf16"):
+            raise InvalidOption(
+                f"--precision bf16 needs a CPU with {' or '.join(BFLOAT16_SETS)}, and this one "
+                f"({processor_name()}) has neither: take --precision int8, which every CPU "
+                "computes, or fp32"
+            )
+        if len(self.precisions) > 1 and self.tensorrt is not None:
+            raise InvalidOption("--tensorrt writes one precision: give --precision fp16 or int8")
+
+    def choice(self, backend: str, precision: Precision) -> BuildPlan:
+        """Return the plan of one of the choices alone; InvalidOption where this CPU cannot."""
+        return replace(self, backend=backend, precision=precision, choices=())
 
     def _check_images(self) -> None:
         if self.calibration is not None and self.calibration.is_file() and self.images is None:
@@ -157,6 +214,11 @@ class BuildPlan:
         return BACKENDS[self.backend]
 
     @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """Return the precisions that may be built, without duplicates."""
+        return tuple(dict.fromkeys((self.precision, *(one for _, one in self.choices))))
+
+    @property
     def encodings(self) -> tuple[Encoding, ...]:
         """Return the forms of the graph to make: that of the served engine, then of the file."""
         forms = (self.runtime.encoding, *([] if self.tensorrt is None else [Encoding.SIGNED]))
@@ -197,7 +259,14 @@ class BuildPlan:
         `measured_on` has the digests of the calibration images and of the labelled ones.
         """
         # Engines with 8 bits keep the keys of before there were any with 7.
-        narrow = {} if weight_bits == 8 else {"weight_bits": weight_bits}
+        more: dict[str, Any] = {} if weight_bits == 8 else {"weight_bits": weight_bits}
+        if self.choices:
+            # What is fastest depends on the machine.
+            more["choices"] = [
+                self.goal,
+                [(name, BACKENDS[name].info.version, one) for name, one in self.choices],
+                [processor_name(), usable_cores(), sets_for("bf16")],
+            ]
         return json_sha256(
             {
                 "format": BUILD_FORMAT,
@@ -215,6 +284,6 @@ class BuildPlan:
                 ],
                 "builder": self.builder and [str(self.builder), target(self.builder)],
                 "measured_on": measured_on,
-                **narrow,
+                **more,
             }
         )

@@ -48,7 +48,8 @@ def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
     once, only one builds.
 
     Raises:
-        BackendUnavailable: the repository cannot be written, or the runtime cannot be used.
+        BackendUnavailable: the repository cannot be written, the runtime cannot be used, or no ONNX
+            is stored with engines of that backend.
         InvalidModel: the ONNX is missing, or is not the stored one.
         BuildError: no engine was built, or it computes something else.
         InvalidOption: the runtime does not build for this GPU.
@@ -58,8 +59,10 @@ def rebuild(folder: Path, progress: Progress | None = None) -> EngineCard:
     try:
         with repository.hold(name):
             card = EngineCard.read(folder / CARD_FILE)
-            if mismatch(card) is None:
+            if (reason := mismatch(card)) is None:
                 return card
+            if not get_backend(card.backend).kept_file:
+                raise BackendUnavailable(f"{reason}: build it again with `fovea build`")
             with repository.replace(name, version) as new:
                 return _rebuild(card, folder, new, progress)
     except OSError as error:

@@ -26,7 +26,13 @@ from fovea_engines.evaluate.agreement.measure import CONF, MARGIN
 from fovea_engines.evaluate.samples import Pixels, sample_image
 from fovea_engines.plural import counted
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.figures import NO_FIGURE, WorstImage, accuracy_table
+from fovea_engines.repository.figures import (
+    NO_FIGURE,
+    WorstImage,
+    accuracy_table,
+    candidate_table,
+    left_out_text,
+)
 from fovea_engines.repository.writing import write_file
 
 FAILED_FOLDER: Final = "failed-build"
@@ -130,6 +136,7 @@ def _card_text(
         f"# {escape(card.name)}: {card.precision.upper()} on {card.backend}",
         _verdict(card),
         _origin(card, plan),
+        _candidates(card),
         _agreement(card, plan),
         _accuracy(card),
         _classes(card),
@@ -168,6 +175,18 @@ def _origin(card: EngineCard, plan: BuildPlan) -> str:
     if (calibration := card.calibration_text) is not None:
         rows.append(("calibration", calibration))
     return "## What was built from what\n\n" + table(("", ""), rows)
+
+
+def _candidates(card: EngineCard) -> str:
+    if card.goal is None:
+        return ""
+    return (
+        f"## What was chosen, for {card.goal}\n\n"
+        "Milliseconds of a single call with all cores, and images/s of parallel calls with a core "
+        f"each, on {escape(card.device)}.\n\n"
+        + table(*candidate_table(card.candidates, card.goal))
+        + "".join(f"\n\n{escape(line)}" for line in left_out_text(card.candidates).splitlines())
+    )
 
 
 def _agreement(card: EngineCard, plan: BuildPlan) -> str:

@@ -6,19 +6,19 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from fovea_engines.backends.registry import BACKENDS
-from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan
+from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan, choices
 from fovea_engines.commands.console import card_table
 from fovea_engines.commands.options import (
     CHECK_PANEL,
     MODEL_PANEL,
     PRECISION_PANEL,
     AsJson,
-    BackendOption,
+    Backend,
     CalibrationOption,
     CalibratorOption,
     CapabilityOption,
@@ -35,11 +35,11 @@ from fovea_engines.commands.options import (
     check_options,
     is_typed,
     parse_size,
-    runtime,
 )
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import Precision
+from fovea_engines.repository.figures import Goal
 from fovea_engines.repository.labels import read_labels
 from fovea_engines.repository.options import BuilderOptions, Plugin, Profile, parse_capabilities
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
@@ -48,7 +48,7 @@ from fovea_preprocess.errors import InvalidOption
 _GRAPH_PANEL = "Graph"
 _MIB = 1 << 20
 
-_INT8: Needs = {"precision": ("int8",)}
+_INT8: Needs = {"precision": ("int8", AUTO)}
 _BUILDER: Needs = {"backend": tuple(name for name, one in BACKENDS.items() if one.takes_builder)}
 _AHEAD: Needs = {"backend": tuple(name for name, one in BACKENDS.items() if one.ahead_of_time)}
 NEEDS: Mapping[str, Needs] = {
@@ -74,7 +74,22 @@ def build(
             help="Name of the model.", show_default="name of the file", rich_help_panel=MODEL_PANEL
         ),
     ] = None,
-    backend: BackendOption = "auto",
+    backend: Annotated[
+        Backend,
+        typer.Option(
+            help="Runtime; auto times those for CPUs on this machine, for a few seconds, and keeps "
+            "the fastest.",
+            rich_help_panel=MODEL_PANEL,
+        ),
+    ] = "auto",
+    goal: Annotated[
+        Goal,
+        typer.Option(
+            "--for",
+            help="Speed that auto chooses by: images/s under load, or the time of a lone image.",
+            rich_help_panel=MODEL_PANEL,
+        ),
+    ] = "throughput",
     size: SizeOption = None,
     max_batch: Annotated[
         int | None,
@@ -101,8 +116,12 @@ def build(
     ] = None,
     head: HeadOption = None,
     precision: Annotated[
-        Precision,
-        typer.Option(help="Arithmetic of the engine.", rich_help_panel=PRECISION_PANEL),
+        Literal["auto", Precision],
+        typer.Option(
+            help="Arithmetic of the engine. auto keeps the fastest that passes the check, of fp32, "
+            "bf16 where the CPU has it, and int8 with --calibration.",
+            rich_help_panel=PRECISION_PANEL,
+        ),
     ] = "fp32",
     calibration: CalibrationOption = None,
     calibrator: CalibratorOption = "percentile",
@@ -184,14 +203,17 @@ def build(
     """Build an ONNX model into a checked engine.
 
     The graph is simplified, brought to the precision, compiled, and run beside the source model.
-    In FP32 boxes must agree within 1 pixel, weighted by score, and scores within 0.01. FP16 and
-    INT8 must find what the source finds, or with labels (--data) lose no more mAP than --max-drop;
-    else nothing is published, and what was served goes on being served. The engine becomes the
-    next version of the model, with its figures in card.md; building the same again does nothing.
+    In FP32 boxes must agree within 1 pixel, weighted by score, and scores within 0.01. Other
+    precisions must find what the source finds, or with labels (--data) lose no more mAP than
+    --max-drop; else nothing is published, and what was served goes on being served. The engine
+    becomes the next version of the model, with its figures in card.md; building the same again
+    does nothing.
 
     Example: fovea build yolov8n.onnx --name people
 
     Example: fovea build yolov8n.onnx --precision int8 --calibration images/
+
+    Example: fovea build yolov8n.onnx --precision auto --calibration images/ --for latency
 
     Example: fovea build yolov8n.onnx --backend tensorrt-rtx --precision fp16
     --compute-capability 80,89
@@ -201,6 +223,10 @@ def build(
     from fovea_engines.build.build import build as build_engine
 
     check_options(context, NEEDS, clashes=[("profile", "max_batch")])
+    if is_typed(context, "goal") and AUTO not in (backend, precision):
+        raise InvalidOption("--for has no effect without --backend auto or --precision auto")
+    candidates = choices(backend, precision)
+    first_backend, first_precision = candidates[0]
     builder = _builder_options(
         profile, max_batch, workspace, builder_level, compute_capability, plugin
     )
@@ -208,13 +234,13 @@ def build(
         source=model,
         name=model.stem if name is None else name,
         repository=repository,
-        backend=runtime(backend),
+        backend=first_backend,
         size=parse_size(size),
         max_batch=max_batch or (builder.max_batch if builder else 1),
         labels=None if labels is None else read_labels(labels),
         family=head,
         images=images,
-        precision=precision,
+        precision=first_precision,
         calibration=calibration,
         calibrator=calibrator,
         keep_float=_parse_keep_float(keep_float),
@@ -225,6 +251,8 @@ def build(
         image_front=image_front,
         nms_tail=nms_tail,
         builder=builder,
+        choices=candidates if len(candidates) > 1 else (),
+        goal=goal,
     )
     card = build_engine(plan, ConsoleProgress())
     version = ModelRepository(repository).find(card.name, card.content_key) or 0

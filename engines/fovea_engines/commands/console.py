@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import fill
 
 from rich import box
@@ -12,7 +12,12 @@ from rich.text import Text
 from fovea_engines.commands.inspection import Entry, ModelFile
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
-from fovea_engines.repository.figures import NO_FIGURE, Accuracy, accuracy_table
+from fovea_engines.repository.figures import (
+    NO_FIGURE,
+    accuracy_table,
+    candidate_table,
+    left_out_text,
+)
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_engines.session import TensorSpec
 
@@ -135,12 +140,15 @@ def _figure_rows(card: EngineCard) -> Iterator[tuple[str, str | Table]]:
     if card.tensorrt is not None:
         yield "for TensorRT", card.tensorrt.text(card.precision)
     if card.accuracy:
-        yield "accuracy", _accuracy(card.accuracy)
+        yield "accuracy", _figure_table(*accuracy_table(card.accuracy))
+    if card.goal is not None:
+        yield "candidates", _figure_table(*candidate_table(card.candidates, card.goal))
+        if text := left_out_text(card.candidates):
+            yield "left out", text
 
 
-def _accuracy(accuracy: Mapping[str, Accuracy]) -> Table:
-    header, rows = accuracy_table(accuracy)
-    table = Table(box=None, padding=(0, 2, 0, 0))
+def _figure_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
     for column in header:
         table.add_column(Text(column), overflow="fold")
     for row in rows:

@@ -54,7 +54,7 @@ UrlOption = Annotated[
 BackendOption = Annotated[
     Backend,
     typer.Option(
-        help=f"Runtime; auto is the fastest on a CPU: {DEFAULT_CPU_BACKEND}.",
+        help=f"Runtime; auto is {DEFAULT_CPU_BACKEND}.",
         rich_help_panel=MODEL_PANEL,
     ),
 ]

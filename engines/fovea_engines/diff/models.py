@@ -22,7 +22,7 @@ from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.load import load
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.plural import counted
-from fovea_engines.repository.card import CARD_FILE
+from fovea_engines.repository.card import CARD_FILE, Precision
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
@@ -90,12 +90,12 @@ def _from_folder(folder: Path) -> DiffModel:
         metadata=card.metadata,
         family=card.family,
         preprocess=card.preprocess,
-        open=partial(_NETWORKS[path.name], path),
+        open=partial(_NETWORKS[path.name], path, card.precision),
     )
 
 
-_NETWORKS: Mapping[str, Callable[[Path, Mapping[str, Array]], Network]] = {
-    "model.onnx": lambda path, feed: OnnxNetwork(load(path).proto, feed),
+_NETWORKS: Mapping[str, Callable[[Path, Precision, Mapping[str, Array]], Network]] = {
+    "model.onnx": lambda path, _, feed: OnnxNetwork(load(path).proto, feed),
     "model.xml": OpenVinoNetwork,
 }
 

@@ -29,7 +29,7 @@ class OpenVinoNetwork:
     the model before, to set OpenVINO up.
     """
 
-    def __init__(self, path: Path, feed: Mapping[str, Array]) -> None:
+    def __init__(self, path: Path, precision: Precision, feed: Mapping[str, Array]) -> None:
         import openvino as ov
 
         with _refusals():
@@ -42,7 +42,7 @@ class OpenVinoNetwork:
             shapes = (list(feed[name].shape) for name in self._inputs)
             self._model.reshape(dict(zip(self._model.inputs, shapes, strict=True)))
             self.layers = _Walk(self._model).layers()
-        self.precision = self._precision()
+        self.precision = precision if precision == "bf16" else self._precision()
 
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
@@ -63,7 +63,8 @@ class OpenVinoNetwork:
         model = self._model.clone()
         part = ov.Model(model.add_outputs([tensor]), model.get_parameters())
         # The same settings as in serving.
-        compiled = self._core.compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        hint = "bf16" if self.precision == "bf16" else "f32"
+        compiled = self._core.compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": hint})
         return [compiled([feed[name] for name in self._inputs])[0] for feed in feeds]
 
     def _precision(self) -> Precision:

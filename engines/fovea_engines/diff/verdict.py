@@ -16,10 +16,10 @@ State = Literal["agrees", "diverges", "other picks", "not judged"]
 
 # A tensor under this diverges. A weight scaled by 1.5 gives about 6 dB. The lowest SNR of correct
 # models against their FP32 file: FP16 18 (u2netp) to 65 dB (yolov5n), INT8 15 dB (yolov5n).
-_SNR_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 15.0, "int8": 10.0}
+_SNR_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 15.0, "bf16": 10.0, "int8": 10.0}
 # Models that round at the same places differ less: INT8 on two runtimes 24 dB (yolov5n), and 13 dB
 # where one of them computes it wrongly.
-_BOTH_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 20.0, "int8": 18.0}
+_BOTH_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 20.0, "bf16": 18.0, "int8": 18.0}
 
 # A smaller fall of the SNR within one layer continues an earlier error.
 _JUMP_DB = 10.0

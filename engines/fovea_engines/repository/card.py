@@ -10,9 +10,23 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fovea_engines.device import Gpu, WeightBits, int8_saturates
+from fovea_engines.device import (
+    BFLOAT16_SETS,
+    Gpu,
+    WeightBits,
+    int8_saturates,
+    processor_name,
+    sets_for,
+)
 from fovea_engines.plural import counted
-from fovea_engines.repository.figures import NO_FIGURE, Accuracy, Agreement, Calibration
+from fovea_engines.repository.figures import (
+    NO_FIGURE,
+    Accuracy,
+    Agreement,
+    Calibration,
+    CandidateFigures,
+    Goal,
+)
 from fovea_engines.repository.figures import Precision as Precision
 from fovea_engines.repository.options import BuilderOptions, target
 from fovea_engines.repository.writing import write_file
@@ -57,6 +71,10 @@ class EngineCard:
         gpu: the one that a TensorRT engine was built for; None where it was for the compute
             capabilities that `builder` names, and for other backends.
         weight_bits: of INT8 weights: 7 where it was built for CPUs that saturate with 8.
+        cpu_features: instruction sets, by Linux's names, that it was verified with and that its
+            arithmetic depends on; empty for arithmetic that every CPU has.
+        candidates: backends and precisions that the build chose from; empty where it was told.
+        goal: speed that it chose by; None where it was told.
         refused: reason why it was not published; None in every card of a repository's versions.
     """
 
@@ -88,13 +106,29 @@ class EngineCard:
     builder: BuilderOptions | None = None
     gpu: Gpu | None = None
     weight_bits: WeightBits = 8
+    cpu_features: tuple[str, ...] = ()
+    candidates: tuple[CandidateFigures, ...] = ()
+    goal: Goal | None = None
     refused: str | None = None
 
     @property
-    def saturates_here(self) -> bool:
-        """Return True if the sums of the INT8 layers overflow on this CPU."""
-        wide = self.precision == "int8" and self.weight_bits == 8
-        return wide and self.builder is None and int8_saturates()
+    def cpu_mismatch(self) -> str | None:
+        """Return the reason why this CPU would compute something else; None if it would not."""
+        if self.builder is not None:
+            return None
+        had = ", ".join(self.cpu_features)
+        verified = f" and was verified on a CPU with {had}" if had else ""
+        if self.precision == "bf16" and not sets_for("bf16"):
+            return (
+                f"the engine computes in bfloat16{verified}; this CPU ({processor_name()}) has "
+                f"neither {' nor '.join(BFLOAT16_SETS)}, and would compute in float32"
+            )
+        if self.precision == "int8" and self.weight_bits == 8 and int8_saturates():
+            return (
+                f"the engine has INT8 weights of 8 bits{verified}; this CPU ({processor_name()}) "
+                "has no VNNI, and its sums would overflow (weights built here have 7 bits)"
+            )
+        return None
 
     @property
     def backend_text(self) -> str:
@@ -112,7 +146,7 @@ class EngineCard:
         if self.agreement is None:
             return NO_FIGURE
         if self.judge is None:
-            return self.device
+            return " with ".join((self.device, *filter(None, [", ".join(self.cpu_features)])))
         return f"{self.device}, by {self.judge} in the engine's place: it has not run yet"
 
     @property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from fovea_engines.plural import counted
 
-Precision = Literal["fp32", "fp16", "int8"]
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
+Goal = Literal["throughput", "latency"]
+"""Most images/s of parallel calls with a core each, or least time of a lone call with all cores."""
 
 SHIPPED: Final = "photographs that ship with Fovea"
 """Stands for the folder of images where a build was given none."""
@@ -182,6 +184,71 @@ class Accuracy:
     by_size: dict[str, float | None]
 
 
+@dataclass(frozen=True, slots=True)
+class CandidateFigures:
+    """A backend and a precision that a build could choose.
+
+    Attributes:
+        alone_ms: median time of a single call with one image, with all cores, milliseconds; None
+            where it was not timed, and so is `images_per_s`.
+        images_per_s: median rate of parallel calls with one image and one core each.
+        quality: agreement with the source model, 0 to 1; None where it was not verified.
+        map50_95: on labelled images; None without them.
+        problem: reason why it could not be chosen.
+        kept: it is the engine.
+    """
+
+    backend: str
+    precision: Precision
+    alone_ms: float | None = None
+    images_per_s: float | None = None
+    quality: float | None = None
+    map50_95: float | None = None
+    problem: str | None = None
+    kept: bool = False
+
+
+def candidate_table(
+    candidates: Sequence[CandidateFigures], goal: Goal
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a table with a row for each candidate."""
+    # Labels decide if there are any.
+    labelled = any(one.map50_95 is not None for one in candidates)
+    decides = "mAP50-95" if labelled else "agreement"
+    rows = [
+        [
+            one.backend,
+            one.precision,
+            _digits(one.alone_ms),
+            _digits(one.images_per_s),
+            _figure(one.map50_95 if labelled else one.quality),
+            _outcome(one, candidates, goal),
+        ]
+        for one in candidates
+    ]
+    return ["backend", "precision", "ms alone", "images/s", decides, f"for\n{goal}"], rows
+
+
+def _outcome(one: CandidateFigures, candidates: Sequence[CandidateFigures], goal: Goal) -> str:
+    if one.problem is not None:
+        return "left out"
+    if one.kept:
+        return "kept"
+    kept = next((other for other in candidates if other.kept), one)
+    if goal == "latency":
+        faster = (one.alone_ms or 0.0) < (kept.alone_ms or 0.0)
+    else:
+        faster = (one.images_per_s or 0.0) > (kept.images_per_s or 0.0)
+    return "as fast" if faster else "slower"
+
+
+def left_out_text(candidates: Sequence[CandidateFigures]) -> str:
+    """Return the reasons why candidates were left out, one a line."""
+    return "\n".join(
+        f"{one.backend} {one.precision}: {one.problem}" for one in candidates if one.problem
+    )
+
+
 def accuracy_table(accuracy: Mapping[str, Accuracy]) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of a table with a column for each precision, others last."""
     names = sorted(accuracy, key=lambda name: name not in get_args(Precision))
@@ -195,6 +262,10 @@ def accuracy_table(accuracy: Mapping[str, Accuracy]) -> tuple[list[str], list[li
         ),
     ]
     return ["", *names], rows
+
+
+def _digits(value: float | None) -> str:
+    return NO_FIGURE if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
 def _figure(value: float | None) -> str:

@@ -20,8 +20,13 @@ def public_card(card: EngineCard) -> EngineCard:
     if builder is not None:
         plugins = tuple(replace(one, path=Path(one.path.name)) for one in builder.plugins)
         builder = replace(builder, plugins=plugins)
+    candidates = tuple(
+        replace(one, problem=one.problem and _FOLDERS.sub("", one.problem))
+        for one in card.candidates
+    )
     return replace(
         card,
+        candidates=candidates,
         agreement=_agreement(card.agreement),
         tensorrt=_agreement(card.tensorrt),
         builder=builder,

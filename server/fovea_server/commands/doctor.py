@@ -31,6 +31,8 @@ _CPU_FEATURES = {
     "AVX-VNNI": "avx_vnni",
     "AVX512-VNNI": "avx512_vnni",
     "AMX-INT8": "amx_int8",
+    "AVX512-BF16": "avx512_bf16",
+    "AMX-BF16": "amx_bf16",
 }
 # Distribution -> the module it brings.
 _GPU_DISTRIBUTIONS = {

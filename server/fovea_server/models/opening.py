@@ -5,7 +5,6 @@ No request then pays for a runtime's one-time work.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import MAX_BATCH
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.device import gpu_here, processor_name
+from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
 from fovea_engines.repository.model_config import ModelConfig, ModelWarmup
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
@@ -28,8 +27,6 @@ from fovea_server.scheduling.image_job import ImageKind
 from fovea_server.settings import Settings
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.wire import decode_strings
-
-log = logging.getLogger(__name__)
 
 _SAMPLES = "warmup"
 _SEED = 1
@@ -59,13 +56,6 @@ def open_engine(
     except BaseException:
         engine.close()
         raise
-    if engine.card.saturates_here:
-        log.warning(
-            "model %s has INT8 weights of 8 bits, and this CPU (%s, without VNNI) overflows with "
-            "them, so its results are wrong: build it again on this machine, which takes 7 bits",
-            engine.card.name,
-            processor_name(),
-        )
     return engine, config
 
 

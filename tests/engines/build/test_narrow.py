@@ -203,6 +203,6 @@ def test_the_card_says_how_many_bits(card):
     seven = EngineCard.from_json(replace(eight, weight_bits=7).to_json())
     assert "bits" not in eight.calibration_text
     assert seven.calibration_text.endswith("; weights in 7 bits, for CPUs without VNNI")
-    assert (seven.saturates_here, eight.saturates_here) == (False, int8_saturates())
-    assert not card.saturates_here
-    assert not replace(eight, backend="tensorrt", builder=BuilderOptions()).saturates_here
+    assert seven.cpu_mismatch is card.cpu_mismatch is None
+    assert bool(eight.cpu_mismatch) == int8_saturates()
+    assert replace(eight, backend="tensorrt", builder=BuilderOptions()).cpu_mismatch is None

@@ -110,7 +110,7 @@ def test_an_openvino_engine_gives_a_tensor_before_it_compiles_the_next(tmp_path)
     """Each takes a while, and whoever waits is to see them counted."""
     OPENVINO.compile(two_convs(tmp_path / "a.onnx"), tmp_path)
     feeds = [{"images": np.zeros((1, 3, 16, 16), np.float32)}] * 2
-    values = OpenVinoNetwork(tmp_path / "model.xml", feeds[0]).run(["c1", "absent"], feeds)
+    values = OpenVinoNetwork(tmp_path / "model.xml", "fp32", feeds[0]).run(["c1", "absent"], feeds)
     assert [array.shape for array in next(values)] == [(1, 4, 16, 16)] * 2
     with pytest.raises(UnsupportedModel):
         next(values)

@@ -26,28 +26,32 @@ def nobody(name: str, version: int | None) -> ServedModel:
     raise AssertionError("only ensembles ask for others")
 
 
-def loaded(folder: Path) -> ServedModel:
+def loaded(folder: Path, *, rebuild: bool = False) -> ServedModel:
     config = load_config(folder.parent, "digits")
-    model = ServedModel(1, folder, Settings(), config, nobody)
-    model.load(rebuild=False)
+    model = ServedModel(1, folder, Settings(rebuild=rebuild), config, nobody)
+    model.load(rebuild=rebuild)
     return model
 
 
+@pytest.mark.parametrize("rebuild", [False, True])
 @pytest.mark.parametrize("bits", [7, 8])
-def test_an_engine_that_overflows_on_this_cpu_is_served_with_a_warning(
-    folder, tmp_path, bits, caplog, monkeypatch
+def test_an_engine_that_would_overflow_on_this_cpu_is_not_served(
+    folder, tmp_path, bits, rebuild, monkeypatch
 ):
     monkeypatch.setattr("fovea_engines.repository.card.int8_saturates", lambda: True)
     copy = shutil.copytree(folder.parent, tmp_path / "digits") / "1"
     path = copy / "card.json"
     changed = {"precision": "int8", "weight_bits": bits}
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-    model = loaded(copy)
-    assert model.state is State.READY
-    model.close(1)
-    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(said) == (bits == 8)
-    assert all("overflows" in text and "build it again on this machine" in text for text in said)
+    model = loaded(copy, rebuild=rebuild)
+    if bits == 7:
+        assert model.state is State.READY
+        model.close(1)
+        return
+    assert model.state is State.UNAVAILABLE
+    assert "INT8 weights of 8 bits; this CPU" in model.reason
+    assert "build it again with `fovea build`" in model.reason
+    assert "--rebuild" not in model.reason
 
 
 @pytest.mark.parametrize("max_batch", [10**9, 1025, 0, -1])

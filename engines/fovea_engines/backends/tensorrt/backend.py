@@ -8,6 +8,7 @@ from pathlib import Path
 from fovea_engines.backends.backend import Backend, CompilePlan, Encoding
 from fovea_engines.device import Gpu, gpu_here
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.options import BuilderOptions, Plugin
 from fovea_engines.session import Session
 from fovea_preprocess.errors import InvalidOption
@@ -58,7 +59,12 @@ class TensorRTBackend(Backend):
         return write_engine(self.name, content, folder, plan or CompilePlan())
 
     def open(
-        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
+        self,
+        path: Path,
+        max_batch: int,
+        threads: int | None,
+        plugins: tuple[Plugin, ...],
+        precision: Precision,
     ) -> Session:
         """Load a plan, or an .engine file of Ultralytics; a GPU ignores `threads`."""
         from fovea_engines.backends.tensorrt.engine_file import open_engine

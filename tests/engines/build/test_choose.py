@@ -1,0 +1,267 @@
+"""Builds with auto: what is timed, what is verified, and what is kept."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from tests.engines.cpus import NO_VNNI, pretend_bfloat16, pretend_cpu
+from tests.engines.qat import quantised_in_training
+from tests.engines.sabotage import plant_outlier
+
+from fovea_engines.backends.onnxruntime import OnnxRuntimeBackend
+from fovea_engines.build.build import build
+from fovea_engines.build.calibration.calibrate import Images, calibrate
+from fovea_engines.build.calibration.ranges import Origin
+from fovea_engines.build.plan import BuildPlan, choices
+from fovea_engines.build.prepare import prepare
+from fovea_engines.build.report import FAILED_FOLDER, REPORT_FILE
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.samples import image_files
+from fovea_engines.evaluate.speed import Rates
+from fovea_engines.progress import Progress
+from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import Disagreement, InvalidOption
+
+
+def plan_of(model, folder, backend="auto", precision="fp32", **fields) -> BuildPlan:
+    """As `fovea build --backend ... --precision ...` makes it."""
+    possible = choices(backend, precision)
+    first, its_precision = possible[0]
+    return BuildPlan(
+        model, "m", folder / "r", first, precision=its_precision,
+        choices=possible if len(possible) > 1 else (), **fields,
+    )  # fmt: skip
+
+
+def by_name(card: EngineCard):
+    return {(one.backend, one.precision): one for one in card.candidates}
+
+
+def kept(card: EngineCard):
+    [one] = [one for one in card.candidates if one.kept]
+    assert (one.backend, one.precision) == (card.backend, card.precision)
+    assert one.quality == card.agreement.quality
+    return one.backend, one.precision
+
+
+@pytest.fixture
+def rates(monkeypatch):
+    """Replaces the clock: images/s alone and in parallel of the candidates, in their order."""
+
+    def give(*found: tuple[float, float]) -> None:
+        monkeypatch.setattr(
+            "fovea_engines.build.choose.time_sessions",
+            lambda sessions, *_: [
+                Rates((alone,) * 5, (parallel,) * 5) for alone, parallel in found[: len(sessions)]
+            ],
+        )
+
+    return give
+
+
+def test_auto_times_every_runtime_of_a_cpu(tiny_model, tmp_path):
+    progress = Progress()
+    card = build(plan_of(tiny_model, tmp_path), progress)
+    figures = by_name(card)
+    assert list(figures) == [("openvino", "fp32"), ("onnxruntime", "fp32")]
+    for one in figures.values():
+        assert one.problem is None
+        assert one.alone_ms > 0
+        assert one.images_per_s > 0
+    kept(card)
+    assert card.goal == "throughput"
+    assert "speed" in card.build_seconds
+    folder = tmp_path / "r" / "m" / "1"
+    assert {path.name for path in folder.iterdir()} == {"card.json", "card.md", *card.files}
+    assert f"| {card.backend} | fp32 |" in (folder / REPORT_FILE).read_text()
+    with Engine.open(folder) as engine:
+        assert engine.card == card
+
+
+def test_what_was_measured_is_not_measured_again(tiny_model, tmp_path, rates):
+    rates((9, 1), (1, 9))
+    plan = plan_of(tiny_model, tmp_path)
+    assert build(plan).backend == "onnxruntime"
+    rates((1, 9), (9, 1))
+    assert build(plan).backend == "onnxruntime"
+    assert ModelRepository(tmp_path / "r").versions("m") == (1,)
+    assert kept(build(replace(plan, goal="latency"))) == ("onnxruntime", "fp32")
+    assert ModelRepository(tmp_path / "r").versions("m") == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("goal", "backend"), [("latency", "openvino"), ("throughput", "onnxruntime")]
+)
+def test_the_goal_decides_which_layout_counts(tiny_model, tmp_path, rates, goal, backend):
+    rates((9, 1), (1, 9))
+    card = build(plan_of(tiny_model, tmp_path, goal=goal))
+    assert (kept(card), card.goal) == ((backend, "fp32"), goal)
+
+
+def test_a_named_backend_is_not_timed(tiny_model, tmp_path):
+    card = build(plan_of(tiny_model, tmp_path, "onnxruntime"))
+    assert (card.candidates, card.goal) == ((), None)
+    assert "speed" not in card.build_seconds
+
+
+def test_a_runtime_that_cannot_open_the_model_is_left_out(shared, fovea):
+    """OpenVINO 2026.4 refuses the ranking of YOLO26's segmentation."""
+    model = shared / "models" / "heads" / "yolo26-seg.onnx"
+    code, out, err = fovea("build", model, "--name", "seg", "--json")
+    assert code == 0, err
+    card = EngineCard.from_json(json.loads(out)["card"])
+    assert kept(card) == ("onnxruntime", "fp32")
+    left_out = by_name(card)["openvino", "fp32"]
+    assert left_out.alone_ms is None
+    assert left_out.problem.startswith("OpenVINO cannot load model.xml: Check 'output_shape")
+    assert f"openvino in fp32 is left out: {left_out.problem}" in err
+    shown = fovea("inspect", "seg")[1]
+    assert "left out" in shown
+    assert "GatherElements" in shown
+
+
+def test_the_table_fits_80_columns(tiny_model, fovea):
+    code, out, err = fovea("build", tiny_model, "--for", "latency")
+    assert code == 0, err
+    rows = [line.replace("│", " ").split() for line in out.splitlines()]
+    verdicts = {row[0]: row[-1] for row in rows if row[:1] in (["openvino"], ["onnxruntime"])}
+    assert "kept" in verdicts.values()
+    assert len(verdicts) == 2
+
+
+class WrongOnnxRuntime:
+    """Compiles a graph whose first weights are halved."""
+
+    compile = OnnxRuntimeBackend.compile
+
+    def __call__(self, backend, model, folder, plan=None):
+        graph = onnx.load_model_from_string(model)
+        weight = next(w for w in graph.graph.initializer if w.name.startswith("w"))
+        halved = onnx.numpy_helper.to_array(weight) / 2
+        weight.CopyFrom(onnx.numpy_helper.from_array(halved.astype(np.float32), weight.name))
+        return WrongOnnxRuntime.compile(backend, graph.SerializeToString(), folder, plan)
+
+
+def test_the_fastest_is_passed_over_when_it_computes_something_else(
+    tiny_model, tmp_path, rates, monkeypatch
+):
+    wrong = WrongOnnxRuntime()
+    monkeypatch.setattr(OnnxRuntimeBackend, "compile", lambda *given: wrong(*given))
+    rates((1, 1), (9, 9))
+    card = build(plan_of(tiny_model, tmp_path))
+    assert kept(card) == ("openvino", "fp32")
+    passed_over = by_name(card)["onnxruntime", "fp32"]
+    assert passed_over.images_per_s == 9
+    assert "px" in passed_over.problem
+
+
+def test_every_precision_is_verified_and_the_fastest_kept(
+    deep_detector, images, tmp_path, rates, monkeypatch
+):
+    pretend_cpu(monkeypatch, NO_VNNI)
+    rates((1, 1), (2, 2), (9, 9), (8, 8))
+    plan = plan_of(deep_detector, tmp_path, precision="auto", calibration=images)
+    card = build(plan)
+    assert kept(card) == ("openvino", "int8")
+    figures = by_name(card)
+    assert list(figures) == [
+        ("openvino", "fp32"),
+        ("onnxruntime", "fp32"),
+        ("openvino", "bf16"),
+        ("openvino", "int8"),
+        ("onnxruntime", "int8"),
+    ]
+    # Of each precision the fastest backend is verified.
+    assert figures["onnxruntime", "fp32"].quality > 0.99
+    assert figures["openvino", "int8"].quality > 0.8
+    assert figures["openvino", "fp32"].quality is figures["onnxruntime", "int8"].quality is None
+    assert "needs a CPU with avx512_bf16 or amx_bf16" in figures["openvino", "bf16"].problem
+    assert card.calibration.images == 8
+
+
+def test_bfloat16_is_timed_and_verified_where_the_cpu_has_it(
+    tiny_model, tmp_path, rates, monkeypatch
+):
+    pretend_bfloat16(monkeypatch)
+    rates((1, 1), (2, 2), (9, 9))
+    card = build(plan_of(tiny_model, tmp_path, precision="auto"))
+    assert kept(card) == ("openvino", "bf16")
+    assert card.cpu_features == ("avx512_bf16", "amx_bf16")
+    assert by_name(card)["onnxruntime", "fp32"].quality > 0.99
+    assert ("onnxruntime", "bf16") not in by_name(card)
+
+
+def test_labels_decide_where_there_are_any(
+    deep_detector, images, labels, tmp_path, rates, monkeypatch
+):
+    pretend_cpu(monkeypatch, NO_VNNI)
+    rates((1, 1), (9, 9))
+    fields = {"calibration": images, "data": labels, "images": images, "max_drop": 1.0}
+    card = build(plan_of(deep_detector, tmp_path, "onnxruntime", "auto", **fields))
+    assert kept(card) == ("onnxruntime", "int8")
+    for precision in ("fp32", "int8"):
+        assert by_name(card)["onnxruntime", precision].map50_95 is not None
+
+
+def test_a_precision_that_disagrees_is_left_out_however_fast(
+    network, images, tmp_path, rates, monkeypatch
+):
+    pretend_cpu(monkeypatch, NO_VNNI)
+    spoilt = onnx.load(network)
+    plant_outlier(spoilt, 1, 1000)
+    onnx.save(spoilt, tmp_path / "spoilt.onnx")
+    rates((1, 1), (9, 9))
+    fields = {"calibration": images, "keep_float": ()}
+    card = build(plan_of(tmp_path / "spoilt.onnx", tmp_path, "onnxruntime", "auto", **fields))
+    assert kept(card) == ("onnxruntime", "fp32")
+    assert "INT8 agrees" in by_name(card)["onnxruntime", "int8"].problem
+    assert card.calibration is None
+    # Where there is nothing else, the report of the refused build has the reasons.
+    with pytest.raises(Disagreement, match="INT8 agrees"):
+        build(plan_of(tmp_path / "spoilt.onnx", tmp_path, precision="int8", **fields))
+    refused = EngineCard.read(tmp_path / "r" / "m" / FAILED_FOLDER / "card.json")
+    assert [one.kept for one in refused.candidates] == [False, False]
+    assert all("INT8 agrees" in one.problem for one in refused.candidates)
+
+
+def test_int8_takes_images(tiny_model, tmp_path):
+    card = build(plan_of(tiny_model, tmp_path, "onnxruntime", "auto"))
+    assert kept(card) == ("onnxruntime", "fp32")
+    assert "INT8 needs --calibration" in by_name(card)["onnxruntime", "int8"].problem
+
+
+def test_a_model_that_was_quantised_in_training_has_one_precision(deep_detector, images, tmp_path):
+    plan = BuildPlan(deep_detector, "m", tmp_path / "r", calibration=images)
+    prepared = prepare(plan, Progress())
+    rows = Images(image_files(images, 2), prepared.preprocess, "")
+    found = calibrate(prepared.graph, rows, Origin("", "", "", "minmax"), Progress())
+    trained = quantised_in_training(prepared.graph, found, {"layer.1", "layer.2"})
+    onnx.save(trained, tmp_path / "trained.onnx")
+    card = build(plan_of(tmp_path / "trained.onnx", tmp_path, precision="auto"))
+    assert list(by_name(card)) == [("openvino", "int8"), ("onnxruntime", "int8")]
+    kept(card)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--for", "latency", "--backend", "openvino"), "--for has no effect without --backend"),
+        (("--precision", "auto", "--backend", "tensorrt"), "--precision auto is for CPUs"),
+        (("--precision", "auto", "--tensorrt", "t.onnx"), "--tensorrt writes one precision"),
+        (("--precision", "bf16", "--backend", "onnxruntime"), "is for --backend openvino"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(fovea, tiny_model, options, says):
+    code, _, err = fovea("build", tiny_model, *options)
+    assert code == 2
+    assert says in err
+
+
+def test_a_plan_names_its_first_choice(tiny_model, tmp_path):
+    plan = plan_of(tiny_model, tmp_path, precision="auto")
+    assert plan.choices[0] == (plan.backend, plan.precision) == ("openvino", "fp32")
+    with pytest.raises(InvalidOption, match="bf16"):
+        plan.choice("onnxruntime", "bf16")

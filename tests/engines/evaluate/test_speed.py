@@ -1,0 +1,48 @@
+"""Rates of sessions, and the fastest of them within noise."""
+
+import numpy as np
+import pytest
+
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.speed import call_rate, fastest, time_sessions
+from fovea_engines.progress import Progress
+
+
+@pytest.mark.parametrize(
+    ("rates", "position"),
+    [
+        ([(5, 5, 5), (6, 6, 6)], 1),
+        ([(6, 6, 6), (5, 5, 5)], 0),
+        ([(5, 5, 5, 5, 5), (9, 9, 4, 4, 9)], 0),  # faster in three of five
+        ([(5, 5, 5, 5, 5, 5, 5), (6, 6, 6, 6, 4, 6, 6)], 1),
+        ([(5, 1, 5), (5.1, 1.1, 5.1)], 1),  # a neighbour slowed both in the second round
+        ([(5, 5, 5), (5, 5, 5)], 0),
+        ([(5, 5, 5), (6, 6, 6), (7, 7, 7), (1, 1, 1)], 2),
+    ],
+)
+def test_the_earlier_wins_within_noise(rates, position):
+    assert fastest(rates) == position
+
+
+def test_sessions_are_timed_in_both_layouts(built_repository):
+    folder = built_repository / "tiny" / "1"
+    rows = [{"images": np.full((1, 3, 64, 64), value, np.float32)} for value in (0.2, 0.7)]
+    with Engine.open(folder) as one, Engine.open(folder) as other:
+        found = time_sessions([one.session, other.session], rows, Progress())
+    assert len(found) == 2
+    for rates in found:
+        assert len(rates.alone) >= 3
+        assert len(rates.alone) == len(found[0].alone)
+        assert min(*rates.alone, *rates.parallel) > 0
+
+
+def test_every_caller_calls_at_least_once(built_repository):
+    class Counting:
+        calls = 0
+
+        def infer(self, feeds, *, alone):
+            Counting.calls += 1
+            assert not alone
+
+    assert call_rate(Counting(), [{}], callers=3, alone=False, seconds=0) > 0
+    assert Counting.calls == 3
