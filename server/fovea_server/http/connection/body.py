@@ -53,7 +53,9 @@ class BodyReceiver(asyncio.BufferedProtocol):
         """Count bytes that have arrived."""
         self._left -= nbytes
         wanted = self._exchange.wants(nbytes)
-        self._rest = self._rest[nbytes:] if wanted and self._rest is not None else None
+        # uvloop keeps this object until the next one: it must not keep the body.
+        kept = self._rest if wanted and self._left else None
+        self._rest = None if kept is None else kept[nbytes:]
         if not self._left:
             self._connection.on_received()
 
