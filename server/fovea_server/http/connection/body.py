@@ -30,6 +30,15 @@ def unset_buffer(size: int) -> bytearray:
     return buffer
 
 
+def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+    """Let another protocol receive what comes next."""
+    if not transport.is_closing():
+        # uvloop looks at the kind of its protocol when it begins to read.
+        transport.pause_reading()
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+
+
 class BodyReceiver(asyncio.BufferedProtocol):
     """Takes the place of a connection's protocol until a body is whole.
 
