@@ -31,6 +31,7 @@ L = TypeVar("L", bound=Layout)
 
 # <malloc.h> of glibc
 M_MMAP_THRESHOLD = -3
+M_TRIM_THRESHOLD = -1
 M_ARENA_MAX = -8
 
 
@@ -103,13 +104,19 @@ def load_layouts(load: Callable[[int], L], cores: int) -> tuple[L, L]:
     libc = ctypes.CDLL(None)
     # After the first free of a large block, glibc would raise the size from which blocks are
     # returned to the system, and keep the memory used for loading: 30 MB of yolov8n's 220 in
-    # OpenVINO. The cost is 700 page faults per call.
+    # OpenVINO.
     libc.mallopt(M_MMAP_THRESHOLD, 2 << 20)
     # It would also create a heap for nearly every thread, up to 8 per core: 5 MB here.
     libc.mallopt(M_ARENA_MAX, cores)
-    if cores == 1:
-        only = load(1)
-        return only, only
-    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load-layout") as pool:
-        wide, narrow = pool.map(load, (cores, 1))
+    try:
+        if cores == 1:
+            only = load(1)
+            return only, only
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load-layout") as pool:
+            wide, narrow = pool.map(load, (cores, 1))
+    finally:
+        # Calls need blocks of the same sizes again and again. Returned to the system each time,
+        # tensors of 5 MB would cost 4 ms of page faults.
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(M_TRIM_THRESHOLD, 64 << 20)
     return wide, narrow

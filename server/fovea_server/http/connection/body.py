@@ -30,6 +30,15 @@ def unset_buffer(size: int) -> bytearray:
     return buffer
 
 
+def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+    """Let another protocol receive what comes next."""
+    if not transport.is_closing():
+        # uvloop looks at the kind of its protocol when it begins to read.
+        transport.pause_reading()
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+
+
 class BodyReceiver(asyncio.BufferedProtocol):
     """Takes the place of a connection's protocol until a body is whole.
 
@@ -53,7 +62,9 @@ class BodyReceiver(asyncio.BufferedProtocol):
         """Count bytes that have arrived."""
         self._left -= nbytes
         wanted = self._exchange.wants(nbytes)
-        self._rest = self._rest[nbytes:] if wanted and self._rest is not None else None
+        # uvloop keeps this object until the next one: it must not keep the body.
+        kept = self._rest if wanted and self._left else None
+        self._rest = None if kept is None else kept[nbytes:]
         if not self._left:
             self._connection.on_received()
 

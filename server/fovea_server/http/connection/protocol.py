@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from fovea_preprocess.errors import InvalidRequest
-from fovea_server.http.connection.body import BodyReceiver
+from fovea_server.http.connection.body import BodyReceiver, hand_over
 from fovea_server.http.connection.exchange import Exchange, Refusal
 from fovea_server.http.connection.parser import RequestParser
 from fovea_server.http.connection.writing import Writing
@@ -98,20 +98,13 @@ class ServerProtocol(HttpToolsProtocol):
                 self._exchange.wait_for_body()
                 rest = self._exchange.open_buffer()
                 if rest is not None:
-                    self._hand_over(BodyReceiver(self, self._exchange, rest))
+                    hand_over(self.transport, BodyReceiver(self, self._exchange, rest))
 
     def on_received(self) -> None:
         """Go on behind a body that a `BodyReceiver` has received, past the parser."""
-        self._hand_over(self)
+        hand_over(self.transport, self)
         self.parser.begin()
         self.on_message_complete()
-
-    def _hand_over(self, protocol: asyncio.BaseProtocol) -> None:
-        if not self.transport.is_closing():
-            # uvloop looks at the kind of its protocol when it begins to read.
-            self.transport.pause_reading()
-            self.transport.set_protocol(protocol)
-            self.transport.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse an invalid request, after those before it; nothing more is read."""
