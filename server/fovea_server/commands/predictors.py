@@ -16,6 +16,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedModel
+from fovea_server.bench.accuracy import labels_by_id
 
 if TYPE_CHECKING:
     from fovea_engines.evaluate.accuracy.dataset import Dataset
@@ -122,14 +123,8 @@ class RemoteDetector(RemotePredictor):
         return config["backend"] or None, precision
 
     def labels_for(self, dataset: Dataset) -> list[str | None] | None:
-        """Return the class names by id, None for one that no answer had; no list without labels.
-
-        The list is at least as long as the dataset's own list of classes.
-        """
-        if not self.labels:
-            return None
-        count = max(len(dataset.class_names or ()), *(number + 1 for number in self.labels))
-        return [self.labels.get(class_id) for class_id in range(count)]
+        """Return the class names by id, as `labels_by_id` does."""
+        return labels_by_id(self.labels, dataset)
 
 
 class LocalPredictor(Closing):

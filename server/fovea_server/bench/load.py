@@ -1,0 +1,285 @@
+"""Load on a server, in closed or in open loop, and what each request met."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal
+
+import orjson
+
+from fovea_server.bench.connection import Answer, Connection
+
+Arrivals = Literal["poisson", "constant"]
+
+_TICK_S = 0.25
+# A server that refuses connections is not asked in a busy loop.
+_PAUSE_S = 0.05
+_SEED = 1
+_TIMING = b'"timing_ms":'
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """Clients that each send one request after the other."""
+
+    clients: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """Requests that are due at a rate, per second, however slow the answers are."""
+
+    rate: float
+    arrivals: Arrivals = "poisson"
+
+
+Load = ClosedLoop | OpenLoop
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """A load for some time.
+
+    Attributes:
+        warmup_s: under the same load, before anything counts.
+        seconds: that count; None sends each request once and keeps the answers.
+        timeout_s: after which a request without an answer has failed.
+    """
+
+    load: Load
+    seconds: float | None
+    warmup_s: float = 0.0
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+    https: bool = False
+
+
+@dataclass(slots=True)
+class Sample:
+    """The requests that ended lately; samples of one burst add up.
+
+    Attributes:
+        seconds: of the burst so far, without its warm-up.
+        in_time: answers that came while the burst counted: the rate is of these.
+        latencies: seconds from when an answered request was due (closed loop: sent).
+        late: seconds from when a request was due until it was sent.
+        errors: (status, code) -> number and the first message; status 0 without an answer.
+        stages: milliseconds in the server, all answers together, by stage.
+        answers: body by the number of its request, where the burst keeps them.
+        cpu_s: of this process.
+        began: the warm-up is over.
+        ended: this is the last.
+    """
+
+    seconds: float = 0.0
+    in_time: int = 0
+    latencies: array[float] = field(default_factory=lambda: array("d"))
+    late: array[float] = field(default_factory=lambda: array("d"))
+    errors: dict[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    answers: dict[int, bytes] = field(default_factory=dict)
+    cpu_s: float = 0.0
+    began: bool = False
+    ended: bool = False
+
+    def add(self, more: Sample) -> None:
+        """Add a later sample."""
+        self.seconds, self.cpu_s = more.seconds, self.cpu_s + more.cpu_s
+        self.in_time += more.in_time
+        self.latencies.extend(more.latencies)
+        self.late.extend(more.late)
+        for key, (count, message) in more.errors.items():
+            self.add_error(*key, message, count)
+        for stage, ms in more.stages.items():
+            self.stages[stage] = self.stages.get(stage, 0.0) + ms
+        self.answers |= more.answers
+        self.began, self.ended = self.began or more.began, more.ended
+
+    def add_error(self, status: int, code: str, message: str, count: int = 1) -> None:
+        """Count requests that failed alike."""
+        before, first = self.errors.get((status, code), (0, message))
+        self.errors[status, code] = before + count, first
+
+
+async def apply(
+    address: Address, requests: Sequence[bytes], burst: Burst, tell: Callable[[Sample], None]
+) -> None:
+    """Put a load on a server, and tell what it meets, a few times a second.
+
+    Args:
+        address: of the server.
+        requests: heads with bodies, as they go over the wire; sent in turn.
+        burst: the load.
+        tell: takes samples; the last has `ended`.
+    """
+    await _Burst(address, requests, burst, tell).run()
+
+
+class _Burst:
+    def __init__(
+        self,
+        address: Address,
+        requests: Sequence[bytes],
+        burst: Burst,
+        tell: Callable[[Sample], None],
+    ) -> None:
+        self._address = address
+        self._tls = ssl.create_default_context() if address.https else None
+        self._requests = requests
+        self._burst = burst
+        self._tell = tell
+        self._idle: list[Connection] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._sent = 0
+        self._sample = Sample()
+        self._told_cpu_s = 0.0
+
+    async def run(self) -> None:
+        self._begin = time.perf_counter() + self._burst.warmup_s
+        seconds = self._burst.seconds
+        self._end = float("inf") if seconds is None else self._begin + seconds
+        ticking = asyncio.create_task(self._tick())
+        match self._burst.load:
+            case ClosedLoop(clients):
+                await asyncio.gather(*(self._client() for _ in range(clients)))
+            case OpenLoop() as load:
+                await self._on_time(load)
+                while self._under_way:
+                    await asyncio.wait(self._under_way)
+        ticking.cancel()
+        for connection in self._idle:
+            connection.close()
+        self._sample.ended = True
+        self._hand_over()
+
+    async def _client(self) -> None:
+        while self._more(now := time.perf_counter()):
+            await self._ask(now)
+
+    async def _on_time(self, load: OpenLoop) -> None:
+        gaps = random.Random(_SEED)
+        due = time.perf_counter()
+        while self._more(due):
+            if (wait := due - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            task = asyncio.create_task(self._ask(due))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            poisson = load.arrivals == "poisson"
+            due += gaps.expovariate(load.rate) if poisson else 1 / load.rate
+            # Tasks that wait for their turn have not counted themselves yet.
+            await asyncio.sleep(0)
+
+    def _more(self, due: float) -> bool:
+        if self._burst.seconds is None:
+            return self._sent < len(self._requests)
+        return due < self._end
+
+    async def _ask(self, due: float) -> None:
+        number = self._sent % len(self._requests)
+        self._sent += 1
+        sent = time.perf_counter()
+        answer: Answer | None = None
+        failure = ""
+        try:
+            async with asyncio.timeout(self._burst.timeout_s):
+                answer = await self._exchange(self._requests[number])
+        except TimeoutError:
+            failure = f"no answer within {self._burst.timeout_s:g} s"
+        except OSError as error:
+            failure = error.strerror or str(error)
+        answered = time.perf_counter()
+        if answer is not None and answer.status == 200:
+            # Also what was sent in the warm-up: at the end, as much is still under way.
+            self._sample.in_time += self._begin <= answered < self._end
+        if due >= self._begin:
+            self._count(number, answered - due, sent - due, answer, failure)
+        if answer is None:
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _exchange(self, request: bytes) -> Answer:
+        connection = self._kept()
+        if connection is None:
+            address = self._address
+            connection = await Connection.to(address.host, address.port, self._tls)
+        try:
+            answer = await connection.ask(request)
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return answer
+
+    def _kept(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.open:
+                return connection
+        return None
+
+    def _count(
+        self, number: int, latency: float, late: float, answer: Answer | None, failure: str
+    ) -> None:
+        sample = self._sample
+        sample.late.append(late)
+        if answer is None:
+            sample.add_error(0, "no_answer", failure)
+            return
+        if answer.status != 200:
+            sample.add_error(answer.status, *_code(answer.body))
+            return
+        sample.latencies.append(latency)
+        for stage, ms in _timing(answer.body).items():
+            sample.stages[stage] = sample.stages.get(stage, 0.0) + ms
+        if self._burst.seconds is None:
+            sample.answers[number] = answer.body
+
+    async def _tick(self) -> None:
+        await asyncio.sleep(self._burst.warmup_s)
+        self._told_cpu_s = time.process_time()
+        self._sample.began = True
+        while True:
+            self._hand_over()
+            await asyncio.sleep(_TICK_S)
+
+    def _hand_over(self) -> None:
+        sample, self._sample = self._sample, Sample()
+        sample.seconds = max(0.0, min(time.perf_counter(), self._end) - self._begin)
+        cpu_s = time.process_time()
+        sample.cpu_s, self._told_cpu_s = cpu_s - self._told_cpu_s, cpu_s
+        self._tell(sample)
+
+
+def _code(body: bytes) -> tuple[str, str]:
+    """Read the code and the message of an error, as /v1 or /v2 write it."""
+    with suppress(orjson.JSONDecodeError, TypeError, KeyError):
+        match orjson.loads(body)["error"]:
+            case {"code": code, "message": message}:
+                return str(code), str(message)
+            case message:
+                return "error", str(message)
+    return "error", body[:200].decode("utf-8", "replace").strip()
+
+
+def _timing(body: bytes) -> dict[str, float]:
+    """Read the stages that an answer of /v1 ends with; none of other answers."""
+    if (at := body.rfind(_TIMING)) < 0:
+        return {}
+    with suppress(orjson.JSONDecodeError):
+        timing: dict[str, float] = orjson.loads(body[at + len(_TIMING) : -1])
+        return timing
+    return {}
