@@ -38,11 +38,14 @@ class Connection(asyncio.Protocol):
         Raises:
             ConnectionResetError: the server hung up before its answer was whole.
         """
-        if not self.open:
-            raise ConnectionResetError("closed by the server")
         self._waiting = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return await self._waiting
+
+    def give_up(self, reason: str) -> None:
+        """Hang up; who waits for an answer gets a TimeoutError."""
+        self._end(TimeoutError(reason))
+        self.close()
 
     def close(self) -> None:
         """Hang up."""

@@ -50,7 +50,7 @@ class Burst:
     Attributes:
         warmup_s: under the same load, before anything counts.
         seconds: that count; None sends each request once and keeps the answers.
-        timeout_s: after which a request without an answer has failed.
+        timeout_s: after which a request without an answer has failed, to a quarter of a second.
     """
 
     load: Load
@@ -143,9 +143,11 @@ class _Burst:
         self._burst = burst
         self._tell = tell
         self._idle: list[Connection] = []
+        self._busy: dict[Connection, float] = {}
         self._under_way: set[asyncio.Task[None]] = set()
         self._sent = 0
         self._sample = Sample()
+        self._counting = False
         self._told_cpu_s = 0.0
 
     async def run(self) -> None:
@@ -196,12 +198,20 @@ class _Burst:
         answer: Answer | None = None
         failure = ""
         try:
-            async with asyncio.timeout(self._burst.timeout_s):
-                answer = await self._exchange(self._requests[number])
-        except TimeoutError:
-            failure = f"no answer within {self._burst.timeout_s:g} s"
+            connection = self._idle.pop() if self._idle else None
+            if connection is None or not connection.open:
+                connection = await self._connect()
+            # The clock of all requests ticks in one place: a timer for each costs as much as it.
+            self._busy[connection] = sent
+            try:
+                answer = await connection.ask(self._requests[number])
+            finally:
+                del self._busy[connection]
         except OSError as error:
             failure = error.strerror or str(error)
+        else:
+            if connection.open:
+                self._idle.append(connection)
         answered = time.perf_counter()
         if answer is not None and answer.status == 200:
             # Also what was sent in the warm-up: at the end, as much is still under way.
@@ -211,25 +221,18 @@ class _Burst:
         if answer is None:
             await asyncio.sleep(_PAUSE_S)
 
-    async def _exchange(self, request: bytes) -> Answer:
-        connection = self._kept()
-        if connection is None:
-            address = self._address
-            connection = await Connection.to(address.host, address.port, self._tls)
+    async def _connect(self) -> Connection:
+        address, timeout_s = self._address, self._burst.timeout_s
         try:
-            answer = await connection.ask(request)
-        except BaseException:
-            connection.close()
-            raise
-        self._idle.append(connection)
-        return answer
+            async with asyncio.timeout(timeout_s):
+                return await Connection.to(address.host, address.port, self._tls)
+        except TimeoutError as error:
+            raise OSError(f"no connection within {timeout_s:g} s") from error
 
-    def _kept(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.open:
-                return connection
-        return None
+    def _give_up(self) -> None:
+        until = time.perf_counter() - self._burst.timeout_s
+        for connection in [busy for busy, sent in self._busy.items() if sent < until]:
+            connection.give_up(f"no answer within {self._burst.timeout_s:g} s")
 
     def _count(
         self, number: int, latency: float, late: float, answer: Answer | None, failure: str
@@ -249,12 +252,15 @@ class _Burst:
             sample.answers[number] = answer.body
 
     async def _tick(self) -> None:
-        await asyncio.sleep(self._burst.warmup_s)
-        self._told_cpu_s = time.process_time()
-        self._sample.began = True
         while True:
-            self._hand_over()
-            await asyncio.sleep(_TICK_S)
+            self._give_up()
+            left = self._begin - time.perf_counter()
+            if left <= 0 and not self._counting:
+                self._counting = self._sample.began = True
+                self._told_cpu_s = time.process_time()
+            if self._counting:
+                self._hand_over()
+            await asyncio.sleep(min(_TICK_S, left) if left > 0 else _TICK_S)
 
     def _hand_over(self) -> None:
         sample, self._sample = self._sample, Sample()

@@ -67,13 +67,14 @@ def show(title: str, kind: str, levels: Sequence[Level]) -> None:
     console.print(_figures(kind, levels))
     if any(level.stages for level in levels):
         console.print(_stages(levels))
+    console.print(_cores(levels))
     for note in _notes(levels):
         console.print(Text(note))
 
 
 def _figures(kind: str, levels: Iterable[Level]) -> Table:
-    columns = [f"{kind}/s", *(f"p{p} ms" for p in PERCENTILES), "max ms", "errors"]
-    table = _table("load", *columns, "server\ncores", "load\ncores")
+    percentiles = (f"p{percentile} ms" for percentile in PERCENTILES)
+    table = _table("load", f"{kind}/s", *percentiles, "max ms", "errors")
     judged = any(level.accuracy or level.accuracy_missing for level in levels)
     if judged:
         table.add_column("mAP50-95", justify="right")
@@ -83,21 +84,29 @@ def _figures(kind: str, levels: Iterable[Level]) -> Table:
             f"{level.rate:.1f}",
             *(_ms(level, percentile) for percentile in (*PERCENTILES, 100)),
             str(level.failed or "-"),
-            "-" if level.server_cpu is None else f"{level.server_cpu:.2f}",
-            f"{level.generator_cpu:.2f}",
         ]
         if judged:
-            cells.append("-" if level.accuracy is None else f"{level.accuracy.map50_95:.3f}")
+            accuracy = level.accuracy
+            cells.append(_figure(None if accuracy is None else accuracy.map50_95, 3))
         table.add_row(*cells)
     return table
 
 
 def _stages(levels: Sequence[Level]) -> Table:
     names = list(dict.fromkeys(name for level in levels for name in level.stages))
-    table = _table("mean ms in", *names, "rows a\nbatch")
+    table = _table("mean ms", *names)
     for level in levels:
-        cells = (f"{level.stages[name]:.2f}" if name in level.stages else "-" for name in names)
-        table.add_row(level.title, *cells, "-" if level.batch is None else f"{level.batch:.1f}")
+        table.add_row(level.title, *(_figure(level.stages.get(name), 2) for name in names))
+    return table
+
+
+def _cores(levels: Iterable[Level]) -> Table:
+    table = _table("cores used", "by the server", "its CPU ms each", "by the load", "rows a batch")
+    for level in levels:
+        used = level.server_cpu
+        spent_ms = 1e3 * used / level.rate if used and level.rate else None
+        cells = (_figure(used, 2), _figure(spent_ms, 2), _figure(level.generator_cpu, 2))
+        table.add_row(level.title, *cells, _figure(level.batch, 1))
     return table
 
 
@@ -121,8 +130,11 @@ def _notes(levels: Iterable[Level]) -> Iterable[str]:
 
 
 def _ms(level: Level, percentile: float) -> str:
-    found = level.latency_ms(percentile)
-    return "-" if found is None else f"{found:.1f}"
+    return _figure(level.latency_ms(percentile), 1)
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _table(*columns: str) -> Table:
