@@ -113,7 +113,12 @@ class Backend(ABC):
 
     @abstractmethod
     def open(
-        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
+        self,
+        path: Path,
+        max_batch: int,
+        threads: int | None,
+        plugins: tuple[Plugin, ...],
+        streams: int | None = None,
     ) -> Session:
         """Load an engine; see `open_session`."""
 

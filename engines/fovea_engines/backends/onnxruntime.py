@@ -46,11 +46,17 @@ class OnnxRuntimeBackend(Backend):
         return engine
 
     def open(
-        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
+        self,
+        path: Path,
+        max_batch: int,
+        threads: int | None,
+        plugins: tuple[Plugin, ...],
+        streams: int | None = None,
     ) -> CpuSession:
         """Load an ONNX file whose inputs and outputs are all tensors; see `open_session`."""
         cores = threads or usable_cores()
-        wide, narrow = load_layouts(lambda width: _Layout(path, width), cores)
+        streams = min(streams or cores, cores)
+        wide, narrow = load_layouts(lambda width: _Layout(path, width), cores, streams)
         return CpuSession(
             wide.inputs,
             wide.outputs,
@@ -58,7 +64,7 @@ class OnnxRuntimeBackend(Backend):
             wide=wide,
             narrow=narrow,
             max_batch=max_batch,
-            concurrency=cores,
+            concurrency=streams,
             steady=not _branches(path),
         )
 

@@ -56,18 +56,26 @@ class OpenVinoBackend(Backend):
         return engine
 
     def open(
-        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
+        self,
+        path: Path,
+        max_batch: int,
+        threads: int | None,
+        plugins: tuple[Plugin, ...],
+        streams: int | None = None,
     ) -> CpuSession:
         """Load OpenVINO IR, or an ONNX file, that has no strings; see `open_session`."""
         ov = _runtime()
         cores = threads or usable_cores()
+        streams = min(streams or cores, cores)
         core = ov.Core()
         try:
             model = core.read_model(path)
             _refuse_strings(model)
             if max_batch == 1:
                 _fix_rows(model)
-            wide, narrow = load_layouts(lambda width: _Layout(core, model, width, cores), cores)
+            wide, narrow = load_layouts(
+                lambda width: _Layout(core, model, width, cores), cores, streams
+            )
         except RuntimeError as error:
             raise InvalidModel(f"OpenVINO cannot load {path}: {error}") from error
         return CpuSession(
@@ -76,7 +84,7 @@ class OpenVinoBackend(Backend):
             wide=wide,
             narrow=narrow,
             max_batch=max_batch,
-            concurrency=cores,
+            concurrency=streams,
             steady=not any(node.get_type_name() in _BRANCHING for node in model.get_ops()),
         )
 

@@ -47,6 +47,7 @@ def open_session(
     *,
     max_batch: int,
     threads: int | None = None,
+    streams: int | None = None,
     plugins: tuple[Plugin, ...] = (),
 ) -> Session:
     """Load an engine.
@@ -56,6 +57,8 @@ def open_session(
         path: the engine file.
         max_batch: most rows of a call; 0 when the model has no batch dimension.
         threads: CPU cores to use; None takes all this process may use. A GPU ignores it.
+        streams: parallel calls that share those cores, at most one a core; None is one a core. A
+            GPU ignores it.
         plugins: libraries that a TensorRT engine needs.
 
     Raises:
@@ -66,7 +69,7 @@ def open_session(
     if not path.is_file():
         raise InvalidModel(f"there is no engine at {path}")
     try:
-        return chosen.open(path, max_batch, threads, plugins)
+        return chosen.open(path, max_batch, threads, plugins, streams)
     except ImportError as error:
         raise BackendUnavailable(
             f"backend {backend!r} cannot be used ({error}): {chosen.installation}"

@@ -58,9 +58,14 @@ class TensorRTBackend(Backend):
         return write_engine(self.name, content, folder, plan or CompilePlan())
 
     def open(
-        self, path: Path, max_batch: int, threads: int | None, plugins: tuple[Plugin, ...]
+        self,
+        path: Path,
+        max_batch: int,
+        threads: int | None,
+        plugins: tuple[Plugin, ...],
+        streams: int | None = None,
     ) -> Session:
-        """Load a plan, or an .engine file of Ultralytics; a GPU ignores `threads`."""
+        """Load a plan, or an .engine file of Ultralytics; a GPU ignores `threads` and `streams`."""
         from fovea_engines.backends.tensorrt.engine_file import open_engine
 
         return open_engine(self.name, path, max_batch, plugins)
