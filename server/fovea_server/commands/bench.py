@@ -34,6 +34,9 @@ _LOAD_PANEL = "Load"
 _REQUEST_PANEL = "Requests"
 _INTERRUPTED = 130
 
+WHOLE = r"[1-9]\d{0,4}"
+"""Form of a whole number over 0."""
+
 
 def bench(
     context: typer.Context,
@@ -222,14 +225,15 @@ def _check(context: typer.Context) -> None:
 def _loads(clients: str | None, rate: str | None, arrivals: Arrivals) -> list[Load]:
     loads: list[Load] = []
     if clients is not None:
-        loads += [ClosedLoop(int(each)) for each in _numbers("clients", clients, r"[1-9]\d{0,4}")]
+        loads += [ClosedLoop(int(each)) for each in parse_numbers("clients", clients, WHOLE)]
     if rate is not None:
-        rates = _numbers("rate", rate, r"\d{1,6}(\.\d+)?")
-        loads += [OpenLoop(float(each), arrivals) for each in rates if float(each)]
+        rates = parse_numbers("rate", rate, r"\d{1,6}(\.\d+)?")
+        loads += [OpenLoop(float(each), arrivals) for each in rates]
     return loads
 
 
-def _numbers(name: str, text: str, form: str) -> list[str]:
+def parse_numbers(name: str, text: str, form: str) -> list[str]:
+    """Split numbers of a form, over 0; an InvalidOption names the option."""
     numbers = [each.strip() for each in text.split(",")]
     if not all(re.fullmatch(form, each) and float(each) for each in numbers):
         raise InvalidOption(f"--{name} {text!r}; write numbers over 0, e.g. 1,4,16")
