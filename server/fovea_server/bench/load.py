@@ -243,7 +243,7 @@ class _Burst:
             sample.add_error(0, "no_answer", failure)
             return
         if answer.status != 200:
-            sample.add_error(answer.status, *_code(answer.body))
+            sample.add_error(answer.status, *error_of(answer.body))
             return
         sample.latencies.append(latency)
         for stage, ms in _timing(answer.body).items():
@@ -270,7 +270,7 @@ class _Burst:
         self._tell(sample)
 
 
-def _code(body: bytes) -> tuple[str, str]:
+def error_of(body: bytes) -> tuple[str, str]:
     """Read the code and the message of an error, as /v1 or /v2 write it."""
     with suppress(orjson.JSONDecodeError, TypeError, KeyError):
         match orjson.loads(body)["error"]:

@@ -185,7 +185,7 @@ def tune(
             search = Search(settings, loads, limit_ms, measure)
             with progress.phase("tuning"):
                 best = search.exhaust() if exhaustive else search.descend(start)
-            now = trials.measure(start, best.clients, True)
+            now = search.now or trials.measure(start, best.clients, True)
             changed = change(own, path.name, found.candidates, best.setting, trials)
         if not dry_run and best.failure is None:
             write(own, path.name, changed)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_server.bench.chart import Axis, Series, chart, round_ticks
 from fovea_server.tune.search import Measure, Run, Search, frontier
@@ -24,7 +25,7 @@ def shown(measure: Measure, candidates: Sequence[Candidate], progress: Progress)
         count += 1
         run = measure(setting, clients, long)
         found = f"{run.rate:.1f} images/s, p99 {run.p99_ms:.1f} ms"
-        what = f"{_title(candidates, setting)}, {clients} clients"
+        what = f"{_title(candidates, setting)}, {counted(clients, 'client')}"
         progress.now(f"run {count}: {what}: {run.failure or found}")
         return run
 
@@ -46,41 +47,50 @@ def show(
     from rich.syntax import Syntax
 
     console = Console(highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
     console.print(_table(name, candidates, search, best, now))
-    points = len(search.settings) * len(search.clients)
-    say(f"{len(search.runs)} runs on a grid of {points}.")
-    for run in search.runs:
-        if run.failure is not None:
-            say(f"failed: {_title(candidates, run.setting)}, {run.clients} clients: {run.failure}")
+    for note in _notes(candidates, search, best, now):
+        console.print(note, markup=False, soft_wrap=True)
     if best.failure is not None:
-        say("No setting was served without failures: nothing changes.")
-        return
-    if not best.within(search.limit_ms):
-        say(
-            f"No setting answers 99 of 100 within {search.limit_ms:g} ms, not even one client's: "
-            "this is the nearest. A smaller model, INT8 (--onnx), or another machine would."
-        )
-    if now.rate:
-        say(
-            f"With {best.clients} clients: {now.rate:.1f} images/s as it is now, "
-            f"{best.rate:.1f} with the best setting (x{best.rate / now.rate:.2f})."
-        )
-    if not change.diff and not change.publish:
-        say("config.pbtxt is as good as it can be: nothing changes.")
         return
     if change.diff:
         console.print(Syntax(change.diff, "diff", theme="ansi_light", background_color="default"))
+    for note in _changes(change, dry_run=dry_run):
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def _notes(candidates: Sequence[Candidate], search: Search, best: Run, now: Run) -> Iterator[str]:
+    points = len(search.settings) * len(search.clients)
+    yield f"{len(search.runs)} runs on a grid of {points}."
+    for run in search.runs:
+        if run.failure is not None:
+            what = _title(candidates, run.setting)
+            yield f"failed: {what}, {counted(run.clients, 'client')}: {run.failure}"
+    if best.failure is not None:
+        yield "No setting was served without failures: nothing changes."
+    elif not best.within(search.limit_ms):
+        yield (
+            f"No setting answers 99 of 100 within {search.limit_ms:g} ms, not even a lone client: "
+            "this one is the nearest. Try INT8 (--onnx), a smaller model, or a faster machine."
+        )
+    if now.rate:
+        yield (
+            f"With {counted(best.clients, 'client')}: {now.rate:.1f} images/s as it is now, "
+            f"{best.rate:.1f} with the chosen setting (x{best.rate / now.rate:.2f})."
+        )
+
+
+def _changes(change: Change, *, dry_run: bool) -> Iterator[str]:
     if change.publish:
-        say(f"version {change.candidate.version}: {change.candidate.title}, built just now")
+        yield f"version {change.candidate.version}: {change.candidate.title}, built just now"
+    if not change.diff and not change.publish:
+        yield "It is served so already: nothing changes."
+        return
     if "version_policy" in change.diff:
-        say("The version is pinned: later builds are served once version_policy is taken out.")
-    say(
-        "Not written, as --dry-run asks." if dry_run else "Written; a running server has to reload."
-    )
+        yield "The version is pinned: later builds are served once version_policy is taken out."
+    if dry_run:
+        yield "Nothing is written, as --dry-run asks."
+    else:
+        yield "Written. A running server serves it after a restart, or by itself in poll mode."
 
 
 def draw(name: str, candidates: Sequence[Candidate], search: Search, best: Run) -> str:
@@ -120,10 +130,10 @@ def _table(
     title = Text(f"{name}: settings that no other beats in both images/s and latency")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("images/s", "p99 ms", "clients", "version", "cores", "parallel", "batch"):
-        table.add_column(column, justify="left" if column == "version" else "right")
+        table.add_column(column, justify="left" if column == "version" else "right", no_wrap=True)
     table.add_column("delay ms", justify="right")
-    table.add_column("")
-    marked = {id(best): "chosen", id(now): "now"}
+    table.add_column("", no_wrap=True)
+    marked = {id(now): "now"} | {id(best): "chosen"}
     rows = {id(run): run for run in (*frontier(search.runs), best, now)}
     for run in sorted(rows.values(), key=lambda run: run.p99_ms):
         setting = run.setting
@@ -131,7 +141,10 @@ def _table(
         cells = (
             *(f"{run.rate:.1f}", f"{run.p99_ms:.1f}", str(run.clients)),
             f"{setting.version}: {_engine(candidates, setting)}",
-            *(str(n or "-") for n in (setting.threads, setting.streams, setting.max_batch)),
+            *(
+                str(number or "-")
+                for number in (setting.threads, setting.streams, setting.max_batch)
+            ),
             *(f"{setting.delay_us / 1e3:g}", mark),
         )
         table.add_row(*map(Text, cells), style="bold" if run is best else None)

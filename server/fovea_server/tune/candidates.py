@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from fovea_engines.backends.registry import BACKENDS, mismatch
 from fovea_engines.build.build import build
+from fovea_engines.build.calibration.ranges import RANGES_FILE
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard, Precision
@@ -93,17 +95,17 @@ def build_candidates(
             continue
         what = f"{backend} {precision}, batches up to {rows}"
         progress.note(f"building {what}")
-        own = replace(
-            plan,
-            repository=plan.repository / f"{backend}-{precision}-{rows}",
-            backend=backend,
-            precision=precision,
-            max_batch=rows,
-            labels=base.labels,
-            family=base.family,
-            calibration=plan.calibration if precision == "int8" else None,
-        )
         try:
+            own = replace(
+                plan,
+                repository=plan.repository / f"{backend}-{precision}-{rows}",
+                backend=backend,
+                max_batch=rows,
+                labels=base.labels,
+                family=base.family,
+                **(_like(candidates, plan) if precision == "int8" else {"calibration": None}),
+                precision=precision,
+            )
             card = build(own, progress)
         except (BuildError, BackendError) as error:
             left_out.append(f"{what}: {error}")
@@ -115,6 +117,16 @@ def build_candidates(
         candidates.append(Candidate(next_version, folder, card))
         next_version += 1
     return replace(found, candidates=candidates, left_out=left_out)
+
+
+def _like(candidates: Sequence[Candidate], plan: BuildPlan) -> dict[str, Any]:
+    """Return the options of an INT8 build: ranges and layers of one that is there save minutes."""
+    for candidate in candidates:
+        ranges, found = candidate.folder / RANGES_FILE, candidate.card.calibration
+        if candidate.card.precision == "int8" and found is not None and ranges.is_file():
+            images, kept = plan.calibration, found.kept_float
+            return {"calibration": ranges, "images": images, "keep_float": kept}
+    return {"calibration": plan.calibration}
 
 
 def backends_here() -> list[str]:

@@ -21,7 +21,7 @@ _GAIN = 1.02
 _HOPELESS = 0.8
 # Settings so close to the best are measured once more, for longer.
 _CLOSE = 0.93
-_FINALISTS = 2
+_FINALISTS = 3
 # Values in which a near setting differs.
 _NEAR = 2
 # How far over what Little's law allows a load is tried.
@@ -84,6 +84,7 @@ class Search:
         limit_ms: largest 99th percentile of the latency; infinite for none.
         measure: does a run.
         runs: all that were done.
+        now: a run of the start of `descend`, with the clients of the best; None before.
     """
 
     settings: Sequence[Setting]
@@ -91,6 +92,7 @@ class Search:
     limit_ms: float
     measure: Measure
     runs: list[Run] = field(default_factory=list)
+    now: Run | None = None
 
     @property
     def most_runs(self) -> int:
@@ -106,7 +108,7 @@ class Search:
         best = self._loaded(self._run(start, self._first_clients()))
         while (found := self._stepped(best)) is not best:
             best = found
-        return self._confirmed(best)
+        return self._confirmed(best, start)
 
     def _stepped(self, best: Run) -> Run:
         """Make the first step for the better: along one coordinate, else to a near setting."""
@@ -220,8 +222,8 @@ class Search:
         others = [run.rate for run in self.runs if run.setting.version == best.setting.version]
         return bool(rates) and max(rates) < _HOPELESS * max(others)
 
-    def _confirmed(self, best: Run) -> Run:
-        """Measure the best settings for longer; return the best of these runs."""
+    def _confirmed(self, best: Run, start: Setting) -> Run:
+        """Measure the best settings for longer, and the first, which stays where none is better."""
         by_setting: dict[Setting, Run] = {}
         for run in self.runs:
             known = by_setting.get(run.setting)
@@ -230,18 +232,22 @@ class Search:
         others = [
             run
             for run in by_setting.values()
-            if run.setting != best.setting
+            if run.setting not in (best.setting, start)
             and run.within(self.limit_ms) == best.within(self.limit_ms)
             and run.rate > _CLOSE * best.rate
         ]
         others.sort(key=lambda run: -run.rate)
-        finalists = [best, *others[: _FINALISTS - 1]]
-        best = self._best([self._run(f.setting, f.clients, long=True) for f in finalists])
-        fewer = [clients for clients in self.clients if clients < best.clients]
-        if not best.within(self.limit_ms) and finalists[0].within(self.limit_ms) and fewer:
+        within = best.within(self.limit_ms)
+        self.now = final = self._run(start, best.clients, long=True)
+        for run in (best, *others[:1]):
+            if run.setting != start:
+                run = self._run(run.setting, run.clients, long=True)
+                final = run if self._gains(run, final) else final
+        fewer = [clients for clients in self.clients if clients < final.clients]
+        if within and not final.within(self.limit_ms) and fewer:
             # A short run was lucky.
-            best = self._run(best.setting, fewer[-1], long=True)
-        return best
+            final = self._run(final.setting, fewer[-1], long=True)
+        return final
 
     def _best(self, runs: Sequence[Run]) -> Run:
         best, *others = runs

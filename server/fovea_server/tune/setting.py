@@ -9,6 +9,7 @@ from typing import Any
 
 from fovea_engines.backends.registry import get_backend
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.config_pbtxt import config_of
 from fovea_engines.repository.model_config import (
     NUM_STREAMS,
     NUM_THREADS,
@@ -43,8 +44,8 @@ class Candidate:
 
     @property
     def max_batch(self) -> int:
-        """Most rows of a call; 0 where its tensors have no batch dimension."""
-        return self.card.max_batch if all(s.shape[:1] == (-1,) for s in self.card.inputs) else 0
+        """Most rows of a call."""
+        return max(1, self.card.max_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Setting:
         version: of the model, which stands for a backend and a precision.
         threads: cores for all calls together; 0 where the device is a GPU.
         streams: parallel calls that share them; 0 where the device is a GPU.
-        max_batch: most rows of a call; 0 without a batch dimension.
+        max_batch: most rows of a call.
         delay_us: microseconds that a batch may wait for more rows.
     """
 
@@ -83,7 +84,7 @@ def _settings(candidate: Candidate, cores: int) -> Iterator[Setting]:
     widths = [0] if candidate.on_gpu else _powers(cores)
     for threads in widths:
         for streams in (each for each in widths if each <= threads):
-            for rows in _powers(candidate.max_batch) if candidate.max_batch else [0]:
+            for rows in _powers(candidate.max_batch):
                 for delay_us in _DELAYS_US if rows > 1 else (0,):
                     yield Setting(candidate.version, threads, streams, rows, delay_us)
 
@@ -95,9 +96,7 @@ def _powers(most: int) -> list[int]:
 def present(config: ModelConfig, candidate: Candidate, cores: int) -> Setting:
     """Return the setting that a configuration amounts to for a version."""
     threads = 0 if candidate.on_gpu else min(config.cpu_threads or cores, cores)
-    rows = candidate.max_batch and min(
-        config.max_batch_size or candidate.max_batch, candidate.max_batch
-    )
+    rows = min(config.max_batch_size or candidate.max_batch, candidate.max_batch)
     batching = config.dynamic_batching or ModelDynamicBatching()
     return Setting(
         candidate.version,
@@ -109,13 +108,20 @@ def present(config: ModelConfig, candidate: Candidate, cores: int) -> Setting:
 
 
 def configured(
-    config: ModelConfig, setting: Setting, candidate: Candidate, cores: int, *, pin: bool
+    config: ModelConfig,
+    setting: Setting,
+    served: Candidate,
+    candidate: Candidate,
+    cores: int,
+    *,
+    pin: bool,
 ) -> ModelConfig:
     """Return a configuration with a setting in it; what it does not concern stays.
 
     Args:
         config: as it was read.
         setting: of the candidate; a value that is the default is left out.
+        served: the version that the configuration serves now.
         candidate: the version to serve.
         cores: of this machine.
         pin: serve this version and no other.
@@ -129,10 +135,12 @@ def configured(
     if pin:
         policy = ModelVersionPolicy(specific=Specific((setting.version,)))
         config = replace(config, version_policy=policy)
-    backend = get_backend(candidate.card.backend)
-    if config.backend not in ("", backend.name):
-        config = replace(config, backend=backend.name, platform=backend.platform)
-    if setting.max_batch and (config.max_batch_size or setting.max_batch < candidate.max_batch):
+    own, other = config_of(served.card), config_of(candidate.card)
+    # As `fovea build` would write them; what somebody has written is left.
+    described = ("backend", "platform", "input", "output", "max_batch_size")
+    same = [name for name in described if getattr(config, name) == getattr(own, name)]
+    config = replace(config, **{name: getattr(other, name) for name in same})
+    if other.max_batch_size and (config.max_batch_size or setting.max_batch < candidate.max_batch):
         config = replace(config, max_batch_size=setting.max_batch)
     return _with_delay(config, setting)
 

@@ -16,7 +16,7 @@ from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.session import Closing
 from fovea_server.bench.generator import Generator
 from fovea_server.bench.level import Level
-from fovea_server.bench.load import Burst, ClosedLoop
+from fovea_server.bench.load import Burst, ClosedLoop, error_of
 from fovea_server.bench.payload import image_payload
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
@@ -37,7 +37,7 @@ class Trials(Closing):
 
     Args:
         folder: of the model; it is not written to.
-        candidates: the versions that may be served.
+        candidates: the versions that may be served; the first is served now.
         images: folder of the images that are sent.
         cores: of this machine.
         seconds: length of a run.
@@ -58,6 +58,7 @@ class Trials(Closing):
         flags: Sequence[str] = (),
     ) -> None:
         self._candidates = {candidate.version: candidate for candidate in candidates}
+        self._present = candidates[0]
         self._cores, self._seconds = cores, seconds
         self.config = read_config(folder / CONFIG_FILE)
         self._text = config_file_text(folder)
@@ -100,14 +101,14 @@ class Trials(Closing):
         answer = self._http.post(self._load_path)
         if answer.status_code != httpx.codes.OK:
             self._served = None
-            return answer.text
+            return error_of(answer.content)[1]
         self._served = setting
         return None
 
     def text(self, setting: Setting, *, pin: bool) -> str:
         """Return the model's config.pbtxt with a setting; `pin` serves its version only."""
         candidate = self._candidates[setting.version]
-        config = configured(self.config, setting, candidate, self._cores, pin=pin)
+        config = configured(self.config, setting, self._present, candidate, self._cores, pin=pin)
         return edited_text(self._text, config)
 
     def close(self) -> None:
