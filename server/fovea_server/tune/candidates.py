@@ -57,12 +57,12 @@ def find_candidates(repository: ModelRepository, name: str) -> Found:
         except (NotFound, InvalidModel) as error:
             left_out.append(f"version {version}: {error}")
             continue
-        if version == served or _kind(other) in found:
+        if version == served:
             continue
         if reason := _objection(other, card):
             left_out.append(f"version {version}: {reason}")
         else:
-            found[_kind(other)] = Candidate(version, folder, other)
+            found.setdefault(_kind(other), Candidate(version, folder, other))
     return Found(list(found.values()), left_out)
 
 
