@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import uvloop
 
 from fovea_server.bench.level import Level
-from fovea_server.bench.load import Address, Burst, ClosedLoop, apply
+from fovea_server.bench.load import Address, Burst, ClosedLoop
+from fovea_server.bench.sender import apply
 
 
 @dataclass(frozen=True)

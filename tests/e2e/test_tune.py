@@ -78,7 +78,7 @@ def test_the_result_is_written_and_served(repository, serve):
     answer = httpx.post(server.predict_url("digits"), content=(DEMO / "scene-1.jpg").read_bytes())
     assert answer.json()["version"] == version
     streams = report["best"]["setting"]["streams"]
-    assert config.cpu_streams in (None, streams)
+    assert config.streams in (None, streams)
 
 
 @pytest.mark.parametrize(

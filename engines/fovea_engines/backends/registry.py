@@ -57,8 +57,8 @@ def open_session(
         path: the engine file.
         max_batch: most rows of a call; 0 when the model has no batch dimension.
         threads: CPU cores to use; None takes all this process may use. A GPU ignores it.
-        streams: parallel calls that share those cores, at most one a core; None is one a core. A
-            GPU ignores it.
+        streams: parallel calls. On a CPU they share those cores, and None is one a core; there are
+            never more.
         plugins: libraries that a TensorRT engine needs.
 
     Raises:

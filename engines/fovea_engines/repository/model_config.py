@@ -17,7 +17,7 @@ from fovea_engines.repository.model_config_scheduling import (
 )
 from fovea_preprocess.errors import InvalidModel
 
-# Parameters of Triton's OpenVINO backend; here every engine on a CPU takes them.
+# Parameters of Triton's OpenVINO backend; here all backends take them.
 NUM_THREADS = "INFERENCE_NUM_THREADS"
 NUM_STREAMS = "NUM_STREAMS"
 
@@ -189,13 +189,13 @@ class ModelConfig:
     source: str = "{}"
 
     @property
-    def cpu_threads(self) -> int | None:
-        """Cores for all calls together; None where the file does not say, or says AUTO."""
+    def threads(self) -> int | None:
+        """Cores for all calls on a CPU; None where the file does not say, or says AUTO."""
         return self._number(NUM_THREADS)
 
     @property
-    def cpu_streams(self) -> int | None:
-        """Parallel calls that share those cores; None where the file does not say, or says AUTO."""
+    def streams(self) -> int | None:
+        """Parallel calls; None where the file does not say, or says AUTO."""
         return self._number(NUM_STREAMS)
 
     def _number(self, parameter: str) -> int | None:

@@ -12,7 +12,8 @@ import uvloop
 
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import Unavailable
-from fovea_server.bench.load import Address, Burst, Sample, apply
+from fovea_server.bench.load import Address, Burst, Sample
+from fovea_server.bench.sender import apply
 
 
 class Generator(Closing):

@@ -26,7 +26,7 @@ _OUTSIDE = "outside"
 
 @dataclass(slots=True)
 class Level:
-    """What a burst has measured so far.
+    """The figures of a burst so far.
 
     Attributes:
         load: of the burst.

@@ -24,7 +24,7 @@ _OF_ONE_IMAGE = (400, 413)
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What is sent.
+    """The requests that are sent.
 
     Attributes:
         kind: of the answers that are counted.

@@ -24,7 +24,7 @@ _STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a server has counted of a model; nanoseconds by stage, of all requests together."""
+    """The counts that a server has of a model; nanoseconds by stage, of all requests together."""
 
     requests: int
     rows: int

@@ -50,7 +50,7 @@ def open_engine(
     if file:
         inside(folder, file)
     choice = PlainChoice(file, config.backend, _max_batch(config, file, settings))
-    threads, streams = config.cpu_threads, config.cpu_streams
+    threads, streams = config.threads, config.streams
     if threads is None or (settings.threads is not None and settings.threads < threads):
         threads = settings.threads
     engine = Engine.open(folder, choice, threads=threads, streams=streams)

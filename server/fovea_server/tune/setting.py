@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from fovea_engines.repository.model_config_scheduling import ModelDynamicBatchin
 
 # Microseconds that a batch may wait for more rows.
 _DELAYS_US = (0, 1000, 2000, 5000)
+# Parallel batches on a GPU; 0 is the default.
+_GPU_STREAMS = (0, 1, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ class Setting:
 
     Attributes:
         version: of the model, which stands for a backend and a precision.
-        threads: cores for all calls together; 0 where the device is a GPU.
-        streams: parallel calls that share them; 0 where the device is a GPU.
+        threads: cores for all calls together; 0 on a GPU.
+        streams: parallel calls, on a CPU at most one a core; 0 for the default of a GPU.
         max_batch: most rows of a call.
         delay_us: microseconds that a batch may wait for more rows.
     """
@@ -81,12 +84,13 @@ def grid(candidates: Sequence[Candidate], cores: int) -> list[Setting]:
 
 
 def _settings(candidate: Candidate, cores: int) -> Iterator[Setting]:
-    widths = [0] if candidate.on_gpu else _powers(cores)
-    for threads in widths:
-        for streams in (each for each in widths if each <= threads):
-            for rows in _powers(candidate.max_batch):
-                for delay_us in _DELAYS_US if rows > 1 else (0,):
-                    yield Setting(candidate.version, threads, streams, rows, delay_us)
+    widths = _powers(cores)
+    parallel = [(threads, n) for threads in widths for n in widths if n <= threads]
+    if candidate.on_gpu:
+        parallel = [(0, n) for n in _GPU_STREAMS]
+    for (threads, streams), rows in product(parallel, _powers(candidate.max_batch)):
+        for delay_us in _DELAYS_US if rows > 1 else (0,):
+            yield Setting(candidate.version, threads, streams, rows, delay_us)
 
 
 def _powers(most: int) -> list[int]:
@@ -95,13 +99,14 @@ def _powers(most: int) -> list[int]:
 
 def present(config: ModelConfig, candidate: Candidate, cores: int) -> Setting:
     """Return the setting that a configuration amounts to for a version."""
-    threads = 0 if candidate.on_gpu else min(config.cpu_threads or cores, cores)
+    threads = 0 if candidate.on_gpu else min(config.threads or cores, cores)
+    streams = config.streams or 0 if candidate.on_gpu else min(config.streams or threads, threads)
     rows = min(config.max_batch_size or candidate.max_batch, candidate.max_batch)
     batching = config.dynamic_batching or ModelDynamicBatching()
     return Setting(
         candidate.version,
         threads,
-        min(config.cpu_streams or threads, threads),
+        streams,
         rows,
         batching.max_queue_delay_microseconds if rows > 1 else 0,
     )

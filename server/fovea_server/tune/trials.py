@@ -16,8 +16,9 @@ from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.session import Closing
 from fovea_server.bench.generator import Generator
 from fovea_server.bench.level import Level
-from fovea_server.bench.load import Burst, ClosedLoop, error_of
+from fovea_server.bench.load import Burst, ClosedLoop
 from fovea_server.bench.payload import image_payload
+from fovea_server.bench.sender import error_of
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
 from fovea_server.tune.search import Run

@@ -16,7 +16,7 @@ from fovea_server.tune.trials import Trials, config_file_text
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a setting changes in a repository.
+    """The difference that a setting makes in a repository.
 
     Attributes:
         candidate: the version that it serves.

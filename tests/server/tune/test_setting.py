@@ -123,7 +123,7 @@ def test_auto_is_the_default(found):
     served, *_ = found.candidates
     parameters = dict.fromkeys(("NUM_STREAMS", "INFERENCE_NUM_THREADS"), ModelParameter("AUTO"))
     config = replace(config_of(served.card), parameters=parameters)
-    assert (config.cpu_threads, config.cpu_streams) == (None, None)
+    assert (config.threads, config.streams) == (None, None)
 
 
 def test_the_operators_cores_are_the_most(found):
