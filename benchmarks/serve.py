@@ -157,7 +157,7 @@ def measure(
 ) -> dict[str, object]:
     """Rounds of limit, load, limit."""
     seconds = arguments.seconds
-    requests = image_requests("", MODEL, None, images)
+    requests = image_requests(f"http://127.0.0.1:{port}", MODEL, None, images)
     loads: dict[int, list[Loaded]] = {n: [] for n in arguments.clients}
     ratios: dict[int, list[float]] = {n: [] for n in arguments.clients}
     limits: dict[int, list[float]] = {}

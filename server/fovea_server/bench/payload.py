@@ -74,14 +74,14 @@ def tensor_payload(
 ) -> Payload:
     """Make tensors that fit the model; raises as `tensor_request` and `Target.metadata`."""
     metadata = target.metadata()
-    request = tensor_request(target.base, target.model, target.version, metadata, shapes, contents)
+    request = tensor_request(target.url, target.model, target.version, metadata, shapes, contents)
     return Payload("requests", [request], [])
 
 
 def _requests(
     target: Target, bodies: Sequence[bytes], options: Mapping[str, float] | None = None
 ) -> list[bytes]:
-    return image_requests(target.base, target.model, target.version, bodies, options)
+    return image_requests(target.url, target.model, target.version, bodies, options)
 
 
 def _check(target: Target, bodies: Sequence[bytes]) -> None:

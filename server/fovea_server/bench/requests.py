@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import numpy as np
 import orjson
@@ -21,7 +21,7 @@ _SHAPE = re.compile(r"(?P<name>.+):(?P<dims>\d+(,\d+)*)")
 
 
 def image_requests(
-    base: str,
+    url: str,
     model: str,
     version: int | None,
     images: Sequence[bytes],
@@ -30,21 +30,21 @@ def image_requests(
     """Build a predict request of /v1 for each encoded image.
 
     Args:
-        base: path before /v1 in the server's address; usually "".
+        url: address of the server.
         model: its name.
         version: None for the newest.
         images: bodies.
         options: of the requests; those that are missing are the server's defaults.
     """
-    path = f"{base}/v1/models/{quote(model, safe='')}"
+    path = f"/v1/models/{quote(model, safe='')}"
     path += "/predict" if version is None else f"/versions/{version}/predict"
     path += f"?{urlencode(options)}" if options else ""
     kind = "Content-Type: application/octet-stream"
-    return [_head(path, [kind], len(image)) + image for image in images]
+    return [_head(url, path, [kind], len(image)) + image for image in images]
 
 
 def tensor_request(
-    base: str,
+    url: str,
     model: str,
     version: int | None,
     metadata: Mapping[str, Any],
@@ -54,7 +54,7 @@ def tensor_request(
     """Build an infer request of the v2 protocol with binary tensors, in both directions.
 
     Args:
-        base: path before /v2 in the server's address; usually "".
+        url: address of the server.
         model: its name.
         version: None for the newest.
         metadata: of the model, as v2 has it.
@@ -77,10 +77,10 @@ def tensor_request(
         size = {"binary_data_size": len(bodies[-1])}
         inputs.append({"name": name, "shape": shape, "datatype": datatype, "parameters": size})
     document = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}})
-    path = f"{base}/v2/models/{quote(model, safe='')}"
+    path = f"/v2/models/{quote(model, safe='')}"
     path += "/infer" if version is None else f"/versions/{version}/infer"
     body = b"".join([document, *bodies])
-    return _head(path, [f"Inference-Header-Content-Length: {len(document)}"], len(body)) + body
+    return _head(url, path, [f"Inference-Header-Content-Length: {len(document)}"], len(body)) + body
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -130,7 +130,8 @@ def _elements(
     return values.astype(dtype).tobytes()
 
 
-def _head(path: str, lines: Sequence[str], length: int) -> bytes:
-    rest = "".join(f"{line}\r\n" for line in lines)
-    # The address is the same for all; servers need a host, and none looks at it.
-    return f"POST {path} HTTP/1.1\r\nHost: fovea\r\n{rest}Content-Length: {length}\r\n\r\n".encode()
+def _head(url: str, path: str, lines: Sequence[str], length: int) -> bytes:
+    server = urlsplit(url)
+    first = f"POST {server.path.rstrip('/')}{path} HTTP/1.1"
+    all_lines = [first, f"Host: {server.netloc}", *lines, f"Content-Length: {length}"]
+    return "\r\n".join([*all_lines, "", ""]).encode()

@@ -42,7 +42,7 @@ class Target(Closing):
         model: its name.
         version: None for the newest.
         address: where the server listens.
-        base: path before /v1 and /v2, usually "".
+        url: with its scheme, without a slash at the end.
     """
 
     def __init__(self, url: str, model: str, version: int | None) -> None:
@@ -59,8 +59,7 @@ class Target(Closing):
             )
         https = parts.scheme == "https"
         self.address = Address(parts.hostname, port or (443 if https else 80), https)
-        self.base = parts.path.rstrip("/")
-        self.url = f"{parts.scheme}://{parts.netloc}{self.base}"
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._http = httpx.Client(base_url=self.url, timeout=30.0)
         self._path = f"/v2/models/{quote(model, safe='')}"
         if version is not None:
