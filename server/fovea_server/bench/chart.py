@@ -70,6 +70,7 @@ def chart(
         bottom = _HEIGHT - _BOTTOM
         dashed = 'stroke="#888" stroke-dasharray="5 4"'
         parts.append(f'<line x1="{at}" x2="{at}" y1="{_TOP}" y2="{bottom}" {dashed}/>')
+        parts.append(_text(at, _TOP - 4, f"{limit:g}", 'text-anchor="middle"'))
     for number, each in enumerate(series):
         parts += _drawn(x, y, each, _COLOURS[number % len(_COLOURS)], number)
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -72,7 +72,7 @@ def _notes(candidates: Sequence[Candidate], search: Search, best: Run, now: Run)
             f"No setting answers 99 of 100 within {search.limit_ms:g} ms, not even a lone client: "
             "this one is the nearest. Try INT8 (--onnx), a smaller model, or a faster machine."
         )
-    if now.rate:
+    if now.rate and best is not now:
         yield (
             f"With {counted(best.clients, 'client')}: {now.rate:.1f} images/s as it is now, "
             f"{best.rate:.1f} with the chosen setting (x{best.rate / now.rate:.2f})."
@@ -131,7 +131,6 @@ def _table(
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("images/s", "p99 ms", "clients", "version", "cores", "parallel", "batch"):
         table.add_column(column, justify="left" if column == "version" else "right", no_wrap=True)
-    table.add_column("delay ms", justify="right")
     table.add_column("", no_wrap=True)
     marked = {id(now): "now"} | {id(best): "chosen"}
     rows = {id(run): run for run in (*frontier(search.runs), best, now)}
@@ -141,14 +140,16 @@ def _table(
         cells = (
             *(f"{run.rate:.1f}", f"{run.p99_ms:.1f}", str(run.clients)),
             f"{setting.version}: {_engine(candidates, setting)}",
-            *(
-                str(number or "-")
-                for number in (setting.threads, setting.streams, setting.max_batch)
-            ),
-            *(f"{setting.delay_us / 1e3:g}", mark),
+            *(str(number or "-") for number in (setting.threads, setting.streams)),
+            *(_batches(setting), mark),
         )
         table.add_row(*map(Text, cells), style="bold" if run is best else None)
     return table
+
+
+def _batches(setting: Setting) -> str:
+    waited = f", {setting.delay_us / 1e3:g} ms" if setting.delay_us else ""
+    return f"{setting.max_batch}{waited}"
 
 
 def _engine(candidates: Sequence[Candidate], setting: Setting) -> str:
@@ -160,5 +161,5 @@ def _title(candidates: Sequence[Candidate], setting: Setting) -> str:
     if setting.threads:
         parts.append(f"{setting.threads} cores for {setting.streams}")
     if setting.max_batch > 1:
-        parts.append(f"batches of {setting.max_batch}, {setting.delay_us / 1e3:g} ms")
+        parts.append(f"batches of {_batches(setting)}")
     return ", ".join(parts)
