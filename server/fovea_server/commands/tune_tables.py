@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_server.bench.chart import Axis, Series, chart, round_ticks
-from fovea_server.tune.search import Measure, Run, Search, frontier
+from fovea_server.tune.run import Measure, Run, frontier
+from fovea_server.tune.search import Search
 from fovea_server.tune.setting import Candidate, Setting
 from fovea_server.tune.writing import Change
 

@@ -9,69 +9,27 @@ again at the load, and in the end measure the best for longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from fovea_server.tune.run import Measure, Run, mean_run
 from fovea_server.tune.setting import Setting
 
 # Less is noise.
 _GAIN = 1.02
 # A version that loses by this much is not tried again with other settings.
 _HOPELESS = 0.8
-# Settings so close to the best are measured once more, for longer.
-_CLOSE = 0.93
-_FINALISTS = 3
+# Settings so close to the best are measured again, for longer, and so many times at most.
+_CLOSE = 0.85
+_FINALISTS = 4
+_ROUNDS = 3
 # Values in which a near setting differs.
 _NEAR = 2
 # How far over what Little's law allows a load is tried.
 _SLACK = 1.25
-_FEWEST_RUNS = 8
+_FEWEST_RUNS = 12
 # In the order of their usual effect.
 _COORDINATES = ("version", "streams", "threads", "max_batch", "delay_us")
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One measurement.
-
-    Attributes:
-        rate: answers a second.
-        p99_ms: of their latencies; infinite without answers.
-        seconds: that were measured.
-        failure: reason why it does not count: errors, or a model that does not load.
-    """
-
-    setting: Setting
-    clients: int
-    rate: float
-    p99_ms: float
-    seconds: float = 0.0
-    failure: str | None = None
-
-    def better(self, other: Run, limit_ms: float) -> bool:
-        """Return True if this is the better one; where both miss the limit, the nearer one is."""
-        if (own := self.within(limit_ms)) != other.within(limit_ms):
-            return own
-        return self.rate > other.rate if own else self.p99_ms < other.p99_ms
-
-    def within(self, limit_ms: float) -> bool:
-        """Return True if its latency is within a limit."""
-        return self.failure is None and self.p99_ms <= limit_ms
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
-        return {
-            "setting": self.setting.to_json(),
-            "clients": self.clients,
-            "rate": round(self.rate, 3),
-            "p99_ms": round(self.p99_ms, 3) if self.rate else None,
-            "failure": self.failure,
-        }
-
-
-Measure = Callable[[Setting, int, bool], Run]
-"""Measures a setting with a number of clients; True for longer than usual."""
 
 
 @dataclass(slots=True)
@@ -235,31 +193,35 @@ class Search:
         return bool(rates) and max(rates) < _HOPELESS * max(others)
 
     def _confirmed(self, best: Run, start: Setting) -> Run:
-        """Measure the best settings for longer, and the first, which stays where none is better."""
-        by_setting: dict[Setting, Run] = {}
-        for run in self.runs:
-            known = by_setting.get(run.setting)
-            if known is None or run.better(known, self.limit_ms):
-                by_setting[run.setting] = run
-        others = [
-            run
-            for run in by_setting.values()
-            if run.setting not in (best.setting, start)
-            and run.within(self.limit_ms) == best.within(self.limit_ms)
-            and run.rate > _CLOSE * best.rate
-        ]
-        others.sort(key=lambda run: -run.rate)
-        within = best.within(self.limit_ms)
-        self.now = final = self._run(start, best.clients, long=True)
-        for run in (best, *others[:1]):
-            if run.setting != start:
-                run = self._run(run.setting, run.clients, long=True)
-                final = run if self._gains(run, final) else final
+        """Measure the best settings for longer, in turn; the first stays where none is better."""
+        rounds: list[list[Run]] = []
+        finalists = self._finalists(best, start)
+        while len(rounds) < _ROUNDS and (
+            not rounds or len(self.runs) + len(finalists) <= self.most_runs
+        ):
+            rounds.append([self._run(f.setting, f.clients, long=True) for f in finalists])
+        self.now, *others = map(mean_run, zip(*rounds, strict=True))
+        final = self.now
+        for run in others:
+            final = run if self._gains(run, final) else final
         fewer = [clients for clients in self.clients if clients < final.clients]
-        if within and not final.within(self.limit_ms) and fewer:
+        if best.within(self.limit_ms) and not final.within(self.limit_ms) and fewer:
             # A short run was lucky.
             final = self._run(final.setting, fewer[-1], long=True)
         return final
+
+    def _finalists(self, best: Run, start: Setting) -> list[Run]:
+        """Choose the start, the best run, and those that noise may have kept from being it."""
+        by_setting: dict[Setting, Run] = {}
+        for run in sorted(self.runs, key=lambda run: run.rate):
+            if run.failure is None and run.clients == best.clients:
+                by_setting[run.setting] = run
+        close = [run for run in by_setting.values() if run.rate > _CLOSE * best.rate]
+        close.sort(key=lambda run: -run.rate)
+        chosen = {start: replace(best, setting=start), best.setting: best}
+        for run in close:
+            chosen.setdefault(run.setting, run)
+        return list(chosen.values())[:_FINALISTS]
 
     def _best(self, runs: Sequence[Run]) -> Run:
         best, *others = runs
@@ -273,12 +235,3 @@ def _gaps(one: Setting, other: Setting) -> tuple[int, int]:
     """Count the values in which settings differ, and add up by how much."""
     gaps = [abs(getattr(one, name) - getattr(other, name)) for name in _COORDINATES]
     return sum(gap > 0 for gap in gaps), sum(gaps)
-
-
-def frontier(runs: Sequence[Run]) -> Iterator[Run]:
-    """Yield the runs that no other beats in both rate and latency, by ascending latency."""
-    most = 0.0
-    for run in sorted(runs, key=lambda run: (run.p99_ms, -run.rate)):
-        if run.failure is None and run.rate > most:
-            most = run.rate
-            yield run

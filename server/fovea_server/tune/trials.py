@@ -21,7 +21,7 @@ from fovea_server.bench.payload import image_payload
 from fovea_server.bench.sender import error_of
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
-from fovea_server.tune.search import Run
+from fovea_server.tune.run import Run
 from fovea_server.tune.setting import Candidate, Setting, configured
 
 _WARMUP_S = 0.7

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from fovea_server.tune.search import Run, Search, frontier
+from fovea_server.tune.run import Run, frontier
+from fovea_server.tune.search import Search
 from fovea_server.tune.setting import Setting
 
 CLIENTS = (1, 2, 4, 8, 16, 32)
