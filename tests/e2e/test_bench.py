@@ -222,7 +222,8 @@ def test_ctrl_c_shows_what_was_measured(demo_repository):
             *(2, "does not fit the model"),
         ),
         (("digits", "--url", "URL", "--images", DEMO, "--clients", "1,x"), 2, "--clients '1,x'"),
-        (("digits", "--url", "URL", "--images", DEMO, "--", "--threads=1"), 2, "not both"),
+        (("digits", "--url", "URL", "--images", DEMO, "--plot", "/no/f.svg"), 2, "cannot be"),
+        (("digits", "--url", "URL", "--images", DEMO, "--", "--threads=1"), 2, "leave --url out"),
         (("digits", "--repository", "REPO", "--images", DEMO, "--", "--nope"), 1, "--nope"),
     ],
 )

@@ -90,6 +90,7 @@ def test_the_result_is_written_and_served(repository, serve):
         (("digits", "--images", DEMO, "--clients", "0"), "numbers over 0"),
         (("digits", "--images", DEMO, "--precision", "int8"), "no effect without --onnx"),
         (("digits", "--images", DEMO, "--onnx", DEMO / "digits.onnx", "--precision", "x"), "'x'"),
+        (("digits", "--images", DEMO, "--plot", "/absent/f.svg"), "cannot be written"),
         (("digits",), "Missing option '--images'"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from contextlib import ExitStack
@@ -44,7 +45,7 @@ def bench(
     serve_flags: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- FLAGS]", help="After --: flags of `fovea serve`, for --repository."
+            metavar="-- FLAGS", help="After --: flags of `fovea serve`, for --repository."
         ),
     ] = None,
     url: UrlOption = None,
@@ -208,18 +209,18 @@ def _check(context: typer.Context) -> None:
     check_options(
         context,
         needs={"shape": {"tensors": ()}, "arrivals": {"rate": ()}},
-        clashes=[
-            *(("repository", "url"), ("serve_flags", "url")),
-            *(("images", "tensors"), ("data", "tensors")),
-        ],
+        clashes=[("repository", "url"), ("images", "tensors"), ("data", "tensors")],
     )
     given = context.params
+    if given["serve_flags"] and given["url"] is not None:
+        raise InvalidOption(
+            f"{given['serve_flags'][0]} is for a server that is started here: leave --url out"
+        )
     if not (given["images"] or given["data"] or given["tensors"]):
         raise InvalidOption(
             "say what to send: --images DIR, or --tensors random for a model that takes tensors"
         )
-    if given["plot"] is not None and not given["plot"].absolute().parent.is_dir():
-        raise InvalidOption(f"--plot {given['plot']}: there is no folder {given['plot'].parent}")
+    check_plot(given["plot"])
 
 
 def _loads(clients: str | None, rate: str | None, arrivals: Arrivals) -> list[Load]:
@@ -230,6 +231,12 @@ def _loads(clients: str | None, rate: str | None, arrivals: Arrivals) -> list[Lo
         rates = parse_numbers("rate", rate, r"\d{1,6}(\.\d+)?")
         loads += [OpenLoop(float(each), arrivals) for each in rates]
     return loads
+
+
+def check_plot(plot: Path | None) -> None:
+    """Refuse, as InvalidOption, a file that could not be written after minutes of measuring."""
+    if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
+        raise InvalidOption(f"--plot {plot} cannot be written: give a file in a folder of yours")
 
 
 def parse_numbers(name: str, text: str, form: str) -> list[str]:

@@ -24,7 +24,7 @@ from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.commands.bench import WHOLE, parse_numbers
+from fovea_server.commands.bench import WHOLE, check_plot, parse_numbers
 from fovea_server.tune.search import Search
 from fovea_server.tune.setting import grid, present
 
@@ -37,7 +37,7 @@ def tune(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model, or its path.")],
     serve_flags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- FLAGS]", help="After --: flags of `fovea serve`."),
+        typer.Argument(metavar="-- FLAGS", help="After --: flags of `fovea serve`."),
     ] = None,
     images: Annotated[
         Path,
@@ -147,6 +147,7 @@ def tune(
 
     built = {"onnx": ()}
     check_options(context, needs=dict.fromkeys(("precision", "max_batch", "calibration"), built))
+    check_plot(plot)
     limit_ms = _milliseconds(p99)
     loads = sorted(set(map(int, parse_numbers("clients", clients, WHOLE))))
     kinds = list(product(backends_here(), _precisions(precision)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -41,7 +41,7 @@ class Run:
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""
         return {
-            "setting": self.setting.to_json(),
+            "setting": asdict(self.setting),
             "clients": self.clients,
             "rate": round(self.rate, 3),
             "p99_ms": round(self.p99_ms, 3) if self.rate else None,

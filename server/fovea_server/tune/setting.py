@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from fovea_engines.backends.registry import get_backend
 from fovea_engines.repository.card import EngineCard
@@ -68,10 +67,6 @@ class Setting:
     streams: int
     max_batch: int
     delay_us: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
-        return asdict(self)
 
 
 def grid(candidates: Sequence[Candidate], cores: int) -> list[Setting]:
