@@ -118,7 +118,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             for clients in arguments.clients:
                 bursts = {}
                 for kind, port in order:
-                    load = partial(http_load, port, request, clients, arguments.seconds)
+                    load = partial(http_load, port, [request], clients, arguments.seconds)
                     bursts[kind] = measured(server, load)
                 rounds[clients].append(bursts)
     return [row(clients, rounds[clients]) for clients in arguments.clients]

@@ -12,7 +12,6 @@ The load generator shares the machine; its own CPU share is stated.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
 import os
@@ -26,30 +25,22 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import psutil
+from http_load import Loaded, http_load
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.image import decode_image
+from fovea_server.bench.requests import image_requests
 
 MODEL = "bench"
-
-
-@dataclass(frozen=True)
-class Load:
-    """What one burst of HTTP load measured."""
-
-    rate: float
-    p50_ms: float
-    p99_ms: float
-    generator_cpu: float
 
 
 def bare_loop(engine: Engine, images: Sequence[bytes], callers: int, seconds: float) -> float:
@@ -80,39 +71,6 @@ def bare_loop(engine: Engine, images: Sequence[bytes], callers: int, seconds: fl
     for thread in threads:
         thread.join()
     return sum(done) / (time.perf_counter() - started)
-
-
-async def http_load(port: int, images: Sequence[bytes], clients: int, seconds: float) -> Load:
-    """Keep `clients` requests under way; every answer must be 200."""
-    head = f"POST /v1/models/{MODEL}/predict HTTP/1.1\r\nHost: bench\r\nContent-Length: "
-    requests = itertools.cycle([head.encode() + f"{len(i)}\r\n\r\n".encode() + i for i in images])
-    latencies: list[float] = []
-    until = time.perf_counter() + seconds
-
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        while time.perf_counter() < until:
-            sent = time.perf_counter()
-            writer.write(next(requests))
-            answer = await reader.readuntil(b"\r\n\r\n")
-            if b" 200 " not in answer[:16]:
-                raise SystemExit(f"the server answered {answer!r}")
-            length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            await reader.readexactly(length)
-            latencies.append(time.perf_counter() - sent)
-        writer.close()
-        await writer.wait_closed()
-
-    started, cpu = time.perf_counter(), time.process_time()
-    await asyncio.gather(*(client() for _ in range(clients)))
-    wall = time.perf_counter() - started
-    latencies.sort()
-    return Load(
-        rate=len(latencies) / wall,
-        p50_ms=1e3 * latencies[len(latencies) // 2],
-        p99_ms=1e3 * latencies[int(len(latencies) * 0.99)],
-        generator_cpu=(time.process_time() - cpu) / wall,
-    )
 
 
 def start_server(repository: Path, image: bytes) -> tuple[subprocess.Popen[bytes], int, float]:
@@ -199,7 +157,8 @@ def measure(
 ) -> dict[str, object]:
     """Rounds of limit, load, limit."""
     seconds = arguments.seconds
-    loads: dict[int, list[Load]] = {n: [] for n in arguments.clients}
+    requests = image_requests(f"http://127.0.0.1:{port}", MODEL, None, images)
+    loads: dict[int, list[Loaded]] = {n: [] for n in arguments.clients}
     ratios: dict[int, list[float]] = {n: [] for n in arguments.clients}
     limits: dict[int, list[float]] = {}
     with Engine.open(ModelRepository(repository).folder(MODEL)) as engine:
@@ -208,7 +167,7 @@ def measure(
             for clients in arguments.clients:
                 callers = 1 if clients == 1 else cores
                 before = bare_loop(engine, images, callers, seconds)
-                load = asyncio.run(http_load(port, images, clients, seconds))
+                load = http_load(port, requests, clients, seconds)
                 after = bare_loop(engine, images, callers, seconds)
                 limits.setdefault(callers, []).extend((before, after))
                 loads[clients].append(load)

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from multiprocessing.shared_memory import SharedMemory
 
 import orjson
-from http_load import Connection
 from soak_requests import (
     NOTHING,
     OVERRIDDEN,
@@ -23,6 +22,8 @@ from soak_requests import (
     message,
 )
 from soak_tally import Tally
+
+from fovea_server.bench.connection import Connection
 
 PAUSE_S = 0.4
 """Between one and the next, so that there is time to ask too."""
@@ -70,7 +71,7 @@ class Churn:
     async def _ask_what_goes(self) -> None:
         """Whoever asks for the model of `_unload` is answered rightly, or told why not."""
         request = binary_of_ones(UNLOADED)
-        connection = await Connection.open(self._port)
+        connection = await Connection.to("127.0.0.1", self._port)
         while self._tally.more("of a model that goes"):
             status, answer = await connection.ask(request.sent)
             if status not in (404, 503):
@@ -117,7 +118,7 @@ class Churn:
         await asyncio.sleep(PAUSE_S)
 
     async def _ask(self, request: Request) -> None:
-        connection = await Connection.open(self._port)
+        connection = await Connection.to("127.0.0.1", self._port)
         self._tally.expect(request, *await connection.ask(request.sent))
         connection.close()
 

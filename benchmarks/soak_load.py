@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
-from http_load import Connection
 from soak_control import Churn
 from soak_requests import Request, grpc_requests, sequence_part
 from soak_tally import Tally
 from tritonclient.grpc import service_pb2
+
+from fovea_server.bench.connection import Connection
 
 CALL = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -59,7 +60,7 @@ class MixedLoad:
                 group.create_task(deed())
 
     async def _http(self, seed: int) -> None:
-        connection = await Connection.open(self._http_port)
+        connection = await Connection.to("127.0.0.1", self._http_port)
         chosen = random.Random(seed)
         while self._tally.more("http"):
             request = chosen.choice(self._requests)
@@ -87,7 +88,7 @@ class MixedLoad:
 
     async def _sequences(self, seed: int, length: int = 4) -> None:
         """Sequences one after the other, whose requests are sent one after the other."""
-        connection = await Connection.open(self._http_port)
+        connection = await Connection.to("127.0.0.1", self._http_port)
         for number in itertools.count(1 + seed, 2):
             if not self._tally.more("in a sequence", length):
                 break

@@ -2,10 +2,11 @@
 
     python benchmarks/triton.py [--models DIR] [--rounds 3] [--seconds 3] [--json FILE]
 
-HTTP is loaded by `http_load.py`, and each figure is a ratio to the mean of the bare ASGI answer
-(`bare_asgi.py`) measured right before and after it, so that a noisy machine cancels out. gRPC, and
-HTTP once more, are loaded by NVIDIA's perf_analyzer (`make .venv/clients`). Generators share the
-machine; the cores that they and the server took are stated, and the server's CPU a request.
+HTTP is loaded by the generator of `fovea bench`, and each figure is a ratio to the mean of the bare
+ASGI answer (`bare_asgi.py`) measured right before and after it, so that a noisy machine cancels
+out. gRPC, and HTTP once more, are loaded by NVIDIA's perf_analyzer (`make .venv/clients`).
+Generators share the machine; the cores that they and the server took are stated, and the server's
+CPU a request.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Any
 import httpx
 import orjson
 import psutil
-from http_load import Burst, http_load
+from http_load import Loaded, http_load
 from tables import ratio
 
 from fovea_engines.device import processor_name
@@ -45,7 +46,7 @@ PERF_ANALYZER = CLIENTS / "bin" / "perf_analyzer"
 
 
 @dataclass(frozen=True)
-class Served(Burst):
+class Served(Loaded):
     """A burst, and what the server spent on it: cores, and us of CPU a request."""
 
     server_cpu: float
@@ -113,7 +114,7 @@ def start_fovea(models: Path) -> tuple[subprocess.Popen[bytes], int, int]:
     raise SystemExit("the server was not ready within 60 s")
 
 
-def measured(server: psutil.Process, load: Callable[[], Burst]) -> Served:
+def measured(server: psutil.Process, load: Callable[[], Loaded]) -> Served:
     """A burst, with what the server spent on it."""
     before, started = sum(server.cpu_times()[:2]), time.perf_counter()
     burst = load()
@@ -129,7 +130,7 @@ def answered(http_port: int) -> int:
     return int(told["model_stats"][0]["inference_stats"]["success"]["count"])
 
 
-def perf_analyzer(protocol: str, http_port: int, port: int, clients: int, seconds: float) -> Burst:
+def perf_analyzer(protocol: str, http_port: int, port: int, clients: int, seconds: float) -> Loaded:
     """Load from perf_analyzer: three windows, `seconds` together."""
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "table.csv"
@@ -145,7 +146,7 @@ def perf_analyzer(protocol: str, http_port: int, port: int, clients: int, second
         cores = (_children_cpu() - before) / (time.perf_counter() - started)
         with table.open() as stream:
             [row] = csv.DictReader(stream)
-    return Burst(
+    return Loaded(
         requests=answered(http_port) - count_before,
         rate=float(row["Inferences/Second"]),
         p50_ms=float(row["p50 latency"]) / 1e3,
@@ -164,16 +165,18 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[int, list[Served]]]
     bursts: dict[str, dict[int, list[Served]]] = {}
     seconds = arguments.seconds
 
-    def note(kind: str, clients: int, server: psutil.Process, load: Callable[[], Burst]) -> None:
+    def note(kind: str, clients: int, server: psutil.Process, load: Callable[[], Loaded]) -> None:
         bursts.setdefault(kind, {}).setdefault(clients, []).append(measured(server, load))
 
     request = binary_request()
     (bare, bare_port), (fovea, http_port, grpc_port) = start_bare(), start_fovea(arguments.models)
     with stopping(bare) as baseline, stopping(fovea) as server:
         for clients in arguments.clients * arguments.rounds:
-            bare_load = partial(http_load, bare_port, request, clients, seconds)
+            bare_load = partial(http_load, bare_port, [request], clients, seconds)
             note("bare", clients, baseline, bare_load)
-            note("HTTP", clients, server, partial(http_load, http_port, request, clients, seconds))
+            note(
+                "HTTP", clients, server, partial(http_load, http_port, [request], clients, seconds)
+            )
             note("bare", clients, baseline, bare_load)
             if not PERF_ANALYZER.exists():
                 continue

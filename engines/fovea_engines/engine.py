@@ -52,7 +52,12 @@ class Engine(Closing):
 
     @classmethod
     def open(
-        cls, folder: Path, choice: PlainChoice | None = None, *, threads: int | None = None
+        cls,
+        folder: Path,
+        choice: PlainChoice | None = None,
+        *,
+        threads: int | None = None,
+        streams: int | None = None,
     ) -> Self:
         """Open a version folder (repository/name/version).
 
@@ -60,6 +65,7 @@ class Engine(Closing):
             folder: with card.json, or a plain Triton folder with only an engine file.
             choice: options for a plain folder; a card contains them.
             threads: most threads for one call; None is every core.
+            streams: parallel calls that share them; None is one a core.
 
         Raises:
             NotFound: the folder has no engine.
@@ -68,7 +74,7 @@ class Engine(Closing):
                 another GPU, or a CPU with other instructions.
         """
         if not (folder / CARD_FILE).exists():
-            return cls(*open_plain(folder, choice, threads=threads))
+            return cls(*open_plain(folder, choice, threads=threads, streams=streams))
         card = EngineCard.read(folder / CARD_FILE)
         if (reason := mismatch(card)) is not None:
             kept = get_backend(card.backend).kept_file
@@ -85,6 +91,7 @@ class Engine(Closing):
             folder / next(iter(card.files)),
             max_batch=card.max_batch,
             threads=threads,
+            streams=streams,
             plugins=card.builder.plugins if card.builder else (),
             precision=card.precision,
         )

@@ -42,7 +42,11 @@ class PlainChoice:
 
 
 def open_plain(
-    folder: Path, choice: PlainChoice | None = None, *, threads: int | None = None
+    folder: Path,
+    choice: PlainChoice | None = None,
+    *,
+    threads: int | None = None,
+    streams: int | None = None,
 ) -> tuple[EngineCard, Session]:
     """Open a version folder that has no card, and make one in memory.
 
@@ -61,7 +65,9 @@ def open_plain(
     max_batch = choice.max_batch
     if max_batch is None:
         max_batch = max(1, read_config(folder.parent / CONFIG_FILE).max_batch_size)
-    session = open_session(backend, folder / file, max_batch=max_batch, threads=threads)
+    session = open_session(
+        backend, folder / file, max_batch=max_batch, threads=threads, streams=streams
+    )
     if not _has_batch(session):
         session.max_batch = 0
     return _card(folder, file, backend, session, metadata), session

@@ -122,6 +122,7 @@ class Backend(ABC):
         threads: int | None,
         plugins: tuple[Plugin, ...],
         precision: Precision,
+        streams: int | None = None,
     ) -> Session:
         """Load an engine; see `open_session`."""
 

@@ -39,8 +39,8 @@ class CpuSession(Closing):
     """A `Session` that holds a *wide* and a *narrow* layout of its model.
 
     Wide gives one call every core: lowest latency for a single call. Narrow gives each of several
-    calls one core: highest throughput under load, because no core waits for another at the end of a
-    layer. `optional_inputs` have a default in the model, and may be fed.
+    calls its own cores, usually one: highest throughput under load, because no core waits for
+    another at the end of a layer. `optional_inputs` have a default in the model, and may be fed.
     """
 
     offloads = False
@@ -99,8 +99,11 @@ def fixed_rows(inputs: tuple[TensorSpec, ...], max_batch: int) -> int:
     return first.pop() if max_batch and len(first) == 1 and -1 not in first else max_batch
 
 
-def load_layouts(load: Callable[[int], L], cores: int) -> tuple[L, L]:
-    """Load the wide layout, with `cores` threads a call, and the narrow one in parallel."""
+def load_layouts(load: Callable[[int], L], cores: int, streams: int) -> tuple[L, L]:
+    """Load the wide layout, with `cores` threads a call, and the narrow one at the same time.
+
+    The narrow one shares the cores out to `streams` parallel calls.
+    """
     libc = ctypes.CDLL(None)
     # After the first free of a large block, glibc would raise the size from which blocks are
     # returned to the system, and keep the memory used for loading: 30 MB of yolov8n's 220 in
@@ -108,12 +111,13 @@ def load_layouts(load: Callable[[int], L], cores: int) -> tuple[L, L]:
     libc.mallopt(M_MMAP_THRESHOLD, 2 << 20)
     # It would also create a heap for nearly every thread, up to 8 per core: 5 MB here.
     libc.mallopt(M_ARENA_MAX, cores)
+    width = cores // streams
     try:
-        if cores == 1:
-            only = load(1)
+        if width == cores:
+            only = load(cores)
             return only, only
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load-layout") as pool:
-            wide, narrow = pool.map(load, (cores, 1))
+            wide, narrow = pool.map(load, (cores, width))
     finally:
         # Calls need blocks of the same sizes again and again. Returned to the system each time,
         # tensors of 5 MB would cost 4 ms of page faults.

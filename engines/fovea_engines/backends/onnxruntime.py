@@ -53,10 +53,12 @@ class OnnxRuntimeBackend(Backend):
         threads: int | None,
         plugins: tuple[Plugin, ...],
         precision: Precision,
+        streams: int | None = None,
     ) -> CpuSession:
         """Load an ONNX file whose inputs and outputs are all tensors; see `open_session`."""
         cores = threads or usable_cores()
-        wide, narrow = load_layouts(lambda width: _Layout(path, width), cores)
+        streams = min(streams or cores, cores)
+        wide, narrow = load_layouts(lambda width: _Layout(path, width), cores, streams)
         return CpuSession(
             wide.inputs,
             wide.outputs,
@@ -64,7 +66,7 @@ class OnnxRuntimeBackend(Backend):
             wide=wide,
             narrow=narrow,
             max_batch=max_batch,
-            concurrency=cores,
+            concurrency=streams,
             steady=not _branches(path),
         )
 

@@ -68,10 +68,12 @@ class OpenVinoBackend(Backend):
         threads: int | None,
         plugins: tuple[Plugin, ...],
         precision: Precision,
+        streams: int | None = None,
     ) -> CpuSession:
         """Load OpenVINO IR, or an ONNX file, that has no strings; see `open_session`."""
         ov = _runtime()
         cores = threads or usable_cores()
+        streams = min(streams or cores, cores)
         core = ov.Core()
         try:
             model = core.read_model(path)
@@ -79,7 +81,7 @@ class OpenVinoBackend(Backend):
             if max_batch == 1:
                 _fix_rows(model)
             wide, narrow = load_layouts(
-                lambda width: _Layout(core, model, width, cores, precision), cores
+                lambda width: _Layout(core, model, width, cores, precision), cores, streams
             )
         except RuntimeError as error:
             raise InvalidModel(f"OpenVINO cannot load {path}: {_said(error)}") from error
@@ -89,7 +91,7 @@ class OpenVinoBackend(Backend):
             wide=wide,
             narrow=narrow,
             max_batch=max_batch,
-            concurrency=cores,
+            concurrency=streams,
             steady=not any(node.get_type_name() in _BRANCHING for node in model.get_ops()),
         )
 

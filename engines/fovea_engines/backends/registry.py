@@ -48,6 +48,7 @@ def open_session(
     *,
     max_batch: int,
     threads: int | None = None,
+    streams: int | None = None,
     plugins: tuple[Plugin, ...] = (),
     precision: Precision = "fp32",
 ) -> Session:
@@ -58,6 +59,8 @@ def open_session(
         path: the engine file.
         max_batch: most rows of a call; 0 when the model has no batch dimension.
         threads: CPU cores to use; None takes all this process may use. A GPU ignores it.
+        streams: parallel calls. On a CPU they share those cores, and None is one a core; there are
+            never more.
         plugins: libraries that a TensorRT engine needs.
         precision: "bf16" computes a float32 graph in bfloat16; every other one is in the graph.
 
@@ -70,7 +73,7 @@ def open_session(
     if not path.is_file():
         raise InvalidModel(f"there is no engine at {path}")
     try:
-        return chosen.open(path, max_batch, threads, plugins, precision)
+        return chosen.open(path, max_batch, threads, plugins, precision, streams)
     except ImportError as error:
         raise BackendUnavailable(
             f"backend {backend!r} cannot be used ({error}): {chosen.installation}"

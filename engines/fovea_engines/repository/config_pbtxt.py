@@ -53,9 +53,15 @@ def config_text(card: EngineCard) -> str:
     """Return the text of a config.pbtxt; the same for the same card."""
     from google.protobuf import text_format
 
+    text: str = text_format.MessageToString(config_message(config_of(card)))
+    return text
+
+
+def config_of(card: EngineCard) -> ModelConfig:
+    """Return the configuration that a build writes beside an engine."""
     batched = card.max_batch if all(spec.shape[0] == -1 for spec in card.inputs) else 0
     labels = "" if card.labels is None else LABELS_FILE
-    config = ModelConfig(
+    return ModelConfig(
         name=card.name,
         platform="onnxruntime_onnx" if card.backend == "onnxruntime" else "",
         backend=card.backend,
@@ -67,8 +73,6 @@ def config_text(card: EngineCard) -> str:
         # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
         parameters={"metadata": ModelParameter(repr(card.metadata))},
     )
-    text: str = text_format.MessageToString(config_message(config))
-    return text
 
 
 def read_config(path: Path) -> ModelConfig:

@@ -17,6 +17,10 @@ from fovea_engines.repository.model_config_scheduling import (
 )
 from fovea_preprocess.errors import InvalidModel
 
+# Parameters of Triton's OpenVINO backend; here all backends take them.
+NUM_THREADS = "INFERENCE_NUM_THREADS"
+NUM_STREAMS = "NUM_STREAMS"
+
 
 @dataclass(frozen=True, slots=True)
 class Latest:
@@ -183,6 +187,27 @@ class ModelConfig:
     model_transaction_policy: ModelTransactionPolicy = field(default_factory=ModelTransactionPolicy)
     response_cache: ModelResponseCache = field(default_factory=ModelResponseCache)
     source: str = "{}"
+
+    @property
+    def threads(self) -> int | None:
+        """Cores for all calls on a CPU; None where the file does not say, or says AUTO."""
+        return self._number(NUM_THREADS)
+
+    @property
+    def streams(self) -> int | None:
+        """Parallel calls; None where the file does not say, or says AUTO."""
+        return self._number(NUM_STREAMS)
+
+    def _number(self, parameter: str) -> int | None:
+        text = self.parameters.get(parameter, ModelParameter()).string_value
+        if text in ("", "AUTO"):
+            return None
+        if not text.isdecimal() or int(text) < 1:
+            raise InvalidModel(
+                f"parameter {parameter} is '{text}' for model '{self.name}': it must be a number "
+                "from 1 up, or AUTO"
+            )
+        return int(text)
 
     @property
     def has_tensors(self) -> bool:

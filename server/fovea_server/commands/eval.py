@@ -35,6 +35,7 @@ from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.figures import Accuracy
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
+from fovea_server.bench.accuracy import labels_by_id
 from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE, RemotePredictor
 
 _CLASSES_SHOWN = 20
@@ -193,14 +194,8 @@ class RemoteDetector(RemotePredictor):
         return model.backend, model.precision
 
     def labels_for(self, dataset: Dataset) -> list[str | None] | None:
-        """Return the class names by id, None for one that no answer had; no list without labels.
-
-        The list is at least as long as the dataset's own list of classes.
-        """
-        if not self.labels:
-            return None
-        count = max(len(dataset.class_names or ()), *(number + 1 for number in self.labels))
-        return [self.labels.get(class_id) for class_id in range(count)]
+        """Return the class names by id, as `labels_by_id` does."""
+        return labels_by_id(self.labels, dataset)
 
 
 def _show(report: Report) -> None:

@@ -25,6 +25,8 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "inspect": ("fovea_engines.commands.inspect", "inspect"),
     "predict": ("fovea_server.commands.predict", "predict"),
     "eval": ("fovea_server.commands.eval", "evaluate"),
+    "bench": ("fovea_server.commands.bench", "bench"),
+    "tune": ("fovea_server.commands.tune", "tune"),
     "sensitivity": ("fovea_engines.commands.sensitivity", "sensitivity"),
     "diff": ("fovea_engines.commands.diff", "diff"),
     "doctor": ("fovea_server.commands.doctor", "doctor"),

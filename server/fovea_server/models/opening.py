@@ -46,9 +46,15 @@ def open_engine(
     if file:
         inside(folder, file)
     choice = PlainChoice(file, config.backend, _max_batch(config, file, settings))
-    engine = Engine.open(folder, choice, threads=settings.threads)
+    threads, streams = config.threads, config.streams
+    if threads is None or (settings.threads is not None and settings.threads < threads):
+        threads = settings.threads
+    engine = Engine.open(folder, choice, threads=threads, streams=streams)
     try:
         _check_batch(engine, config.max_batch_size)
+        if 0 < config.max_batch_size < engine.session.max_batch:
+            # For images, whose batches the engine limits; those of tensors are limited twice.
+            engine.session.max_batch = config.max_batch_size
         config = complete(config, engine, fill_in=not settings.disable_auto_complete_config)
         if engine.preprocessor is not None:
             warm_up_images(engine)

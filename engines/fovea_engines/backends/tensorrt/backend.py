@@ -65,11 +65,12 @@ class TensorRTBackend(Backend):
         threads: int | None,
         plugins: tuple[Plugin, ...],
         precision: Precision,
+        streams: int | None = None,
     ) -> Session:
         """Load a plan, or an .engine file of Ultralytics; a GPU ignores `threads`."""
         from fovea_engines.backends.tensorrt.engine_file import open_engine
 
-        return open_engine(self.name, path, max_batch, plugins)
+        return open_engine(self.name, path, max_batch, plugins, streams)
 
     def mismatch(self, card: EngineCard) -> str | None:
         """Compare the release and the GPU of a plan with this machine's; see `Backend.mismatch`.

@@ -25,7 +25,11 @@ from fovea_engines.backends.tensorrt.layers import LAYERS_FILE
 from fovea_engines.backends.tensorrt.plan_file import PlanFile, read_plan_file
 from fovea_engines.backends.tensorrt.plugins import load_plugins
 from fovea_engines.backends.tensorrt.runtime import Runtime, load_runtime
-from fovea_engines.backends.tensorrt.session import TensorRTImageSession, TensorRTSession
+from fovea_engines.backends.tensorrt.session import (
+    SLOTS,
+    TensorRTImageSession,
+    TensorRTSession,
+)
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
 from fovea_engines.repository.writing import write_file
 from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
@@ -60,7 +64,11 @@ def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) ->
 
 
 def open_engine(
-    backend: str, path: Path, max_batch: int, plugins: tuple[Plugin, ...]
+    backend: str,
+    path: Path,
+    max_batch: int,
+    plugins: tuple[Plugin, ...],
+    streams: int | None = None,
 ) -> TensorRTSession:
     """Load a plan, or a file in Ultralytics' format with one; see `open_session`.
 
@@ -89,6 +97,7 @@ def open_engine(
                 device,
                 runtime.trt,
                 max_batch=max_batch,
+                slots=streams or SLOTS,
                 runtime_config=runtime_config,
                 runtime_cache=runtime_cache,
                 letterbox=letterbox,

@@ -34,7 +34,7 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage, Placer
 
 # One copies while the other computes; more would only wait for the GPU.
-_SLOTS = 2
+SLOTS = 2
 
 
 class TensorRTSession(Closing):
@@ -67,7 +67,7 @@ class TensorRTSession(Closing):
         trt: Any,
         *,
         max_batch: int,
-        slots: int = _SLOTS,
+        slots: int = SLOTS,
         runtime_config: Any = None,
         runtime_cache: Any = None,
         graphs: bool = True,

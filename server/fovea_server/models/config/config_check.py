@@ -48,8 +48,6 @@ _IGNORED = (
     "parameters.share_session_between_instances",
     # openvino_backend
     "parameters.CPU_EXTENSION_PATH",
-    "parameters.INFERENCE_NUM_THREADS",
-    "parameters.NUM_STREAMS",
     "parameters.PERFORMANCE_HINT",
     # tensorrt_backend
     "parameters.execution_context_allocation_strategy",

@@ -1,0 +1,1 @@
+"""Measures a running server: load in a process of its own, figures, charts."""

@@ -1,0 +1,138 @@
+"""Draws curves and points as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+# Colours that people who are colour-blind tell apart (Okabe and Ito, 2008).
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_WIDTH, _HEIGHT = 760, 440
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 48, 56
+_STYLE = (
+    "text{font:13px system-ui,sans-serif;fill:#333}.title{font-size:16px;font-weight:600}"
+    ".axis{stroke:#888;fill:none}.grid{stroke:#e4e4e4}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A direction of a chart.
+
+    Attributes:
+        label: with the unit.
+        ticks: values with a line, ascending; the first and the last are the ends of the axis.
+        place: value -> a number that grows with it; the identity for a linear axis.
+        text: value -> what stands at its tick.
+    """
+
+    label: str
+    ticks: Sequence[float]
+    place: Callable[[float], float] = float
+    text: Callable[[float], str] = "{:g}".format
+
+    def share(self, value: float) -> float:
+        """Return how far along the axis a value is, 0 to 1 inside it."""
+        low, high = self.place(self.ticks[0]), self.place(self.ticks[-1])
+        return (self.place(value) - low) / (high - low)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points of one kind, joined by a line or each by itself; a note is shown over its point."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    joined: bool = True
+    notes: Sequence[str] = ()
+
+
+def chart(
+    title: str, x: Axis, y: Axis, series: Sequence[Series], limit: float | None = None
+) -> str:
+    """Draw series; `limit` is a value of x with an upright line.
+
+    Returns:
+        An SVG document.
+    """
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(title)}">',
+        f"<style>{_STYLE}</style>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
+        _text(_LEFT, 28, title, 'class="title"'),
+        *_axes(x, y),
+    ]
+    if limit is not None:
+        at = _x(x, limit)
+        bottom = _HEIGHT - _BOTTOM
+        dashed = 'stroke="#888" stroke-dasharray="5 4"'
+        parts.append(f'<line x1="{at}" x2="{at}" y1="{_TOP}" y2="{bottom}" {dashed}/>')
+        parts.append(_text(at, _TOP - 4, f"{limit:g}", 'text-anchor="middle"'))
+    for number, each in enumerate(series):
+        parts += _drawn(x, y, each, _COLOURS[number % len(_COLOURS)], number)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def round_ticks(low: float, high: float) -> list[float]:
+    """Choose ticks 1, 2 or 5 times a power of ten apart, from `low` or less to `high` or more."""
+    least = (high - low) / 6 or 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(each * power for each in (1, 2, 5, 10) if each * power >= least)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Choose ticks 1, 2 and 5 times each power of ten, from `low` or less to `high` or more."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [round(each * 10.0**power, 12) for power in powers for each in (1, 2, 5)]
+    first = max(number for number, tick in enumerate(ticks) if tick <= low)
+    last = min(number for number, tick in enumerate(ticks) if tick >= high)
+    return ticks[first : max(last, first + 1) + 1]
+
+
+def _axes(x: Axis, y: Axis) -> Iterator[str]:
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    for tick in y.ticks:
+        at = _y(y, tick)
+        yield f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at}" y2="{at}"/>'
+        yield _text(_LEFT - 8, at + 4, y.text(tick), 'text-anchor="end"')
+    for tick in x.ticks:
+        at = _x(x, tick)
+        yield f'<line class="grid" x1="{at}" x2="{at}" y1="{_TOP}" y2="{bottom}"/>'
+        yield _text(at, bottom + 20, x.text(tick), 'text-anchor="middle"')
+    yield f'<path class="axis" d="M{_LEFT},{_TOP}V{bottom}H{right}"/>'
+    yield _text((_LEFT + right) / 2, bottom + 44, x.label, 'text-anchor="middle"')
+    middle = (_TOP + bottom) / 2
+    yield _text(20, middle, y.label, f'text-anchor="middle" transform="rotate(-90 20 {middle})"')
+
+
+def _drawn(x: Axis, y: Axis, series: Series, colour: str, number: int) -> Iterator[str]:
+    places = [(_x(x, one), _y(y, other)) for one, other in series.points]
+    if series.joined:
+        joined = " ".join(f"{left},{top}" for left, top in places)
+        yield f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="2"/>'
+    else:
+        for left, top in places:
+            yield f'<circle cx="{left}" cy="{top}" r="3.5" fill="{colour}" fill-opacity="0.6"/>'
+    for (left, top), note in zip(places, series.notes, strict=False):
+        yield _text(left + 6, top - 6, note, "")
+    left, top = _WIDTH - _RIGHT + 16, _TOP + 10 + 22 * number
+    yield f'<rect x="{left}" y="{top - 9}" width="14" height="10" fill="{colour}"/>'
+    yield _text(left + 20, top, series.name, "")
+
+
+def _text(left: float, top: float, text: str, attributes: str) -> str:
+    return f'<text x="{left:g}" y="{top:g}" {attributes}>{escape(text)}</text>'
+
+
+def _x(axis: Axis, value: float) -> float:
+    return round(_LEFT + axis.share(value) * (_WIDTH - _LEFT - _RIGHT), 1)
+
+
+def _y(axis: Axis, value: float) -> float:
+    bottom = _HEIGHT - _BOTTOM
+    return round(bottom - axis.share(value) * (bottom - _TOP), 1)

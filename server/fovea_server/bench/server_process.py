@@ -1,0 +1,97 @@
+"""Starts `fovea serve` in a process of its own, on free ports, and stops it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import psutil
+
+from fovea_engines.session import Closing
+from fovea_preprocess.errors import Unavailable
+
+_LINES_SHOWN = 12
+
+
+class ServerProcess(Closing):
+    """A model of a repository, served by a process of its own; ready once this is made.
+
+    Args:
+        repository: folder of models.
+        model: name of the one that is loaded.
+        flags: further ones of `fovea serve`; they win.
+
+    Raises:
+        Unavailable: the server stopped; the message has what it logged.
+    """
+
+    def __init__(self, repository: Path, model: str, flags: Sequence[str] = ()) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
+        port, metrics_port = _free_ports(2)
+        self.url = f"http://127.0.0.1:{port}"
+        command = [
+            *(sys.executable, "-m", "fovea_server.commands.cli", "serve", f"{repository}"),
+            *("--model-control-mode=explicit", f"--load-model={model}", "--exit-on-error"),
+            *(f"--http-port={port}", f"--metrics-port={metrics_port}", "--allow-grpc=false"),
+            *("--log-access=false", "--exit-timeout-secs=5", *flags),
+        ]
+        # A group of its own, as Ctrl-C must not stop it before the figures are read.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, process_group=0
+        )
+        self._used = psutil.Process(self._process.pid)
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self) -> None:
+        with httpx.Client(base_url=self.url) as http:
+            while self._process.poll() is None:
+                try:
+                    if http.get("/v2/health/ready").status_code == httpx.codes.OK:
+                        return
+                except httpx.TransportError:
+                    pass
+                time.sleep(0.02)
+        raise Unavailable(f"`fovea serve` stopped before it was ready:\n{self.log()}")
+
+    def log(self) -> str:
+        """Return the last lines that the server has written."""
+        self._log.seek(0)
+        return "".join(self._log.readlines()[-_LINES_SHOWN:]).rstrip()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time that the server has used, seconds; 0 once it is gone."""
+        try:
+            times = self._used.cpu_times()
+        except psutil.NoSuchProcess:
+            return 0.0
+        return float(times.user + times.system)
+
+    def close(self) -> None:
+        """Stop the server; kill it where it does not. Calling it again does nothing."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports

@@ -1,0 +1,247 @@
+"""`fovea bench`: how fast a model is served, and how that changes with the load."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fovea_engines.commands.options import (
+    AsJson,
+    RepositoryOption,
+    ServedModelArgument,
+    UrlOption,
+    check_options,
+    find_models,
+    is_typed,
+)
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
+from fovea_preprocess.errors import InvalidOption, Unavailable
+from fovea_server.bench.latency_chart import latency_chart
+from fovea_server.bench.level import Level, measured_levels
+from fovea_server.bench.load import Arrivals, Burst, ClosedLoop, Load, OpenLoop
+from fovea_server.bench.payload import MOST_IMAGES, image_payload, tensor_payload
+from fovea_server.bench.requests import Contents, parse_shapes
+from fovea_server.bench.server_process import ServerProcess
+from fovea_server.bench.target import Target
+
+_LOAD_PANEL = "Load"
+_REQUEST_PANEL = "Requests"
+_INTERRUPTED = 130
+
+WHOLE = r"[1-9]\d{0,4}"
+"""Form of a whole number over 0."""
+
+
+def bench(
+    context: typer.Context,
+    model: ServedModelArgument,
+    serve_flags: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- FLAGS", help="After --: flags of `fovea serve`, for --repository."
+        ),
+    ] = None,
+    url: UrlOption = None,
+    repository: RepositoryOption = DEFAULT_REPOSITORY,
+    version: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
+    ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"Send the images of this folder in turn, {MOST_IMAGES} at most.",
+            exists=True,
+            file_okay=False,
+            rich_help_panel=_REQUEST_PANEL,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LABELS",
+            help="Labels of the --images, as `fovea eval` takes them: at the end of each level all "
+            "are sent once more under its load, and the answers are judged.",
+            exists=True,
+            rich_help_panel=_REQUEST_PANEL,
+        ),
+    ] = None,
+    tensors: Annotated[
+        Contents | None,
+        typer.Option(
+            help="Send tensors instead, over the v2 protocol, in binary.",
+            rich_help_panel=_REQUEST_PANEL,
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:DIMS",
+            help="Shape of an input whose sizes vary, e.g. images:4,3,640,640. May be repeated.",
+            rich_help_panel=_REQUEST_PANEL,
+        ),
+    ] = None,
+    clients: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,...",
+            help="Levels of closed loop: clients that each send one request after the other.",
+            rich_help_panel=_LOAD_PANEL,
+        ),
+    ] = "1,4,16",
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R,R,...",
+            help="Levels of open loop: requests a second, however slow the answers are. Latency "
+            "counts from when a request was due, so that a stall shows.",
+            show_default="none",
+            rich_help_panel=_LOAD_PANEL,
+        ),
+    ] = None,
+    arrivals: Annotated[
+        Arrivals,
+        typer.Option(help="Times between the requests of --rate.", rich_help_panel=_LOAD_PANEL),
+    ] = "poisson",
+    seconds: Annotated[
+        float,
+        typer.Option(min=0.1, help="Length of each level.", rich_help_panel=_LOAD_PANEL),
+    ] = 10.0,
+    warmup: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Seconds of load before each level counts.", rich_help_panel=_LOAD_PANEL
+        ),
+    ] = 2.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            help="Seconds after which a request without an answer has failed.",
+            rich_help_panel=_LOAD_PANEL,
+        ),
+    ] = 30.0,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Draw the latencies of every level.", dir_okay=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how fast a model is served, level by level of load.
+
+    Starts the server (`fovea serve`, in a process of its own, stopped at the end), or asks a
+    running one (--url). The load comes from a process of its own, too. It shares the machine with
+    the server: its CPU is shown, and where that is near one core, the load is the limit.
+
+    Shows for each level the answers a second, latencies, errors, where the time goes in the server,
+    and with labels the accuracy under load. Ctrl-C shows what was measured so far.
+
+    Example: fovea bench yolov8n --images val2017 --plot latency.svg
+
+    Example: fovea bench yolov8n --url http://127.0.0.1:8000 --images val2017 --rate 20,50
+
+    Example: fovea bench yolov8n --tensors random --clients 8 -- --threads 2
+    """
+    from fovea_server.commands.bench_tables import LiveLevels, show
+
+    _check(context)
+    closed = clients if rate is None or is_typed(context, "clients") else None
+    bursts = [Burst(load, seconds, warmup, timeout) for load in _loads(closed, rate, arrivals)]
+
+    interrupted = False
+    levels: list[Level] = []
+    with ExitStack() as stack:
+        live = stack.enter_context(LiveLevels("requests" if tensors else "images"))
+        server = None
+        if url is None:
+            [path] = find_models(context, repository, model)
+            folder = version_folder(path, version)
+            model, repository = folder.parent.name, folder.parent.parent
+            version = int(folder.name) if folder == path.absolute() else version
+            live.say(f"starting `fovea serve` with {model}")
+            server = stack.enter_context(ServerProcess(repository, model, serve_flags or ()))
+            url = server.url
+        target = stack.enter_context(Target(url, model, version))
+        payload = (
+            image_payload(target, images, data)
+            if tensors is None
+            else tensor_payload(target, parse_shapes(shape or ()), tensors)
+        )
+        engine = target.engine()
+        try:
+            for levels in measured_levels(bursts, payload, target, server):
+                live.show(levels)
+        except KeyboardInterrupt:
+            interrupted = True
+    title = f"{model}, {engine}, {target.url}" if engine else f"{model}, {target.url}"
+    if plot is not None and (drawing := latency_chart(title, levels)) is not None:
+        plot.write_text(drawing)
+    if as_json:
+        document = {
+            "model": model,
+            "version": version,
+            "engine": engine,
+            "url": target.url,
+            "kind": payload.kind,
+            "bodies": len(payload.timed),
+            "levels": [level.to_json() for level in levels],
+            "interrupted": interrupted,
+        }
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        show(title, payload.kind, levels)
+    if interrupted:
+        raise typer.Exit(_INTERRUPTED)
+    if not any(level.sample.latencies for level in levels):
+        raise Unavailable("no request got an answer")
+
+
+def _check(context: typer.Context) -> None:
+    """Refuse options that contradict each other, or lack another."""
+    check_options(
+        context,
+        needs={"shape": {"tensors": ()}, "arrivals": {"rate": ()}},
+        clashes=[("repository", "url"), ("images", "tensors"), ("data", "tensors")],
+    )
+    given = context.params
+    if given["serve_flags"] and given["url"] is not None:
+        raise InvalidOption(
+            f"{given['serve_flags'][0]} is for a server that is started here: leave --url out"
+        )
+    if not (given["images"] or given["data"] or given["tensors"]):
+        raise InvalidOption(
+            "say what to send: --images DIR, or --tensors random for a model that takes tensors"
+        )
+    check_plot(given["plot"])
+
+
+def _loads(clients: str | None, rate: str | None, arrivals: Arrivals) -> list[Load]:
+    loads: list[Load] = []
+    if clients is not None:
+        loads += [ClosedLoop(int(each)) for each in parse_numbers("clients", clients, WHOLE)]
+    if rate is not None:
+        rates = parse_numbers("rate", rate, r"\d{1,6}(\.\d+)?")
+        loads += [OpenLoop(float(each), arrivals) for each in rates]
+    return loads
+
+
+def check_plot(plot: Path | None) -> None:
+    """Refuse, as InvalidOption, a file that could not be written after minutes of measuring."""
+    if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
+        raise InvalidOption(f"--plot {plot} cannot be written: give a file in a folder of yours")
+
+
+def parse_numbers(name: str, text: str, form: str) -> list[str]:
+    """Split numbers of a form, over 0; an InvalidOption names the option."""
+    numbers = [each.strip() for each in text.split(",")]
+    if not all(re.fullmatch(form, each) and float(each) for each in numbers):
+        raise InvalidOption(f"--{name} {text!r}; write numbers over 0, e.g. 1,4,16")
+    return numbers

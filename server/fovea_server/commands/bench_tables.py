@@ -1,0 +1,147 @@
+"""Shows levels of load: while they are measured, and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Self
+
+from fovea_server.bench.level import PERCENTILES, Level
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# A generator that uses more of its core may be late.
+_BUSY = 0.8
+_LATE_MS = 5.0
+
+
+class LiveLevels:
+    """Shows on stderr what has been measured: a table on a terminal, else a line for each level.
+
+    Args:
+        kind: of the answers: "images" or "requests".
+    """
+
+    def __init__(self, kind: str) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._kind = kind
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, transient=True, refresh_per_second=4)
+        self._written = 0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Say what is being done before there are figures."""
+        if self._console.is_terminal:
+            self._live.update(text)
+        else:
+            self._console.print(text, markup=False, soft_wrap=True)
+
+    def show(self, levels: Sequence[Level]) -> None:
+        """Show the levels; the last may be under way."""
+        if self._console.is_terminal:
+            self._live.update(_figures(self._kind, levels))
+        elif levels[-1].over and len(levels) > self._written:
+            self._written = len(levels)
+            level = levels[-1]
+            line = f"{level.title}: {level.rate:.1f} {self._kind}/s, p99 {_ms(level, 99)} ms"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def show(title: str, kind: str, levels: Sequence[Level]) -> None:
+    """Print tables of levels on stdout, and what to know of them."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    console.print(Text(title, style="bold"))
+    console.print(_figures(kind, levels))
+    if any(level.stages for level in levels):
+        console.print(_stages(levels))
+    console.print(_cores(levels))
+    for note in _notes(levels):
+        console.print(Text(note))
+
+
+def _figures(kind: str, levels: Iterable[Level]) -> Table:
+    percentiles = (f"p{percentile} ms" for percentile in PERCENTILES)
+    table = _table("load", f"{kind}/s", *percentiles, "max ms", "errors")
+    judged = any(level.accuracy or level.accuracy_missing for level in levels)
+    if judged:
+        table.add_column("mAP50-95", justify="right")
+    for level in levels:
+        cells = [
+            level.title if level.over else f"{level.title}, {level.sample.seconds:.0f} s",
+            f"{level.rate:.1f}",
+            *(_ms(level, percentile) for percentile in (*PERCENTILES, 100)),
+            str(level.failed or "-"),
+        ]
+        if judged:
+            accuracy = level.accuracy
+            cells.append(_figure(None if accuracy is None else accuracy.map50_95, 3))
+        table.add_row(*cells)
+    return table
+
+
+def _stages(levels: Sequence[Level]) -> Table:
+    names = list(dict.fromkeys(name for level in levels for name in level.stages))
+    table = _table("mean ms", *names)
+    for level in levels:
+        table.add_row(level.title, *(_figure(level.stages.get(name), 2) for name in names))
+    return table
+
+
+def _cores(levels: Iterable[Level]) -> Table:
+    table = _table("cores used", "by the server", "its CPU ms each", "by the load", "rows a batch")
+    for level in levels:
+        used = level.server_cpu
+        spent_ms = 1e3 * used / level.rate if used and level.rate else None
+        cells = (_figure(used, 2), _figure(spent_ms, 2), _figure(level.generator_cpu, 2))
+        table.add_row(level.title, *cells, _figure(level.batch, 1))
+    return table
+
+
+def _notes(levels: Iterable[Level]) -> Iterable[str]:
+    for level in levels:
+        for (status, code), (count, message) in level.sample.errors.items():
+            yield f"{level.title}: {count} x {status or ''} {code}: {message}".replace("  ", " ")
+        if level.accuracy_missing:
+            yield (
+                f"{level.title}: {level.accuracy_missing} labelled images got no answer, and are "
+                "not in its mAP"
+            )
+        if level.generator_cpu > _BUSY:
+            yield (
+                f"{level.title}: the load took {level.generator_cpu:.2f} cores, so it is the "
+                "limit, not the server: load it from several machines (--url)"
+            )
+        late_ms = level.late_p99_ms
+        if late_ms is not None and late_ms > _LATE_MS:
+            yield f"{level.title}: 1 request in 100 was sent {late_ms:.0f} ms late or more"
+
+
+def _ms(level: Level, percentile: float) -> str:
+    return _figure(level.latency_ms(percentile), 1)
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table

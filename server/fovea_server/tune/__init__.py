@@ -1,0 +1,1 @@
+"""Finds the settings of a model with which it is served fastest."""

@@ -1,0 +1,135 @@
+"""Serves a model with one setting after the other, and measures each."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+
+from fovea_engines.repository.config_edit import edited_text
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
+from fovea_engines.session import Closing
+from fovea_server.bench.generator import Generator
+from fovea_server.bench.level import Level
+from fovea_server.bench.load import Burst, ClosedLoop
+from fovea_server.bench.payload import image_payload
+from fovea_server.bench.sender import error_of
+from fovea_server.bench.server_process import ServerProcess
+from fovea_server.bench.target import Target
+from fovea_server.tune.run import Run
+from fovea_server.tune.setting import Candidate, Setting, configured
+
+_WARMUP_S = 0.7
+# Of fewer answers a 99th percentile says little; a run is lengthened for them, up to so much.
+_ANSWERS = 100
+_LONGEST = 4.0
+# A run that is to settle it is so much longer.
+_LONG = 3.0
+_LOAD_S = 600.0
+
+
+class Trials(Closing):
+    """A server with one model, whose config.pbtxt is written anew for each setting.
+
+    Args:
+        folder: of the model; it is not written to.
+        candidates: the versions that may be served; the first is served now.
+        images: folder of the images that are sent.
+        cores: of this machine.
+        seconds: length of a run.
+        flags: further ones of `fovea serve`.
+
+    Attributes:
+        config: of the model, as it is.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        candidates: Sequence[Candidate],
+        images: Path,
+        *,
+        cores: int,
+        seconds: float,
+        flags: Sequence[str] = (),
+    ) -> None:
+        self._candidates = {candidate.version: candidate for candidate in candidates}
+        self._present = candidates[0]
+        self._cores, self._seconds = cores, seconds
+        self.config = read_config(folder / CONFIG_FILE)
+        self._text = config_file_text(folder)
+        self._served: Setting | None = None
+        self._rates: dict[Setting, float] = {}
+        with ExitStack() as stack:
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fovea-tune-")))
+            self._folder = root / folder.name
+            _copy(folder, self._folder, candidates)
+            server = stack.enter_context(ServerProcess(root, folder.name, flags))
+            self._target = stack.enter_context(Target(server.url, folder.name, None))
+            payload = image_payload(self._target, images)
+            generator = Generator(self._target.address, payload.timed)
+            self._generator = stack.enter_context(generator)
+            self._http = stack.enter_context(httpx.Client(base_url=server.url, timeout=_LOAD_S))
+            self._load_path = f"/v2/repository/models/{quote(folder.name, safe='')}/load"
+            self._open = stack.pop_all()
+
+    def measure(self, setting: Setting, clients: int, long: bool) -> Run:
+        """Serve the model with a setting, put a load on it, and measure."""
+        if setting != self._served and (failure := self._load(setting)) is not None:
+            return Run(setting, clients, 0.0, float("inf"), failure=failure)
+        seconds = self._seconds * (_LONG if long else 1.0)
+        if rate := self._rates.get(setting):
+            seconds = max(seconds, min(_ANSWERS / rate, _LONGEST * seconds))
+        level = Level(ClosedLoop(clients))
+        for sample in self._generator.apply(Burst(level.load, seconds, _WARMUP_S)):
+            level.sample.add(sample)
+        self._rates[setting] = level.rate
+        failure = None
+        for (status, code), (count, message) in level.sample.errors.items():
+            failure = f"{count} x {status} {code}: {message}"
+        p99_ms = level.latency_ms(99)
+        infinite = float("inf") if p99_ms is None else p99_ms
+        return Run(setting, clients, level.rate, infinite, level.sample.seconds, failure)
+
+    def _load(self, setting: Setting) -> str | None:
+        """Serve with another setting; return why that failed."""
+        (self._folder / CONFIG_FILE).write_text(self.text(setting, pin=True))
+        answer = self._http.post(self._load_path)
+        if answer.status_code != httpx.codes.OK:
+            self._served = None
+            return error_of(answer.content)[1]
+        self._served = setting
+        return None
+
+    def text(self, setting: Setting, *, pin: bool) -> str:
+        """Return the model's config.pbtxt with a setting; `pin` serves its version only."""
+        candidate = self._candidates[setting.version]
+        config = configured(self.config, setting, self._present, candidate, self._cores, pin=pin)
+        return edited_text(self._text, config)
+
+    def close(self) -> None:
+        """Stop the server. Calling it again does nothing."""
+        self._open.close()
+
+
+def config_file_text(folder: Path) -> str:
+    """Read the config.pbtxt of a model's folder; empty where there is none."""
+    path = folder / CONFIG_FILE
+    return path.read_text(encoding="utf-8-sig") if path.is_file() else ""
+
+
+def _copy(folder: Path, to: Path, candidates: Sequence[Candidate]) -> None:
+    """Make a model's folder with the candidates as its versions; engines are linked."""
+    to.mkdir()
+    for path in folder.iterdir():
+        if path.is_file():
+            shutil.copyfile(path, to / path.name)
+        elif not path.name.isdecimal():
+            (to / path.name).symlink_to(path.absolute())
+    for candidate in candidates:
+        (to / str(candidate.version)).symlink_to(candidate.folder.absolute())

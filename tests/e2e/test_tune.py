@@ -1,0 +1,101 @@
+"""`fovea tune` as it is typed: real servers, the demo model."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import httpx
+import pytest
+
+from fovea_engines.repository.config_pbtxt import read_config
+
+DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
+QUICK = ("--clients", "1,4", "--seconds", 0.3)
+
+
+def tune(*words: object) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "fovea_server.commands.cli", "tune", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def repository(demo_repository, tmp_path) -> Path:
+    """A repository of its own, whose configuration somebody has annotated."""
+    root = tmp_path / "repository"
+    shutil.copytree(demo_repository, root)
+    config = root / "digits" / "config.pbtxt"
+    config.write_text("# of the night shift\n" + config.read_text())
+    return root
+
+
+def test_a_dry_run_changes_nothing_and_has_every_figure(repository, tmp_path):
+    before = (repository / "digits" / "config.pbtxt").read_text()
+    plot = tmp_path / "frontier.svg"
+    code, out, err = tune(
+        *("digits", "--repository", repository, "--images", DEMO, *QUICK, "--p99", "5s"),
+        *("--dry-run", "--exhaustive", "--plot", plot, "--json"),
+    )
+    assert code == 0, err
+    report = json.loads(out)
+    assert list(report) == [
+        *("model", "limit_ms", "grid", "best", "now", "within_limit", "runs", "candidates"),
+        *("left_out", "diff", "written"),
+    ]
+    assert (report["model"], report["limit_ms"], report["written"]) == ("digits", 5000.0, False)
+    assert len(report["runs"]) == report["grid"]
+    for run in report["runs"]:
+        assert run["failure"] is None
+        assert run["rate"] > 0
+        assert run["p99_ms"] > 0
+    feasible = [run["rate"] for run in report["runs"] if run["p99_ms"] <= 5000]
+    assert report["best"]["rate"] == max(feasible)
+    assert (repository / "digits" / "config.pbtxt").read_text() == before
+    ElementTree.fromstring(plot.read_text())
+
+
+def test_the_result_is_written_and_served(repository, serve):
+    folder = repository / "digits"
+    code, out, err = tune(
+        *("digits", "--repository", repository, "--images", DEMO, *QUICK, "--onnx"),
+        *(DEMO / "digits.onnx", "--precision", "fp32", "--max-batch", "1,2", "--json"),
+    )
+    assert code == 0, err
+    report = json.loads(out)
+    assert sorted(report["candidates"].values()) == 2 * ["onnxruntime fp32"] + 2 * ["openvino fp32"]
+    text = (folder / "config.pbtxt").read_text()
+    assert text.startswith("# of the night shift\n")
+    for line in report["diff"].splitlines()[2:]:
+        assert not line.startswith("+") or line[1:] in text.splitlines()
+    version = str(report["best"]["setting"]["version"])
+    versions = {path.name for path in folder.iterdir() if path.is_dir()}
+    assert versions == {"1", version}
+    config = read_config(folder / "config.pbtxt")
+    server = serve(repository)
+    answer = httpx.post(server.predict_url("digits"), content=(DEMO / "scene-1.jpg").read_bytes())
+    assert answer.json()["version"] == version
+    streams = report["best"]["setting"]["streams"]
+    assert config.streams in (None, streams)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("absent", "--images", DEMO), "there is no model 'absent'"),
+        (("digits", "--images", DEMO.parent), "has no image"),
+        (("digits", "--images", DEMO, "--p99", "soon"), "write a time"),
+        (("digits", "--images", DEMO, "--clients", "0"), "numbers over 0"),
+        (("digits", "--images", DEMO, "--precision", "int8"), "no effect without --onnx"),
+        (("digits", "--images", DEMO, "--onnx", DEMO / "digits.onnx", "--precision", "x"), "'x'"),
+        (("digits", "--images", DEMO, "--plot", "/absent/f.svg"), "cannot be written"),
+        (("digits",), "Missing option '--images'"),
+    ],
+)
+def test_what_cannot_be_tuned_is_a_sentence(repository, words, says):
+    code, out, err = tune(*words, "--repository", repository)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
