@@ -158,7 +158,6 @@ class RowScheduler(Scheduler):
             for job in jobs:
                 self._count_failure(job, FailureReason.REJECTED)
             raise
-        self._workers.start()
         if timeout_us := policy.timeout_us(jobs[0].request.timeout_us):
             expire = self._reject if policy.rejects else self._queue.delay
             for job in jobs:

@@ -42,25 +42,23 @@ class Workers:
     ) -> None:
         self._name = name
         self._queue = queue
-        self._numbers = {"infer": executing, "decode": preparing}
         self._offloads = offloads
         self._executed, self._waits, self._died = executed, waits, died
         self._batches: SimpleQueue[list[Job]] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads = [
+            threading.Thread(target=work, name=f"{name}-{kind}", daemon=True)
+            for kind, work, count in (
+                ("infer", self._work, executing),
+                ("decode", self._prepare, preparing),
+            )
+            for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def put(self, jobs: list[Job]) -> None:
         """Pass a batch, as taken from the queue, to a thread."""
         self._batches.put(jobs)
-
-    def start(self) -> None:
-        """Start the threads, if they do not run yet."""
-        if self._threads:
-            return
-        for kind, work in (("infer", self._work), ("decode", self._prepare)):
-            for _ in range(self._numbers[kind]):
-                thread = threading.Thread(target=work, name=f"{self._name}-{kind}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
 
     def close(self) -> None:
         """End the threads, after what they do now."""
