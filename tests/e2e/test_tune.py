@@ -43,7 +43,7 @@ def test_a_dry_run_changes_nothing_and_has_every_figure(repository, tmp_path):
     report = json.loads(out)
     assert list(report) == [
         *("model", "limit_ms", "grid", "best", "now", "within_limit", "runs", "candidates"),
-        *("left_out", "diff", "written"),
+        *("left_out", "published", "diff", "written"),
     ]
     assert (report["model"], report["limit_ms"], report["written"]) == ("digits", 5000.0, False)
     assert len(report["runs"]) == report["grid"]
@@ -70,7 +70,7 @@ def test_the_result_is_written_and_served(repository, serve):
     assert text.startswith("# of the night shift\n")
     for line in report["diff"].splitlines()[2:]:
         assert not line.startswith("+") or line[1:] in text.splitlines()
-    version = str(report["best"]["setting"]["version"])
+    version = str(report["published"] or 1)
     versions = {path.name for path in folder.iterdir() if path.is_dir()}
     assert versions == {"1", version}
     config = read_config(folder / "config.pbtxt")

@@ -203,8 +203,9 @@ def tune(
             "runs": [run.to_json() for run in search.runs],
             "candidates": {c.version: c.title for c in found.candidates},
             "left_out": found.left_out,
+            "published": changed.publish,
             "diff": changed.diff,
-            "written": not dry_run and bool(changed.diff),
+            "written": not dry_run and best.failure is None,
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:

@@ -82,7 +82,7 @@ def _notes(candidates: Sequence[Candidate], search: Search, best: Run, now: Run)
 
 def _changes(change: Change, *, dry_run: bool) -> Iterator[str]:
     if change.publish:
-        yield f"version {change.candidate.version}: {change.candidate.title}, built just now"
+        yield f"version {change.publish}: {change.candidate.title}, built just now"
     if not change.diff and not change.publish:
         yield "It is served so already: nothing changes."
         return

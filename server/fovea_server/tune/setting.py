@@ -114,7 +114,7 @@ def configured(
     candidate: Candidate,
     cores: int,
     *,
-    pin: bool,
+    pin: int | None,
 ) -> ModelConfig:
     """Return a configuration with a setting in it; what it does not concern stays.
 
@@ -124,7 +124,7 @@ def configured(
         served: the version that the configuration serves now.
         candidate: the version to serve.
         cores: of this machine.
-        pin: serve this version and no other.
+        pin: the only version to serve; None leaves the policy.
     """
     parameters = {k: v for k, v in config.parameters.items() if k not in (NUM_THREADS, NUM_STREAMS)}
     if setting.threads not in (0, cores):
@@ -132,8 +132,8 @@ def configured(
     if setting.streams != setting.threads:
         parameters[NUM_STREAMS] = ModelParameter(str(setting.streams))
     config = replace(config, parameters=parameters)
-    if pin:
-        policy = ModelVersionPolicy(specific=Specific((setting.version,)))
+    if pin is not None:
+        policy = ModelVersionPolicy(specific=Specific((pin,)))
         config = replace(config, version_policy=policy)
     own, other = config_of(served.card), config_of(candidate.card)
     # As `fovea build` would write them; what somebody has written is left.

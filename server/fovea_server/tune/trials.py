@@ -98,7 +98,7 @@ class Trials(Closing):
 
     def _load(self, setting: Setting) -> str | None:
         """Serve with another setting; return why that failed."""
-        (self._folder / CONFIG_FILE).write_text(self.text(setting, pin=True))
+        (self._folder / CONFIG_FILE).write_text(self.text(setting, pin=setting.version))
         answer = self._http.post(self._load_path)
         if answer.status_code != httpx.codes.OK:
             self._served = None
@@ -106,8 +106,8 @@ class Trials(Closing):
         self._served = setting
         return None
 
-    def text(self, setting: Setting, *, pin: bool) -> str:
-        """Return the model's config.pbtxt with a setting; `pin` serves its version only."""
+    def text(self, setting: Setting, *, pin: int | None) -> str:
+        """Return the model's config.pbtxt with a setting; see `configured`."""
         candidate = self._candidates[setting.version]
         config = configured(self.config, setting, self._present, candidate, self._cores, pin=pin)
         return edited_text(self._text, config)

@@ -20,13 +20,13 @@ class Change:
 
     Attributes:
         candidate: the version that it serves.
-        publish: that version was built just now, and is to become one of the repository.
+        publish: number that the version will get, as it was built just now; None where it is there.
         before: text of config.pbtxt.
         after: text of config.pbtxt with the setting.
     """
 
     candidate: Candidate
-    publish: bool
+    publish: int | None
     before: str
     after: str
 
@@ -47,11 +47,13 @@ def change(
     """Work out what a setting changes for a model; nothing is written."""
     [candidate] = (each for each in candidates if each.version == setting.version)
     versions = repository.versions(name)
-    publish = candidate.version not in versions
+    publish = None if candidate.version in versions else repository.next_version(name)
+    version = publish or candidate.version
     # The version is only pinned where the policy would serve another: later builds are served then.
-    pin = trials.config.served(sorted({*versions, candidate.version}))[-1] != candidate.version
+    served = trials.config.served(sorted({*versions, version}))[-1]
     before = config_file_text(repository.root / name)
-    return Change(candidate, publish, before, trials.text(setting, pin=pin))
+    text = trials.text(setting, pin=None if served == version else version)
+    return Change(candidate, publish, before, text)
 
 
 def write(repository: ModelRepository, name: str, change: Change) -> None:
@@ -60,11 +62,11 @@ def write(repository: ModelRepository, name: str, change: Change) -> None:
     Raises:
         Unavailable: another build took the version's number meanwhile.
     """
-    if change.publish:
+    if change.publish is not None:
         with repository.publish(name) as folder:
             shutil.copytree(change.candidate.folder, folder, dirs_exist_ok=True)
         version = repository.find(name, change.candidate.card.content_key)
-        if version != change.candidate.version:
+        if version != change.publish:
             raise Unavailable(
                 f"the engine became version {version} of {name}, as another build came between; "
                 f"{CONFIG_FILE} is as it was: run the command again"

@@ -1,5 +1,6 @@
 """The grid of settings, and how a setting stands in config.pbtxt."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import fovea_server
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import Progress
-from fovea_engines.repository.config_pbtxt import config_of
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_of, read_config
 from fovea_engines.repository.model_config import ModelParameter, Specific
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.repository.repository import ModelRepository
@@ -17,6 +19,8 @@ from fovea_server.models.opening import open_engine
 from fovea_server.settings import Settings
 from fovea_server.tune.candidates import build_candidates, find_candidates
 from fovea_server.tune.setting import Setting, configured, grid, present
+from fovea_server.tune.trials import Trials
+from fovea_server.tune.writing import change, write
 
 DIGITS = Path(fovea_server.__file__).parent / "demo" / "digits.onnx"
 
@@ -69,7 +73,7 @@ def test_every_setting_can_be_written_read_and_opened(found, tmp_path):
         Setting(4, 2, 2, 4, 0),
     ):
         candidate = found.candidates[setting.version - 1]
-        config = configured(own, setting, served, candidate, cores=2, pin=True)
+        config = configured(own, setting, served, candidate, cores=2, pin=setting.version)
         assert config.version_policy is not None
         assert config.version_policy.specific == Specific((setting.version,))
         engine, config = open_engine(candidate.folder, config, Settings())
@@ -83,7 +87,7 @@ def test_the_present_setting_changes_nothing(found):
     served, *_ = found.candidates
     config = config_of(served.card)
     setting = present(config, served, cores=2)
-    assert configured(config, setting, served, served, cores=2, pin=False) == config
+    assert configured(config, setting, served, served, cores=2, pin=None) == config
 
 
 def test_what_somebody_wrote_stays(found):
@@ -93,7 +97,7 @@ def test_what_somebody_wrote_stays(found):
         parameters={"own": ModelParameter("1"), "NUM_STREAMS": ModelParameter("1")},
         dynamic_batching=ModelDynamicBatching(preserve_ordering=True, preferred_batch_size=(2, 8)),
     )
-    tuned = configured(config, Setting(2, 2, 2, 4, 500), served, other, cores=2, pin=False)
+    tuned = configured(config, Setting(2, 2, 2, 4, 500), served, other, cores=2, pin=None)
     assert tuned.parameters == {"own": ModelParameter("1")}
     assert tuned.dynamic_batching == ModelDynamicBatching(
         preserve_ordering=True, preferred_batch_size=(2,), max_queue_delay_microseconds=500
@@ -133,3 +137,28 @@ def test_the_operators_cores_are_the_most(found):
     engine, _ = open_engine(served.folder, config, Settings(threads=1))
     with engine:
         assert engine.session.concurrency == 1
+
+
+def test_what_was_built_for_it_is_published_under_the_next_number(found, tmp_path):
+    """The fourth candidate becomes version 2, as the second and third are not kept."""
+    repository = ModelRepository(tmp_path / "repository")
+    served, *_, last = found.candidates
+    shutil.copytree(served.folder.parent, repository.root / "digits")
+    options = {"cores": 2, "seconds": 0.2}
+    folder = repository.root / "digits"
+    with Trials(folder, found.candidates, DIGITS.parent, **options) as trials:
+        setting = Setting(last.version, 1, 1, 4, 1000)
+        run = trials.measure(setting, 2, False)
+        assert (run.failure, run.setting) == (None, setting)
+        assert run.rate > 0
+        changed = change(repository, "digits", found.candidates, setting, trials)
+    assert repository.versions("digits") == (1,)
+    write(repository, "digits", changed)
+    assert repository.versions("digits") == (1, changed.publish) == (1, 2)
+    card = EngineCard.read(repository.folder("digits") / CARD_FILE)
+    assert (card.backend, card.max_batch) == ("onnxruntime", 4)
+    config = read_config(repository.root / "digits" / CONFIG_FILE)
+    assert (config.threads, config.streams, config.max_batch_size) == (1, None, 4)
+    assert (config.backend, config.version_policy) == ("onnxruntime", None)
+    again = find_candidates(repository, "digits")
+    assert [candidate.version for candidate in again.candidates] == [2, 1]
