@@ -35,7 +35,7 @@ from fovea_preprocess.preprocessor import PlacedImage, Placer
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_server.models.config.config import complete
 from fovea_server.models.opening import images_of
-from fovea_server.scheduling import make
+from fovea_server.scheduling.make import make_scheduler
 from fovea_server.settings import Settings
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
@@ -80,16 +80,17 @@ class StandInDevice:
 
 
 async def load(
-    engine: Engine, device: StandInDevice, body: bytes, seconds: float
+    engine: Engine, device: StandInDevice, body: bytes, decoders: int, seconds: float
 ) -> tuple[float, float]:
     """Images/s, and the share of time in which the device computed."""
     config = complete(ModelConfig(name="nothing"), engine)
-    scheduler = make.make_scheduler(
+    scheduler = make_scheduler(
         version=1,
         config=config,
         session=device,
         images=images_of(engine, config, Settings()),
         max_queue=256,
+        decoders=decoders,
         statistics=ModelStatistics(),
         cache=None,
         find=lambda name, version: scheduler,
@@ -133,8 +134,9 @@ def main() -> None:
             engine.session = engine.images = device
             for size in arguments.size:
                 for decoders in arguments.decoders:
-                    make.usable_cores = lambda: decoders  # noqa: B023 - used before it changes
-                    rate, busy = uvloop.run(load(engine, device, image(size), arguments.seconds))
+                    rate, busy = uvloop.run(
+                        load(engine, device, image(size), decoders, arguments.seconds)
+                    )
                     print(
                         f"JPEG of {size:>3} px, {decoders} decoding threads: {rate:6.0f} images/s, "
                         f"device busy {busy:.1%}"

@@ -130,18 +130,15 @@ def looks_encoded(head: bytes) -> bool:
     return head.startswith(tuple(_READERS))
 
 
-def decoded_bytes(data: bytes) -> int:
-    """Return the size of an image's pixels, as its header says; of a JPEG or PNG only.
+def decoded_bytes(data: bytes | bytearray) -> int:
+    """Return the size of a JPEG's pixels, as its header says.
 
-    Other bytes count as more than any limit.
+    Other bytes count as more than any limit: no header tells how long their decoding takes.
     """
     if data.startswith(_JPEG):
         with suppress(ValueError):
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
             return int(height * width * 3)
-    elif data.startswith(SIGNATURE) and len(data) >= 24:
-        width, height = struct.unpack_from(">II", data, 16)
-        return int(height * width * 3)
     return sys.maxsize
 
 
@@ -163,13 +160,16 @@ def decode_image(
             f"the image is over the limit of {size_text(limits.max_bytes)}: send it smaller, "
             "compress it more, or raise the server's --max-image-mb"
         )
-    data = bytes(data)
+    if isinstance(data, memoryview):
+        data = bytes(data)
     try:
         if data.startswith(_JPEG):
             pixels = _decode_jpeg(data, limits)
             # Reading the metadata takes as long as decoding a small image; most have none.
-            orientation = _orientation(JpegImageFile(io.BytesIO(data))) if b"Exif" in data else 1
+            has_orientation = b"Exif" in data or b"tiff:Orientation" in data
+            orientation = _orientation(_open(data)) if has_orientation else 1
         else:
+            data = bytes(data)
             header = _open(data)
             _check_size(*header.size, limits)
             if isinstance(header, PngImageFile):
@@ -193,14 +193,14 @@ def _frozen(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return pixels
 
 
-def _open(data: bytes) -> ImageFile.ImageFile:
+def _open(data: bytes | bytearray) -> ImageFile.ImageFile:
     for prefix, reader in _READERS.items():
         if data.startswith(prefix):
             return reader(io.BytesIO(data))
     raise InvalidImage(f"{_description(data)}: send JPEG, PNG, WebP, BMP, TIFF or GIF")
 
 
-def _description(data: bytes) -> str:
+def _description(data: bytes | bytearray) -> str:
     """Describe bytes that begin as no image which is decoded, as a sentence."""
     if not data:
         return "the image is empty"
@@ -231,7 +231,7 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _decode_jpeg(data: bytes, limits: ImageLimits) -> NDArray[np.uint8]:
+def _decode_jpeg(data: bytes | bytearray, limits: ImageLimits) -> NDArray[np.uint8]:
     """Decode with libjpeg-turbo, which alone says when it had to make pixels up."""
     height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
     _check_size(width, height, limits)

@@ -203,6 +203,11 @@ class Settings(Listening):
         ge=1,
         description="most requests of one model accepted and not yet answered; each image counts",
     )
+    decode_threads: int | None = Field(
+        None,
+        ge=1,
+        description="threads that decode images ahead of a GPU, for each model; default one a core",
+    )
     max_queue_delay_ms: float = Field(
         0.0,
         ge=0,

@@ -218,3 +218,15 @@ def test_real_photograph_as_other_decoders_see_it(shared: Path, bus: Pixels) -> 
     assert difference(bus, cv2.imread(str(path))[..., ::-1]) < 0.1
     with Image.open(path) as image:
         assert difference(bus, np.asarray(image)) < 0.1
+
+
+def test_orientation_in_xmp(photo: Pixels) -> None:
+    """Some editors write it only there."""
+    about = '<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
+    rdf = f'<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">{about}</rdf:RDF>'
+    xmp = f'<x:xmpmeta xmlns:x="adobe:ns:meta/">{rdf}</x:xmpmeta>'.encode()
+
+    decoded = decode_image(encode(Image.fromarray(photo), "JPEG", xmp=xmp))
+
+    assert decoded.orientation == 6
+    assert decoded.pixels.shape == (photo.shape[1], photo.shape[0], 3)

@@ -120,7 +120,8 @@ def load_layouts(load: Callable[[int], L], cores: int, streams: int) -> tuple[L,
             wide, narrow = pool.map(load, (cores, width))
     finally:
         # Calls need blocks of the same sizes again and again. Returned to the system each time,
-        # tensors of 5 MB would cost 4 ms of page faults.
-        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
-        libc.mallopt(M_TRIM_THRESHOLD, 64 << 20)
+        # tensors of 5 MB would cost 4 ms of page faults. Larger blocks are returned, so that a
+        # burst of large bodies does not stay.
+        libc.mallopt(M_MMAP_THRESHOLD, 8 << 20)
+        libc.mallopt(M_TRIM_THRESHOLD, 32 << 20)
     return wide, narrow

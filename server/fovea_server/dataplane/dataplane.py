@@ -105,7 +105,7 @@ class DataPlane:
         self,
         model: ServedModel,
         version: int | None,
-        images: Sequence[bytes | FoveaError],
+        images: Sequence[bytes | bytearray | FoveaError],
         options: PredictOptions,
         *,
         timeout_s: float | None = None,
@@ -146,7 +146,7 @@ class DataPlane:
             )
         reason = "" if engine.head else engine.card.reason
         request = ImageRequest(
-            [image for image in images if isinstance(image, bytes)],
+            [image for image in images if not isinstance(image, FoveaError)],
             engine.resolve(options),
             keep_pixels,
             encode and (lambda result: encode(result, engine.labels, reason)),
@@ -160,7 +160,7 @@ class DataPlane:
             answers = iter(await _within(timeout_s, scheduler.predict(request)))
         if request.trace is not None:
             self._trace.save(request.trace)
-        results = [next(answers) if isinstance(image, bytes) else image for image in images]
+        results = [image if isinstance(image, FoveaError) else next(answers) for image in images]
         return Prediction(
             model=model.name,
             version=model.version,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
-from fovea_engines.backends.registry import mismatch
+from fovea_engines.backends.registry import get_backend, mismatch
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
@@ -159,7 +159,9 @@ class ServedModel:
         try:
             if self._settings.rebuild and (self._folder / CARD_FILE).exists():
                 card = EngineCard.read(self._folder / CARD_FILE)
-                if (reason := mismatch(card)) is not None:
+                # Only engines of a GPU keep what they are built again from.
+                kept = get_backend(card.backend).kept_file
+                if kept and (reason := mismatch(card)) is not None:
                     self._reason = f"it is being rebuilt: {reason}"
                     if not rebuild:
                         return
@@ -202,6 +204,7 @@ class ServedModel:
             session=None if engine is None else engine.session,
             images=None if engine is None else images_of(engine, self.config, settings),
             max_queue=settings.max_queue,
+            decoders=settings.decode_threads,
             statistics=self.statistics,
             cache=self._cache,
             find=lambda name, version: self._find(name, version).scheduler,

@@ -184,7 +184,7 @@ class CachedScheduler(SchedulerWrapper):
             if missing:
                 rest = replace(request, images=[request.images[at] for at in missing])
                 computed = await self._inside.predict(rest)
-            answers = [_again(found, request) for found, _ in looked]
+            answers = [await _again(found, request) for found, _ in looked]
             for at, answer in zip(missing, computed, strict=True):
                 answers[at] = answer
                 if isinstance(answer, ImageResult):
@@ -221,7 +221,7 @@ class CachedScheduler(SchedulerWrapper):
         self._statistics.missed(lookup_ns + time.monotonic_ns() - keeping_ns)
 
 
-def _again(
+async def _again(
     found: InferResponse | ImageResult | None, request: ImageRequest
 ) -> ImageResult | FoveaError | None:
     """Return a kept answer as one of its own to this request."""
@@ -229,7 +229,10 @@ def _again(
         return None
     answer = replace(found, timing=Timing())
     if request.encode is not None:
-        answer.encoded = request.encode(answer)
+        # Boxes are written in microseconds, and raw outputs of any size are not.
+        heavy = answer.tensors is not None
+        encode = request.encode
+        answer.encoded = await asyncio.to_thread(encode, answer) if heavy else encode(answer)
     return answer
 
 
@@ -237,7 +240,7 @@ async def _digested(digest: Callable[[], bytes], size: int) -> bytes:
     return digest() if size < _LARGE else await asyncio.to_thread(digest)
 
 
-def _image_key(about: bytes, image: bytes) -> bytes:
+def _image_key(about: bytes, image: bytes | bytearray) -> bytes:
     # Requests for tensors begin with an identity too, but not with this.
     digest = blake2b(about, digest_size=16, person=b"image")
     digest.update(image)

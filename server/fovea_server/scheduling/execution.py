@@ -37,7 +37,7 @@ def execute(
     alone: Callable[[Sequence[Job]], bool],
     computed: Callable[[], None] | None = None,
 ) -> Execution:
-    """Execute jobs of one kind that fit each other. Never raises.
+    """Execute jobs of one kind that fit each other; their errors are in them.
 
     Args:
         name: of the model.
@@ -48,7 +48,7 @@ def execute(
     began = computing = done = time.monotonic_ns()
     for job in jobs:
         if not job.kind.ahead:
-            prepare(name, job)
+            job.error = prepare(name, job)
     jobs = [job for job in jobs if job.is_wanted]
     error: FoveaError | None = None
     outputs: Outputs = {}
@@ -77,10 +77,9 @@ def execute(
     return Execution(jobs, spans, error)
 
 
-def prepare(name: str, job: Job) -> None:
-    """Prepare a job, if somebody still waits for it; sets its `error`."""
-    if job.is_wanted:
-        job.error = _error_of(job.prepare, name)
+def prepare(name: str, job: Job) -> FoveaError | None:
+    """Prepare a job, if somebody still waits for it; return what is wrong with it."""
+    return _error_of(job.prepare, name) if job.is_wanted else None
 
 
 def _error_of(call: Callable[[], None], name: str) -> FoveaError | None:

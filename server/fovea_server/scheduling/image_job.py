@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,9 @@ from fovea_server.scheduling.inline import QUICK_IMAGE_NS, InlineExecution
 from fovea_server.scheduling.job import Job, JobKind
 from fovea_server.statistics.model import Spans
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+
+# Largest file whose header is read on the event loop; a larger one is no small image.
+_MOST_SCANNED = 16 << 10
 
 
 class ImageKind(JobKind):
@@ -82,7 +86,7 @@ class ImageJob(Job):
     request: ImageRequest
 
     def __init__(
-        self, kind: ImageKind, request: ImageRequest, data: bytes, arrived_ns: int
+        self, kind: ImageKind, request: ImageRequest, data: bytes | bytearray, arrived_ns: int
     ) -> None:
         super().__init__(kind, request, 1, arrived_ns)
         self.data = data
@@ -93,8 +97,8 @@ class ImageJob(Job):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its pixels, as its header says."""
-        return decoded_bytes(self.data)
+        """Bytes of its pixels, as its header says; more than any limit where that is not cheap."""
+        return sys.maxsize if len(self.data) > _MOST_SCANNED else decoded_bytes(self.data)
 
     def fits(self, other: Job) -> bool:
         """Return True: all images get the same shape."""

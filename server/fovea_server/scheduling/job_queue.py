@@ -16,7 +16,7 @@ from itertools import chain, islice
 
 from fovea_engines.plural import counted
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching, ModelQueuePolicy
-from fovea_preprocess.errors import InvalidRequest
+from fovea_preprocess.errors import InvalidRequest, ShuttingDown
 from fovea_server.scheduling.job import Job, JobKind
 
 # Weight of the newest answer in the mean interval: about the last twenty count.
@@ -66,16 +66,20 @@ class JobQueue:
         Raises:
             QueueFull: there is no room for them now.
             InvalidRequest: there never is.
+            ShuttingDown: the queue is closed.
         """
         count = len(jobs)
-        if count > self._limit:
-            raise InvalidRequest(
-                f"the request has {counted(count, 'image')} and the limit is {self._limit} "
-                "(--max-queue); split it"
-            )
         with self._lock:
+            if self._closed:
+                raise ShuttingDown("the model is being unloaded; send again later")
             level = self._level_of(jobs[0])
             waiting, most = len(level.jobs) + len(level.delayed), level.policy.max_queue_size
+            if count > self._limit or 0 < most < count:
+                limit = min(self._limit, most or self._limit)
+                raise InvalidRequest(
+                    f"the request has {counted(count, 'image')} and the limit is {limit} "
+                    "(--max-queue, or max_queue_size in config.pbtxt); split it"
+                )
             if self.accepted + count > self._limit or 0 < most < waiting + count:
                 raise jobs[0].queue_full(self.accepted, self.accepted * self._interval_s)
             if not self.accepted:
@@ -149,12 +153,15 @@ class JobQueue:
             level.jobs.remove(job)
             level.delayed.append(job)
 
-    def take_all(self) -> list[Job]:
-        """Take every job out."""
+    def clear(self, *, close: bool = False) -> list[Job]:
+        """Take every job out; a closed queue takes no other in, and ends the waits of `claim`."""
         with self._lock:
             jobs = list(self._waiting())
             for job in jobs:
                 self._remove(job)
+            if close:
+                self._closed = True
+                self._room_ahead.notify_all()
             return jobs
 
     def claim(self) -> Job | None:
@@ -168,12 +175,6 @@ class JobQueue:
                         return job
                 self._room_ahead.wait()
         return None
-
-    def close(self) -> None:
-        """End the waits of `claim`."""
-        with self._lock:
-            self._closed = True
-            self._room_ahead.notify_all()
 
     def _waiting(self) -> Iterator[Job]:
         return chain.from_iterable(

@@ -29,6 +29,7 @@ def make_scheduler(
     session: Session | None,
     images: ImageKind | None = None,
     max_queue: int,
+    decoders: int | None = None,
     statistics: ModelStatistics,
     cache: ResponseCache | None,
     find: FindScheduler,
@@ -41,6 +42,7 @@ def make_scheduler(
         session: None for an ensemble.
         images: None for a model that takes no images.
         max_queue: most jobs accepted and not yet answered.
+        decoders: threads that decode images ahead of a device; None for one a core.
         statistics: counts the requests.
         cache: None where the server has none.
         find: looks up the schedulers of an ensemble's models.
@@ -60,7 +62,7 @@ def make_scheduler(
             images=images,
             # While one thread decodes the heads of a batch, another waits for the next batch.
             executing=side_by_side * (2 if session.offloads else 1),
-            preparing=usable_cores() if images is not None and images.ahead else 0,
+            preparing=(decoders or usable_cores()) if images is not None and images.ahead else 0,
             offloads=session.offloads,
         )
         made = _wrapped(rows, config)

@@ -120,14 +120,15 @@ class RowScheduler(Scheduler):
             jobs = [ImageJob(kind, request, data, arrived_ns) for data in request.images]
             await self._answer(jobs)
         if request.trace is not None:
-            request.trace.computed(jobs[-1].times)
+            request.trace.computed(max((job.times for job in jobs), key=sum))
         return [job.result if job.error is None else job.error for job in jobs]
 
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests, then stop."""
         super().close(timeout_s)
-        self._turn_away(ShuttingDown("the server stopped before this request was done"))
-        self._workers.close()
+        stopped = ShuttingDown("the server stopped before this request was done")
+        self._fail(self._queue.clear(close=True), stopped)
+        self._fail(self._workers.close(), stopped)
 
     async def _answer(self, jobs: Sequence[Job]) -> None:
         """Get the jobs of one request done: each then has its outcome, or its `error`."""
@@ -176,10 +177,11 @@ class RowScheduler(Scheduler):
             if self._queue.withdraw(job):
                 self._answered(job)
         for job in jobs:
-            if job.borrows and not job.answered:
-                # The engine still reads the inputs.
+            while job.borrows and not job.answered:
+                # The engine still reads the inputs, however often the caller gives up.
                 job.given_up = loop.create_future()
-                await job.given_up
+                with suppress(asyncio.CancelledError):
+                    await job.given_up
 
     def _dispatch(self) -> None:
         """Give the engine as many batches as it can take now; on the event loop."""
@@ -211,26 +213,26 @@ class RowScheduler(Scheduler):
         if took_ns > HEAVY_NS:
             # A shorter call cannot have used that much CPU time, and reading the clock costs more.
             cpu_ns = time.thread_time_ns() - began_ns
-        jobs[0].kind.inline.learn(took_ns, cpu_ns=cpu_ns)
+        if execution.jobs:
+            jobs[0].kind.inline.learn(took_ns, cpu_ns=cpu_ns)
         return execution
 
     def _on_executed(self, jobs: Sequence[Job], executions: Sequence[Execution]) -> None:
         for execution in executions:
-            if execution.error is None:
+            if execution.error is None and execution.jobs:
                 jobs[0].kind.inline.learn(sum(execution.spans))
             elif isinstance(execution.error, DeviceLost):
                 self.failure = str(execution.error)
-                self._turn_away(ModelNotReady(self.failure))
+                self._fail(self._queue.clear(), ModelNotReady(self.failure))
         self._post(lambda: self._settle(jobs, executions))
 
     def _on_death(self, jobs: Sequence[Job]) -> None:
         self.failure = "one of its threads has died; the server's log says why; restart it"
         log.critical("model %s: %s", self.contract.name, self.failure)
-        self._turn_away(ModelNotReady(self.failure), jobs)
+        self._fail([*self._queue.clear(), *jobs], ModelNotReady(self.failure))
 
-    def _turn_away(self, error: FoveaError, others: Sequence[Job] = ()) -> None:
-        """Fail every job in the queue, and others; in any thread."""
-        jobs = [*self._queue.take_all(), *others]
+    def _fail(self, jobs: Sequence[Job], error: FoveaError) -> None:
+        """Answer jobs that are in no queue any more with an error; in any thread."""
         for job in jobs:
             job.error = error
         if jobs:
@@ -260,7 +262,7 @@ class RowScheduler(Scheduler):
         if job.future is not None:
             cancelled = job.future.done()
             self._queue.answered(served=job.error is None and not cancelled)
-            if job.given_up is not None:
+            if job.given_up is not None and not job.given_up.done():
                 job.given_up.set_result(None)
             if not cancelled:
                 job.future.set_result(None)

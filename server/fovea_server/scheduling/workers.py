@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from fovea_preprocess.errors import InferenceFailed
 from fovea_server.scheduling.execution import Execution, execute, prepare
@@ -60,13 +61,17 @@ class Workers:
         """Pass a batch, as taken from the queue, to a thread."""
         self._batches.put(jobs)
 
-    def close(self) -> None:
-        """End the threads, after what they do now."""
-        self._queue.close()
+    def close(self) -> list[Job]:
+        """End the threads, after what they do now; return jobs that no thread has run."""
         for _ in self._threads:
             self._batches.put([])
         for thread in self._threads:
             thread.join()
+        left: list[Job] = []
+        with suppress(Empty):
+            while True:
+                left += self._batches.get_nowait()
+        return left
 
     def _work(self) -> None:
         jobs: list[Job] = []
@@ -82,12 +87,15 @@ class Workers:
     def _prepare(self) -> None:
         while (job := self._queue.claim()) is not None:
             try:
-                prepare(self._name, job)
+                error = prepare(self._name, job)
             except BaseException:
-                self._died([job])
+                # The job is in the queue, and fails with all that are.
+                self._died(())
                 raise
-            job.prepared = True
-            if not job.is_wanted and self._queue.withdraw(job):
+            job.prepared = error is None
+            # Where it has left the queue meanwhile, somebody else answers it.
+            if error is not None and self._queue.withdraw(job):
+                job.error = error
                 self._executed([job], ())
             elif jobs := self._take():
                 self._batches.put(jobs)

@@ -27,7 +27,7 @@ class ImageRequest:
         id, priority, timeout_us, trace: as those of `InferRequest`.
     """
 
-    images: Sequence[bytes]
+    images: Sequence[bytes | bytearray]
     options: PredictOptions
     keep_pixels: bool = False
     encode: Callable[[ImageResult], bytes] | None = None

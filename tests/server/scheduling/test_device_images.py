@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +17,16 @@ from tests.engines.host_kernel import HostDevice
 from tests.server.scheduling.served_images import SCENES, ServedImages
 
 from fovea_engines.engine import Engine
-from fovea_preprocess.errors import DeviceLost, InferenceFailed, InvalidImage, ModelNotReady
+from fovea_preprocess.errors import (
+    DeadlineExceeded,
+    DeviceLost,
+    InferenceFailed,
+    InvalidImage,
+    ModelNotReady,
+)
 from fovea_preprocess.image import decode_image
 from fovea_server.models.opening import warm_up_images
+from fovea_server.scheduling import image_job
 from fovea_server.settings import Settings
 from fovea_server.tensors.image_messages import ImageResult
 
@@ -157,6 +165,31 @@ def test_a_device_that_crashed_takes_the_model_down_with_a_reason(
     [third] = answers(served, SCENES[0])
     assert isinstance(third, ModelNotReady)
     assert "restart" in str(third)
+
+
+def test_who_is_rejected_while_an_image_is_decoded_gets_the_error(
+    on_device: Engine, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(config: Any) -> None:
+        policy = config.dynamic_batching.default_queue_policy
+        policy.default_timeout_microseconds = 20_000
+
+    decode = image_job.decode_image
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.2)
+        return decode(*arguments)
+
+    monkeypatch.setattr(image_job, "decode_image", slow)
+    with ExitStack() as exits:
+        folder = shared / "data" / "triton" / "models" / "simple_prio"
+        served = ServedImages(on_device, folder, exits, change=change)
+
+        both = asyncio.run(served.predict(*SCENES))
+        time.sleep(0.3)
+
+        assert [type(answer) for answer in both] == [DeadlineExceeded, DeadlineExceeded]
+        assert served.scheduler.gate.inside == served.scheduler.pending == 0
 
 
 class RowDevice:

@@ -145,3 +145,44 @@ def test_a_device_that_is_lost_takes_the_model_down(serve_either: Serve) -> None
     assert isinstance(waiting, ModelNotReady)
     assert isinstance(later, ModelNotReady)
     assert asked.served.scheduler.failure == "the GPU does not answer"
+
+
+def test_who_gives_up_twice_takes_nobody_with_it(serve: Serve) -> None:
+    """Two requests are one batch at the engine, and the caller of one is impatient."""
+    served = serve("simple_dynbatch", gated=True)
+
+    async def ask() -> tuple[object, object]:
+        tasks = [asyncio.create_task(served.ask()) for _ in range(4)]
+        await asyncio.to_thread(served.gate.entered.wait)
+        for _ in range(3):
+            tasks[0].cancel()
+            await asyncio.sleep(0.01)
+        assert not tasks[0].done(), "the engine still reads its inputs"
+        served.gate.open.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        return answers[0], answers[1]
+
+    given_up, other = asyncio.run(ask())
+
+    assert isinstance(given_up, asyncio.CancelledError)
+    assert isinstance(other, InferResponse)
+    assert served.scheduler.gate.inside == served.scheduler.pending == 0
+    assert asyncio.run(served.ask())
+
+
+def test_closing_answers_whatever_waits(serve_either: Serve) -> None:
+    served = serve_either("simple", gated=True)
+
+    async def ask() -> list[object]:
+        tasks = [asyncio.create_task(served.ask()) for _ in range(40)]
+        await asyncio.to_thread(served.gate.entered.wait)
+        closing = asyncio.create_task(asyncio.to_thread(served.scheduler.close, 0))
+        await asyncio.wait(tasks, timeout=1)
+        served.gate.open.set()
+        await closing
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    kinds = {type(answer) for answer in asyncio.run(ask())}
+
+    assert kinds <= {InferResponse, ImageResult, ShuttingDown}
+    assert ShuttingDown in kinds

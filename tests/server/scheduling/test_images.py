@@ -1,12 +1,15 @@
 """Images through the queue of a model, on a real engine."""
 
 import asyncio
+import io
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from tests.server.scheduling.served_images import SCENES, ServedImages
 
 from fovea_engines.detect.options import PredictOptions
@@ -223,3 +226,60 @@ def test_a_trace_has_the_times_of_an_image(serve_images: ServeImages) -> None:
     ]
     moments = [stamp["ns"] for stamp in stamps["timestamps"]]
     assert moments[1:] == sorted(moments[1:])
+
+
+def test_what_was_not_computed_says_nothing_about_the_speed(serve_images: ServeImages) -> None:
+    served = serve_images("simple")
+    threads: list[str] = []
+    real = served.engine.session.infer
+
+    def slow(feeds: Any, *, alone: bool = True) -> Any:
+        threads.append(threading.current_thread().name)
+        time.sleep(0.005)
+        return real(feeds, alone=alone)
+
+    served.engine.session.infer = slow
+    small = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(small, "JPEG")
+
+    async def ask() -> None:
+        for _ in range(20):
+            await served.predict(b"no image")
+            await served.predict(small.getvalue())
+
+    asyncio.run(ask())
+
+    assert set(threads) == {"simple-infer"}
+
+
+def test_a_large_file_is_no_small_image(serve_images: ServeImages) -> None:
+    """Its pixels are few, and all the rest of it has to be read too."""
+    served = serve_images("simple")
+    threads: list[str] = []
+
+    def encode(result: ImageResult) -> bytes:
+        threads.append(threading.current_thread().name)
+        return b""
+
+    served.scheduler._images.inline._open = True  # type: ignore[attr-defined]
+    small = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(small, "JPEG")
+    plain, comment = small.getvalue(), b"\xff\xfe\xff\xff" + bytes(65_533)
+
+    for file in (plain, plain[:2] + comment + plain[2:]):
+        [answer] = asyncio.run(served.predict(file, encode=encode))
+        assert isinstance(answer, ImageResult)
+
+    assert threads == [threading.main_thread().name, "simple-infer"]
+
+
+def test_more_images_than_a_policy_ever_takes_are_refused_for_good(
+    serve_images: ServeImages,
+) -> None:
+    def change(config: Any) -> None:
+        config.dynamic_batching.default_queue_policy.max_queue_size = 2
+
+    served = serve_images("simple_prio", change=change)
+
+    with pytest.raises(InvalidRequest, match="3 images and the limit is 2"):
+        asyncio.run(served.predict(*[SCENES[0]] * 3))

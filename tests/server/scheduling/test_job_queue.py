@@ -100,4 +100,4 @@ def test_a_batch_that_waits_for_more_does_not_hold_up_the_other_kind() -> None:
     assert taken == []
     assert wait_s is not None
     assert 0 < wait_s <= 10
-    assert list(waiting.take_all()) == [waits]
+    assert list(waiting.clear()) == [waits]

@@ -145,8 +145,12 @@ class ServerProtocol(HttpToolsProtocol):
         else:
             self._to_application()
             return
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        request = front.admit(method, self.url.decode("latin-1"), dict(self.headers))
+        fields, is_old = dict(self.headers), self.parser.get_http_version() == "1.0"
+        if is_old:
+            # Such a client knows no interim answers (RFC 9110, 10.1.1).
+            fields.pop(b"expect", None)
+        keep_alive = not is_old and self.parser.should_keep_alive()
+        request = front.admit(method, self.url.decode("latin-1"), fields)
         self._exchange = Exchange(front, self, request, bool(keep_alive))
         self._submit(self._exchange)
 

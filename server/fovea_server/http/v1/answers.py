@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import FoveaError, InvalidImage, QueueFull
@@ -27,7 +28,7 @@ async def boxes_json(
     plane: DataPlane,
     model: ServedModel,
     version: int | None,
-    images: list[bytes | FoveaError],
+    images: Sequence[bytes | bytearray | FoveaError],
     options: PredictOptions,
     timeout_s: float | None,
     content_type: str,
@@ -41,14 +42,15 @@ async def boxes_json(
 
 
 def raise_if_alone(
-    prediction: Prediction, sent: list[bytes | FoveaError], content_type: str
+    prediction: Prediction, sent: Sequence[bytes | bytearray | FoveaError], content_type: str
 ) -> None:
     """Raise the error of a single image as the error of the request."""
     if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
         return
     error = prediction.images[0]
-    match error, sent[0], content_type:
-        # curl names this type, and with -d it takes the line ends out.
-        case InvalidImage(), bytes(body), "application/x-www-form-urlencoded" if b"\n" not in body:
-            raise error.with_text(f"{error} (with curl: --data-binary, not -d)")
+    is_image, body = isinstance(error, InvalidImage), sent[0]
+    of_curl = content_type == "application/x-www-form-urlencoded"
+    # curl names this type, and with -d it takes the line ends out.
+    if is_image and of_curl and not isinstance(body, FoveaError) and b"\n" not in body:
+        raise error.with_text(f"{error} (with curl: --data-binary, not -d)")
     raise error

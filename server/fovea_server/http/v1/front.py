@@ -81,7 +81,7 @@ async def _predict(model: ServedModel, service: Service, request: Request) -> An
         service.plane,
         model,
         request.version,
-        [bytes(request.body)],
+        [request.body],
         options,
         request.timeout_s,
         request.header("content-type") or "",
