@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fovea_preprocess.spec import PreprocessSpec
 Floats = NDArray[np.floating[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LetterboxMap:
     """The map ``input = source * scale + offset`` between an image and a model's input.
 
@@ -47,7 +48,7 @@ class LetterboxMap:
         """Return the height of a source pixel in input pixels."""
         return self.scaled_height / self.source_height
 
-    @property
+    @cached_property
     def visible(self) -> tuple[slice, slice]:
         """Return the rows and columns of the input that show the image; the rest is padding."""
         return (
@@ -59,11 +60,16 @@ class LetterboxMap:
 
     def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
         """Map boxes of the input, [n, 4] as x1 y1 x2 y2, to the image, and clip them to it."""
+        factor, shift, limit = self._to_source
+        points = (boxes.reshape(-1, 2) * factor - shift).astype(np.float32)
+        return np.clip(points, 0, limit, out=points).reshape(-1, 4)
+
+    @cached_property
+    def _to_source(self) -> tuple[Floats, Floats, Floats]:
         scale = np.array((self.scale_x, self.scale_y))
         offset = np.array((self.offset_x, self.offset_y), np.float64)
-        points = np.asarray(boxes.reshape(-1, 2) * (1 / scale) - offset / scale, np.float32)
         limit = np.array((self.source_width, self.source_height), np.float32)
-        return np.clip(points, 0, limit, out=points).reshape(-1, 4)
+        return 1 / scale, offset / scale, limit
 
 
 def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:

@@ -3,6 +3,7 @@
 `Content-Encoding: identity` says nothing, and sends a request to FastAPI.
 """
 
+import io
 import json
 import re
 import socket
@@ -11,9 +12,8 @@ import time
 
 import httpx
 import pytest
+from PIL import Image
 
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
 from fovea_server.http.v1.schemas import PredictAnswer
 
 PREDICT = "/v1/models/digits/predict"
@@ -193,15 +193,18 @@ def test_a_restricted_api(demo_repository, serve, scene):
     assert status_of(same(server.port, PREDICT, scene, Key="secret")) == 200
 
 
-def test_a_full_queue(demo_model, tmp_path, serve, scene):
-    build(BuildPlan(demo_model, "digits", tmp_path / "repository", max_batch=4))
-    # The first image waits for company, and takes the only place.
-    server = serve(
-        tmp_path / "repository", "--max-queue=1", "--max-queue-delay-ms=4000", "--log-format=json"
-    )
-    first = threading.Thread(target=ask, args=(server.port, PREDICT, scene))
+def test_a_full_queue(demo_repository, serve, scene):
+    server = serve(demo_repository, "--max-queue=8", "--log-format=json")
+    # Each takes the better part of a second to decode, and together they take all places.
+    large = io.BytesIO()
+    Image.new("RGB", (8000, 7500)).save(large, "PNG")
+    files = [("f", large.getvalue())] * 8
+    url = server.predict_url("digits")
+    first = threading.Thread(target=httpx.post, args=(url,), kwargs={"files": files, "timeout": 99})
     first.start()
-    time.sleep(0.5)
+    until = time.monotonic() + 10
+    while httpx.post(url, content=scene).status_code == 200:
+        assert time.monotonic() < until
     answer = same(server.port, PREDICT, scene)
     assert status_of(answer) == 429
     assert [line for line in answer[1] if re.fullmatch(rb"retry-after: [1-9]\d*", line)]

@@ -146,8 +146,7 @@ class ServerProtocol(HttpToolsProtocol):
             self._to_application()
             return
         fields, is_old = dict(self.headers), self.parser.get_http_version() == "1.0"
-        if is_old:
-            # Such a client knows no interim answers (RFC 9110, 10.1.1).
+        if is_old:  # It knows no interim answers (RFC 9110, 10.1.1).
             fields.pop(b"expect", None)
         keep_alive = not is_old and self.parser.should_keep_alive()
         request = front.admit(method, self.url.decode("latin-1"), fields)
