@@ -40,21 +40,24 @@ class JobKind(ABC):
 class Job(ABC):
     """Rows of one request, from arrival to answer.
 
+    A job waits in the queue. Where its kind is prepared ahead, a thread claims it and prepares it
+    there. An execution takes prepared jobs out of the queue; then they are answered.
+
     Attributes:
         rows: that it adds to a batch.
         arrived_ns: `time.monotonic_ns` of its arrival.
-        future: of the event loop; done when the job is answered. None for one that runs there.
+        future: done when the job is answered; None for one that the event loop runs itself.
         expiry: timer that ends its wait; None where it may wait for ever.
-        prepared: it can be added to a batch.
-        claimed: a thread prepares it, or has.
+        claimed: a thread has begun to prepare it.
+        prepared: an execution may take it.
         error: the reason why it has no answer.
         times: of its execution.
         answered: it has its outcome.
-        given_up: set at the end of its execution, for a request that was cancelled meanwhile.
+        given_up: done at the end of its execution, for a request that was cancelled meanwhile.
     """
 
     borrows: ClassVar[bool]
-    """Its arrays are memory that the client may take back after the answer."""
+    """Its arrays are memory of the client: cancelling waits until the engine has read them."""
 
     def __init__(
         self, kind: JobKind, request: InferRequest | ImageRequest, rows: int, arrived_ns: int

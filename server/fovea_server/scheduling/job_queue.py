@@ -40,7 +40,7 @@ class JobQueue:
 
     Attributes:
         accepted: number of jobs accepted and not yet answered.
-        running: number of executions.
+        running: number of executions that keep the engine busy.
     """
 
     def __init__(self, batching: ModelDynamicBatching, *, limit: int, side_by_side: int) -> None:
