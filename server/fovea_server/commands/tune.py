@@ -233,8 +233,8 @@ def _draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> st
     limit_ms = search.limit_ms if search.limit_ms < most_ms else None
     return chart(
         f"{name}: images/s against latency",
-        Axis("99th percentile of the latency, ms", round_ticks(0, most_ms)),
-        Axis("images/s", round_ticks(0, max((run.rate for run in good), default=1.0))),
+        Axis("99th percentile of the latency, ms", round_ticks(most_ms)),
+        Axis("images/s", round_ticks(max((run.rate for run in good), default=1.0))),
         series,
         limit_ms,
     )

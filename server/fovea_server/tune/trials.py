@@ -97,7 +97,7 @@ class Trials(Closing):
             failure = f"{count} x {status} {code}: {message}"
         p99_ms = level.latency_ms(99)
         infinite = float("inf") if p99_ms is None else p99_ms
-        return Run(setting, clients, level.rate, infinite, level.sample.seconds, failure)
+        return Run(setting, clients, level.rate, infinite, failure)
 
     def _load(self, setting: Setting) -> str | None:
         """Serve with another setting; return why that failed."""

@@ -108,7 +108,7 @@ def test_a_limit_that_none_meets_gives_the_lowest_latency():
 
 def test_the_frontier_has_what_no_other_beats():
     def run(rate: float, p99_ms: float, failure: str | None = None) -> Run:
-        return Run(Setting(1, 1, 1, 1, 0), 1, rate, p99_ms, 1.0, failure)
+        return Run(Setting(1, 1, 1, 1, 0), 1, rate, p99_ms, failure)
 
     best = [run(5, 10), run(9, 20), run(11, 70)]
     worse = [run(4, 10), run(9, 21), run(8, 30), run(99, 1, "errors")]
