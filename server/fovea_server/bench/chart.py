@@ -43,12 +43,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one kind, joined by a line or each by itself; a note is shown over its point."""
+    """Points of one kind, joined by a line or each by itself."""
 
     name: str
     points: Sequence[tuple[float, float]]
     joined: bool = True
-    notes: Sequence[str] = ()
 
 
 def chart(
@@ -110,8 +109,6 @@ def _drawn(x: Axis, y: Axis, series: Series, colour: str, number: int) -> Iterat
     else:
         for left, top in places:
             yield f'<circle cx="{left}" cy="{top}" r="3.5" fill="{colour}" fill-opacity="0.6"/>'
-    for (left, top), note in zip(places, series.notes, strict=False):
-        yield _text(left + 6, top - 6, note, "")
     left, top = _WIDTH - _RIGHT + 16, _TOP + 10 + 22 * number
     yield f'<rect x="{left}" y="{top - 9}" width="14" height="10" fill="{colour}"/>'
     yield _text(left + 20, top, series.name, "")

@@ -101,8 +101,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="R,R,...",
-            help="Levels of open loop: requests a second, due at random times (Poisson) however slow "
-            "the answers are. Latency counts from when one was due, so that a stall shows.",
+            help="Levels of open loop: requests a second, due at random (Poisson) however slow the "
+            "answers are. Latency counts from when one was due, so that a stall shows.",
             show_default="none",
             rich_help_panel=_LOAD_PANEL,
         ),

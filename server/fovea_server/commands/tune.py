@@ -227,7 +227,7 @@ def _draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> st
             )
             for version, title in titles.items()
         ),
-        Series("chosen", [(best.p99_ms, best.rate)], joined=False, notes=["chosen"]),
+        Series("chosen", [(best.p99_ms, best.rate)], joined=False),
     ]
     most_ms = max((run.p99_ms for run in good), default=1.0)
     limit_ms = search.limit_ms if search.limit_ms < most_ms else None
