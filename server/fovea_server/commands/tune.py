@@ -194,9 +194,9 @@ def _notes(
         return
     if not best.within(search.limit_ms):
         yield (
-            f"No setting answers 99 of 100 within {search.limit_ms:g} ms, not even a lone client: "
-            "this one is the nearest. Build the model with --precision auto, or use a smaller "
-            "model or a faster machine."
+            f"No setting surely answers 99 of 100 within {search.limit_ms:g} ms: this one is the "
+            "nearest. Build the model with --precision auto, or use a smaller model or a faster "
+            "machine."
         )
     if now.rate and best is not now:
         yield (
@@ -243,21 +243,29 @@ def _draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> st
 def _table(name: str, titles: Mapping[int, str], search: Search, best: Run, now: Run) -> Table:
     title = Text(f"{name}: settings that no other beats in both images/s and latency")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("images/s", "p99 ms", "clients", "version", "cores", "parallel", "batch"):
-        table.add_column(column, justify="left" if column == "version" else "right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    columns = ["images/s", "p99 ms", "clients", "version", "cores", "parallel", "batch", ""]
+    if not any(setting.max_batch for setting in search.settings):
+        columns.remove("batch")
+    for column in columns:
+        left = column in ("version", "")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
     marked = {id(now): "now"} | {id(best): "chosen"}
     rows = {id(run): run for run in (*frontier(search.runs), best, now)}
     for run in sorted(rows.values(), key=lambda run: run.p99_ms):
         setting = run.setting
-        mark = marked.get(id(run), "" if run.within(search.limit_ms) else "over the limit")
-        cells = (
-            *(f"{run.rate:.1f}", f"{run.p99_ms:.1f}", str(run.clients)),
-            f"{setting.version}: {titles[setting.version]}",
-            *(str(number or "-") for number in (setting.threads, setting.streams)),
-            *(_batches(setting), mark),
-        )
-        table.add_row(*map(Text, cells), style="bold" if run is best else None)
+        mark = marked.get(id(run), "" if run.within(search.limit_ms) else "too slow")
+        cells = {
+            "images/s": f"{run.rate:.1f}",
+            "p99 ms": f"{run.p99_ms:.1f}",
+            "clients": str(run.clients),
+            "version": f"{setting.version}: {titles[setting.version]}",
+            "cores": str(setting.threads or "-"),
+            "parallel": str(setting.streams or "-"),
+            "batch": _batches(setting),
+            "": mark,
+        }
+        style = "bold" if run is best else None
+        table.add_row(*(Text(cells[column]) for column in columns), style=style)
     return table
 
 
