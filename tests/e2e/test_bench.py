@@ -62,7 +62,7 @@ def labels(demo_truth, tmp_path_factory) -> Path:
 
 def test_levels_of_both_loops_have_every_figure(demo_server, tmp_path):
     plot = tmp_path / "latency.svg"
-    loads = ("--clients", "1,3", "--rate", 20, "--arrivals", "constant", *QUICK)
+    loads = ("--clients", "1,3", "--rate", 20, *QUICK)
     words = ("digits", "--url", demo_server.url, "--images", DEMO, *loads, "--plot", plot)
     report = measured(*words)
     assert list(report) == [
@@ -73,7 +73,7 @@ def test_levels_of_both_loops_have_every_figure(demo_server, tmp_path):
     assert [level["load"] for level in report["levels"]] == [
         {"kind": "ClosedLoop", "clients": 1},
         {"kind": "ClosedLoop", "clients": 3},
-        {"kind": "OpenLoop", "rate": 20.0, "arrivals": "constant"},
+        {"kind": "OpenLoop", "rate": 20.0},
     ]
     for level in report["levels"]:
         assert list(level) == [
@@ -90,7 +90,7 @@ def test_levels_of_both_loops_have_every_figure(demo_server, tmp_path):
         assert sum(stages.values()) == pytest.approx(latency["mean"], rel=0.01)
         assert level["errors"] == []
         assert level["over"]
-    assert report["levels"][2]["answers"] == pytest.approx(20, abs=1)
+    assert 5 <= report["levels"][2]["answers"] <= 45
     drawing = ElementTree.fromstring(plot.read_text())
     lines = drawing.findall("{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == len(report["levels"])
@@ -168,7 +168,7 @@ def test_accuracy_under_load_is_that_of_eval(demo_server, labels):
 
 def test_a_server_is_started_and_stopped_with_its_flags(demo_repository):
     code, out, err = bench(
-        *("digits", "--repository", demo_repository, "--tensors", "random", "--clients", 2),
+        *("digits", "--repository", demo_repository, "--tensors", "--clients", 2),
         *(*QUICK, "--json", "--", "--threads", 1),
     )
     assert code == 0, err
@@ -214,11 +214,11 @@ def test_ctrl_c_shows_what_was_measured(demo_repository):
         (("digits", "--url", "URL"), 2, "say what to send"),
         (("digits", "--url", "URL", "--images", DEMO.parent), 2, "has no image"),
         (("absent", "--url", "URL", "--images", DEMO), 2, "no model 'absent'"),
-        (("absent", "--url", "URL", "--tensors", "zero"), 2, "unknown model: 'absent'"),
-        (("digits", "--url", "URL", "--tensors", "zero", "--shape", "x:1"), 2, "inputs of digits"),
-        (("digits", "--url", "URL", "--tensors", "zero", "--shape", "x"), 2, "write NAME:DIMS"),
+        (("absent", "--url", "URL", "--tensors"), 2, "unknown model: 'absent'"),
+        (("digits", "--url", "URL", "--tensors", "--shape", "x:1"), 2, "inputs of digits"),
+        (("digits", "--url", "URL", "--tensors", "--shape", "x"), 2, "write NAME:DIMS"),
         (
-            ("digits", "--url", "URL", "--tensors", "zero", "--shape", "images:1,3,5,5"),
+            ("digits", "--url", "URL", "--tensors", "--shape", "images:1,3,5,5"),
             *(2, "does not fit the model"),
         ),
         (("digits", "--url", "URL", "--images", DEMO, "--clients", "1,x"), 2, "--clients '1,x'"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from fovea_engines.repository.config_pbtxt import config_message, model_config_messages
 from fovea_engines.repository.model_config import ModelConfig
@@ -15,15 +15,6 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _OPENING, _CLOSING = "{[<", "}]>"
-_MAP = "parameters"
-
-
-class _Field(NamedTuple):
-    """One mention of a field at the top of the text: text[start:end]."""
-
-    name: str
-    start: int
-    end: int
 
 
 def edited_text(text: str, config: ModelConfig) -> str:
@@ -36,49 +27,37 @@ def edited_text(text: str, config: ModelConfig) -> str:
         config: read from it, then changed.
     """
     message = config_message(config)
-    wanted, have = _plain(message), _plain(_parsed(text))
-    changed = {name for name in wanted.keys() | have.keys() if wanted.get(name) != have.get(name)}
-    fields = {name: wanted[name] for name in changed - {_MAP} if name in wanted}
-    parameters = dict(wanted.get(_MAP, {}))
-    pieces, at = [], 0
-    for field in _fields(text):
-        new: dict[str, Any] = {}
-        if field.name == _MAP:
-            own = _plain(_parsed(text[field.start : field.end]))[_MAP]
-            kept = {key: parameters.pop(key) for key in own if key in parameters}
-            if kept == own:
-                continue
-            new = {_MAP: kept} if kept else {}
-        elif field.name not in changed:
-            continue
-        elif field.name in fields:
-            # One that is repeated is written whole, in place of its first mention.
-            new = {field.name: fields.pop(field.name)}
-        pieces += [text[at : field.start], _text(new).rstrip("\n")]
-        at = field.end
+    wanted, have = _parts(message), _parts(_parsed(text))
+    missing, pieces, at = dict(wanted), [], 0
+    for start, end in _fields(text):
+        named = _parts(_parsed(text[start:end]))
+        # A field that is repeated is written whole, in place of its first mention.
+        new = [missing.pop(name) for name in named if name in missing]
+        if any(wanted.get(name) != have[name] for name in named):
+            pieces += [text[at:start], _text(new).rstrip("\n")]
+            at = end
     edited = "".join([*pieces, text[at:]])
-    if rest := fields | ({_MAP: parameters} if parameters else {}):
-        edited = f"{edited.rstrip()}\n{_text(rest)}" if edited.strip() else _text(rest)
+    if missing:
+        kept = f"{edited.rstrip()}\n" if edited.strip() else ""
+        edited = kept + _text(missing.values())
     # Should a way to write the format be unknown here, the layout is lost and nothing else.
-    return edited if _plain(_parsed(edited)) == wanted else _text(wanted)
+    return edited if _parts(_parsed(edited)) == wanted else _text(wanted.values())
 
 
-def _fields(text: str) -> Iterator[_Field]:
-    """Find the fields at the top; no such field of the schema has a name for its value."""
-    depth = 0
-    field: _Field | None = None
+def _fields(text: str) -> Iterator[tuple[int, int]]:
+    """Find where fields at the top begin and end; none of the schema has a name for its value."""
+    depth, start, end = 0, -1, -1
     for token in _TOKEN.finditer(text):
         if token["comment"]:
             continue
         if depth == 0 and token["name"]:
-            if field is not None:
-                yield field
-            field = _Field(token["name"], token.start(), token.end())
+            if start >= 0:
+                yield start, end
+            start = token.start()
         depth += (token[0] in _OPENING) - (token[0] in _CLOSING)
-        if field is not None:
-            field = field._replace(end=token.end())
-    if field is not None:
-        yield field
+        end = token.end()
+    if start >= 0:
+        yield start, end
 
 
 def _parsed(text: str) -> Any:
@@ -87,16 +66,22 @@ def _parsed(text: str) -> Any:
     return text_format.Parse(text, model_config_messages().ModelConfig())
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def _parts(message: Any) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Split a message, as JSON, into its fields; parameters one by one."""
     from google.protobuf import json_format
 
-    plain: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
-    return plain
+    plain = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    parameters = plain.pop("parameters", {})
+    return {(name,): {name: value} for name, value in plain.items()} | {
+        ("parameters", key): {"parameters": {key: value}} for key, value in parameters.items()
+    }
 
 
-def _text(plain: Mapping[str, Any]) -> str:
+def _text(parts: Iterable[Mapping[str, Any]]) -> str:
     from google.protobuf import json_format, text_format
 
-    message = json_format.ParseDict(plain, model_config_messages().ModelConfig())
+    message = model_config_messages().ModelConfig()
+    for part in parts:
+        json_format.ParseDict(part, message)
     text: str = text_format.MessageToString(message)
     return text

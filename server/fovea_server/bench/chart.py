@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -24,29 +24,30 @@ class Axis:
     Attributes:
         label: with the unit.
         ticks: values with a line, ascending; the first and the last are the ends of the axis.
-        place: value -> a number that grows with it; the identity for a linear axis.
-        text: value -> what stands at its tick.
+        texts: of the ticks; None writes the values.
     """
 
     label: str
     ticks: Sequence[float]
-    place: Callable[[float], float] = float
-    text: Callable[[float], str] = "{:g}".format
+    texts: Sequence[str] | None = None
+
+    @property
+    def labelled(self) -> Iterator[tuple[float, str]]:
+        """Pairs of a tick and its text."""
+        return zip(self.ticks, self.texts or map("{:g}".format, self.ticks), strict=True)
 
     def share(self, value: float) -> float:
         """Return how far along the axis a value is, 0 to 1 inside it."""
-        low, high = self.place(self.ticks[0]), self.place(self.ticks[-1])
-        return (self.place(value) - low) / (high - low)
+        return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one kind, joined by a line or each by itself; a note is shown over its point."""
+    """Points of one kind, joined by a line or each by itself."""
 
     name: str
     points: Sequence[tuple[float, float]]
     joined: bool = True
-    notes: Sequence[str] = ()
 
 
 def chart(
@@ -76,34 +77,24 @@ def chart(
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def round_ticks(low: float, high: float) -> list[float]:
-    """Choose ticks 1, 2 or 5 times a power of ten apart, from `low` or less to `high` or more."""
-    least = (high - low) / 6 or 1.0
+def round_ticks(most: float) -> list[float]:
+    """Choose ticks 1, 2 or 5 times a power of ten apart, from 0 to `most` or more."""
+    least = most / 6 or 1.0
     power = 10.0 ** math.floor(math.log10(least))
     step = next(each * power for each in (1, 2, 5, 10) if each * power >= least)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Choose ticks 1, 2 and 5 times each power of ten, from `low` or less to `high` or more."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [round(each * 10.0**power, 12) for power in powers for each in (1, 2, 5)]
-    first = max(number for number, tick in enumerate(ticks) if tick <= low)
-    last = min(number for number, tick in enumerate(ticks) if tick >= high)
-    return ticks[first : max(last, first + 1) + 1]
+    return [round(number * step, 12) for number in range(max(1, math.ceil(most / step)) + 1)]
 
 
 def _axes(x: Axis, y: Axis) -> Iterator[str]:
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    for tick in y.ticks:
+    for tick, text in y.labelled:
         at = _y(y, tick)
         yield f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at}" y2="{at}"/>'
-        yield _text(_LEFT - 8, at + 4, y.text(tick), 'text-anchor="end"')
-    for tick in x.ticks:
+        yield _text(_LEFT - 8, at + 4, text, 'text-anchor="end"')
+    for tick, text in x.labelled:
         at = _x(x, tick)
         yield f'<line class="grid" x1="{at}" x2="{at}" y1="{_TOP}" y2="{bottom}"/>'
-        yield _text(at, bottom + 20, x.text(tick), 'text-anchor="middle"')
+        yield _text(at, bottom + 20, text, 'text-anchor="middle"')
     yield f'<path class="axis" d="M{_LEFT},{_TOP}V{bottom}H{right}"/>'
     yield _text((_LEFT + right) / 2, bottom + 44, x.label, 'text-anchor="middle"')
     middle = (_TOP + bottom) / 2
@@ -118,8 +109,6 @@ def _drawn(x: Axis, y: Axis, series: Series, colour: str, number: int) -> Iterat
     else:
         for left, top in places:
             yield f'<circle cx="{left}" cy="{top}" r="3.5" fill="{colour}" fill-opacity="0.6"/>'
-    for (left, top), note in zip(places, series.notes, strict=False):
-        yield _text(left + 6, top - 6, note, "")
     left, top = _WIDTH - _RIGHT + 16, _TOP + 10 + 22 * number
     yield f'<rect x="{left}" y="{top - 9}" width="14" height="10" fill="{colour}"/>'
     yield _text(left + 20, top, series.name, "")

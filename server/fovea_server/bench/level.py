@@ -54,7 +54,7 @@ class Level:
         """Name the load: "4 clients", "50/s"."""
         if isinstance(self.load, ClosedLoop):
             return f"{self.load.clients} client{'s' * (self.load.clients > 1)}"
-        return f"{self.load.rate:g}/s {self.load.arrivals}"
+        return f"{self.load.rate:g}/s"
 
     @property
     def rate(self) -> float:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Literal
-
-Arrivals = Literal["poisson", "constant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +15,9 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Requests that are due at a rate, per second, however slow the answers are."""
+    """Requests that are due at random times, so many a second (Poisson), whatever is answered."""
 
     rate: float
-    arrivals: Arrivals = "poisson"
 
 
 Load = ClosedLoop | OpenLoop

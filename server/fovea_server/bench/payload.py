@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from fovea_client import Client, FoveaClientError, ServerError
 from fovea_engines.evaluate.samples import image_files
 from fovea_preprocess.errors import InvalidImage, NotFound, Unavailable
-from fovea_server.bench.requests import Contents, image_requests, tensor_request
+from fovea_server.bench.requests import image_requests, tensor_request
 from fovea_server.bench.target import Target
 
 if TYPE_CHECKING:
@@ -69,12 +69,10 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
     return Payload("images", timed, labelled, dataset)
 
 
-def tensor_payload(
-    target: Target, shapes: Mapping[str, tuple[int, ...]], contents: Contents
-) -> Payload:
+def tensor_payload(target: Target, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
     """Make tensors that fit the model; raises as `tensor_request` and `Target.metadata`."""
     metadata = target.metadata()
-    request = tensor_request(target.url, target.model, target.version, metadata, shapes, contents)
+    request = tensor_request(target.url, target.model, target.version, metadata, shapes)
     return Payload("requests", [request], [])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import numpy as np
@@ -13,8 +13,6 @@ import orjson
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.wire import encode_strings
-
-Contents = Literal["random", "zero"]
 
 _SEED = 1
 _SHAPE = re.compile(r"(?P<name>.+):(?P<dims>\d+(,\d+)*)")
@@ -49,9 +47,8 @@ def tensor_request(
     version: int | None,
     metadata: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
-    contents: Contents,
 ) -> bytes:
-    """Build an infer request of the v2 protocol with binary tensors, in both directions.
+    """Build an infer request of the v2 protocol with random tensors, binary in both directions.
 
     Args:
         url: address of the server.
@@ -59,7 +56,6 @@ def tensor_request(
         version: None for the newest.
         metadata: of the model, as v2 has it.
         shapes: of inputs by name; the others have those of the metadata, with 1 for a batch.
-        contents: of the tensors.
 
     Raises:
         InvalidOption: a shape is missing, or does not fit the model.
@@ -73,7 +69,7 @@ def tensor_request(
     for each in metadata["inputs"]:
         name, datatype = each["name"], each["datatype"]
         shape = _shape(each, shapes.get(name))
-        bodies.append(_elements(name, datatype, shape, random if contents == "random" else None))
+        bodies.append(_elements(name, datatype, shape, random))
         size = {"binary_data_size": len(bodies[-1])}
         inputs.append({"name": name, "shape": shape, "datatype": datatype, "parameters": size})
     document = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}})
@@ -112,19 +108,12 @@ def _shape(tensor: Mapping[str, Any], given: tuple[int, ...] | None) -> list[int
     return [1 if size == -1 else size for size in dims]
 
 
-def _elements(
-    name: str, datatype: str, shape: list[int], random: np.random.Generator | None
-) -> bytes:
+def _elements(name: str, datatype: str, shape: list[int], random: np.random.Generator) -> bytes:
     if (dtype := NUMPY.get(datatype)) is None:
         raise UnsupportedModel(f"input {name!r} has elements of type {datatype}: not known here")
-    if random is None:
-        values = np.zeros(shape, np.int8)
-    elif dtype.kind in "iu" or dtype.hasobject:
-        values = random.integers(0, 100, shape, np.int8)
-    elif dtype.kind == "b":
-        values = random.integers(0, 2, shape, np.int8)
-    else:
+    if dtype.kind not in "iubO":
         return random.random(shape, np.float32).astype(dtype).tobytes()
+    values = random.integers(0, 2 if dtype.kind == "b" else 100, shape, np.int8)
     if dtype.hasobject:
         return encode_strings(np.char.encode(values.astype(str)).astype(object))
     return values.astype(dtype).tobytes()

@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import orjson
 
@@ -32,22 +33,18 @@ async def apply(
         burst: the load.
         tell: takes samples; the last has `ended`.
     """
-    await _Burst(address, requests, burst, tell).run()
+    await _Sender(address, requests, burst, tell).run()
 
 
-class _Burst:
-    def __init__(
-        self,
-        address: Address,
-        requests: Sequence[bytes],
-        burst: Burst,
-        tell: Callable[[Sample], None],
-    ) -> None:
-        self._address = address
-        self._tls = ssl.create_default_context() if address.https else None
-        self._requests = requests
-        self._burst = burst
-        self._tell = tell
+@dataclass
+class _Sender:
+    _address: Address
+    _requests: Sequence[bytes]
+    _burst: Burst
+    _tell: Callable[[Sample], None]
+
+    def __post_init__(self) -> None:
+        self._tls = ssl.create_default_context() if self._address.https else None
         self._idle: list[Connection] = []
         self._busy: dict[Connection, float] = {}
         self._under_way: set[asyncio.Task[None]] = set()
@@ -87,8 +84,7 @@ class _Burst:
             task = asyncio.create_task(self._ask(due))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
-            poisson = load.arrivals == "poisson"
-            due += gaps.expovariate(load.rate) if poisson else 1 / load.rate
+            due += gaps.expovariate(load.rate)
             # Tasks that wait for their turn have not counted themselves yet.
             await asyncio.sleep(0)
 

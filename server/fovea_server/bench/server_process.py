@@ -34,12 +34,13 @@ class ServerProcess(Closing):
 
     def __init__(self, repository: Path, model: str, flags: Sequence[str] = ()) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
-        port, metrics_port = _free_ports(2)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         command = [
             *(sys.executable, "-m", "fovea_server.commands.cli", "serve", f"{repository}"),
             *("--model-control-mode=explicit", f"--load-model={model}", "--exit-on-error"),
-            *(f"--http-port={port}", f"--metrics-port={metrics_port}", "--allow-grpc=false"),
+            *(f"--http-port={port}", "--allow-metrics=false", "--allow-grpc=false"),
             *("--log-access=false", "--exit-timeout-secs=5", *flags),
         ]
         # A group of its own, as Ctrl-C must not stop it before the figures are read.
@@ -87,11 +88,3 @@ class ServerProcess(Closing):
             self._process.kill()
             self._process.wait()
         self._log.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

@@ -97,13 +97,13 @@ class Target(Closing):
         if document is None:
             return None
         versions = document["model_stats"]
+        stats = [version["inference_stats"] for version in versions]
         return Counters(
-            requests=sum(int(each["inference_stats"]["success"]["count"]) for each in versions),
+            requests=sum(int(each["success"]["count"]) for each in stats),
             rows=sum(int(each["inference_count"]) for each in versions),
             executions=sum(int(each["execution_count"]) for each in versions),
             ns={
-                stage: sum(int(each["inference_stats"][key]["ns"]) for each in versions)
-                for stage, key in _STAGES.items()
+                stage: sum(int(each[key]["ns"]) for each in stats) for stage, key in _STAGES.items()
             },
         )
 

@@ -23,11 +23,10 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_preprocess.errors import InvalidOption, Unavailable
-from fovea_server.bench.latency_chart import latency_chart
 from fovea_server.bench.level import Level, measured_levels
-from fovea_server.bench.load import Arrivals, Burst, ClosedLoop, Load, OpenLoop
+from fovea_server.bench.load import Burst, ClosedLoop, Load, OpenLoop
 from fovea_server.bench.payload import MOST_IMAGES, image_payload, tensor_payload
-from fovea_server.bench.requests import Contents, parse_shapes
+from fovea_server.bench.requests import parse_shapes
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
 
@@ -75,12 +74,13 @@ def bench(
         ),
     ] = None,
     tensors: Annotated[
-        Contents | None,
+        bool,
         typer.Option(
-            help="Send tensors instead, over the v2 protocol, in binary.",
+            "--tensors",
+            help="Send random tensors instead, over the v2 protocol, in binary.",
             rich_help_panel=_REQUEST_PANEL,
         ),
-    ] = None,
+    ] = False,
     shape: Annotated[
         list[str] | None,
         typer.Option(
@@ -101,16 +101,12 @@ def bench(
         str | None,
         typer.Option(
             metavar="R,R,...",
-            help="Levels of open loop: requests a second, however slow the answers are. Latency "
-            "counts from when a request was due, so that a stall shows.",
+            help="Levels of open loop: requests a second, due at random (Poisson) however slow the "
+            "answers are. Latency counts from when one was due, so that a stall shows.",
             show_default="none",
             rich_help_panel=_LOAD_PANEL,
         ),
     ] = None,
-    arrivals: Annotated[
-        Arrivals,
-        typer.Option(help="Times between the requests of --rate.", rich_help_panel=_LOAD_PANEL),
-    ] = "poisson",
     seconds: Annotated[
         float,
         typer.Option(min=0.1, help="Length of each level.", rich_help_panel=_LOAD_PANEL),
@@ -148,13 +144,13 @@ def bench(
 
     Example: fovea bench yolov8n --url http://127.0.0.1:8000 --images val2017 --rate 20,50
 
-    Example: fovea bench yolov8n --tensors random --clients 8 -- --threads 2
+    Example: fovea bench yolov8n --tensors --clients 8 -- --threads 2
     """
-    from fovea_server.commands.bench_tables import LiveLevels, show
+    from fovea_server.commands.bench_tables import LiveLevels, draw, show
 
     _check(context)
     closed = clients if rate is None or is_typed(context, "clients") else None
-    bursts = [Burst(load, seconds, warmup, timeout) for load in _loads(closed, rate, arrivals)]
+    bursts = [Burst(load, seconds, warmup, timeout) for load in _loads(closed, rate)]
 
     interrupted = False
     levels: list[Level] = []
@@ -172,8 +168,8 @@ def bench(
         target = stack.enter_context(Target(url, model, version))
         payload = (
             image_payload(target, images, data)
-            if tensors is None
-            else tensor_payload(target, parse_shapes(shape or ()), tensors)
+            if not tensors
+            else tensor_payload(target, parse_shapes(shape or ()))
         )
         engine = target.engine()
         try:
@@ -182,7 +178,7 @@ def bench(
         except KeyboardInterrupt:
             interrupted = True
     title = f"{model}, {engine}, {target.url}" if engine else f"{model}, {target.url}"
-    if plot is not None and (drawing := latency_chart(title, levels)) is not None:
+    if plot is not None and (drawing := draw(title, levels)) is not None:
         plot.write_text(drawing)
     if as_json:
         document = {
@@ -208,7 +204,7 @@ def _check(context: typer.Context) -> None:
     """Refuse options that contradict each other, or lack another."""
     check_options(
         context,
-        needs={"shape": {"tensors": ()}, "arrivals": {"rate": ()}},
+        needs={"shape": {"tensors": ()}},
         clashes=[("repository", "url"), ("images", "tensors"), ("data", "tensors")],
     )
     given = context.params
@@ -218,18 +214,18 @@ def _check(context: typer.Context) -> None:
         )
     if not (given["images"] or given["data"] or given["tensors"]):
         raise InvalidOption(
-            "say what to send: --images DIR, or --tensors random for a model that takes tensors"
+            "say what to send: --images DIR, or --tensors for a model that takes tensors"
         )
     check_plot(given["plot"])
 
 
-def _loads(clients: str | None, rate: str | None, arrivals: Arrivals) -> list[Load]:
+def _loads(clients: str | None, rate: str | None) -> list[Load]:
     loads: list[Load] = []
     if clients is not None:
         loads += [ClosedLoop(int(each)) for each in parse_numbers("clients", clients, WHOLE)]
     if rate is not None:
         rates = parse_numbers("rate", rate, r"\d{1,6}(\.\d+)?")
-        loads += [OpenLoop(float(each), arrivals) for each in rates]
+        loads += [OpenLoop(float(each)) for each in rates]
     return loads
 
 

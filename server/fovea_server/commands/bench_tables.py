@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
+from fovea_server.bench.chart import Axis, Series, chart, round_ticks
 from fovea_server.bench.level import PERCENTILES, Level
 
 if TYPE_CHECKING:
@@ -13,6 +17,9 @@ if TYPE_CHECKING:
 # A generator that uses more of its core may be late.
 _BUSY = 0.8
 _LATE_MS = 5.0
+# Ticks of the plot.
+_PERCENTS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
+_POINTS = 200
 
 
 class LiveLevels:
@@ -145,3 +152,39 @@ def _table(*columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     return table
+
+
+def draw(title: str, levels: Sequence[Level]) -> str | None:
+    """Draw a curve of percentiles for each level, as SVG; None where nothing was answered.
+
+    The axis of percentiles is stretched towards 100, where the slow answers are (as Gil Tene's
+    HdrHistogram draws it); a curve ends where it has no further answer.
+    """
+    answered = [level for level in levels if level.sample.latencies]
+    if not answered:
+        return None
+    series = [Series(level.title, _curve(level)) for level in answered]
+    end = max(nines for one in series for nines, _ in one.points)
+    # Up to the first tick that no curve passes, and to 99 % at least.
+    percents = [*_PERCENTS[:4], *(p for p in _PERCENTS[4:] if _nines(p) < end + 1)]
+    most_ms = max(ms for one in series for _, ms in one.points)
+    nines = [_nines(percent) for percent in percents]
+    return chart(
+        title,
+        Axis("percent of the answers", nines, [f"{percent:g} %" for percent in percents]),
+        Axis("latency, ms", round_ticks(most_ms)),
+        series,
+    )
+
+
+def _curve(level: Level) -> list[tuple[float, float]]:
+    # The last answer has no answer beyond it, and the axis has no end.
+    end = min(_nines(_PERCENTS[-1]), math.log10(len(level.sample.latencies)))
+    nines = np.linspace(0, end, _POINTS)
+    found = np.percentile(level.sample.latencies, 100 * (1 - 10**-nines), method="higher")
+    return list(zip(nines.tolist(), (1e3 * found).tolist(), strict=True))
+
+
+def _nines(percent: float) -> float:
+    """Count the nines of a percentile: 90 has one, 99 two."""
+    return -math.log10(1 - percent / 100)

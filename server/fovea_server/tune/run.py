@@ -17,7 +17,6 @@ class Run:
     Attributes:
         rate: answers a second.
         p99_ms: of their latencies; infinite without answers.
-        seconds: that were measured.
         failure: reason why it does not count: errors, or a model that does not load.
     """
 
@@ -25,7 +24,6 @@ class Run:
     clients: int
     rate: float
     p99_ms: float
-    seconds: float = 0.0
     failure: str | None = None
 
     def better(self, other: Run, limit_ms: float) -> bool:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
-from fovea_engines.backends.registry import get_backend
-from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import config_of
 from fovea_engines.repository.model_config import (
     NUM_STREAMS,
@@ -19,35 +16,12 @@ from fovea_engines.repository.model_config import (
     Specific,
 )
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
+from fovea_server.tune.candidates import Candidate
 
 # Microseconds that a batch may wait for more rows.
 _DELAYS_US = (0, 1000, 2000, 5000)
 # Parallel batches on a GPU; 0 is the default.
 _GPU_STREAMS = (0, 1, 3, 4)
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A version of a model that may be served in place of the present one."""
-
-    version: int
-    folder: Path
-    card: EngineCard
-
-    @property
-    def title(self) -> str:
-        """Name what was built: "openvino int8"."""
-        return f"{self.card.backend} {self.card.precision}"
-
-    @property
-    def on_gpu(self) -> bool:
-        """True if cores are not its business."""
-        return get_backend(self.card.backend).on_gpu
-
-    @property
-    def max_batch(self) -> int:
-        """Most rows of a call."""
-        return max(1, self.card.max_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +32,9 @@ class Setting:
         version: of the model, which stands for a backend and a precision.
         threads: cores for all calls together; 0 on a GPU.
         streams: parallel calls, on a CPU at most one a core; 0 for the default of a GPU.
-        max_batch: most rows of a call.
-        delay_us: microseconds that a batch may wait for more rows.
+        max_batch: most rows of a call; 0 on a CPU, where each image is a call of its own and
+            config.pbtxt keeps what it says for tensors.
+        delay_us: microseconds that a batch may wait for more rows; 0 on a CPU.
     """
 
     version: int
@@ -72,20 +47,21 @@ class Setting:
 def grid(candidates: Sequence[Candidate], cores: int) -> list[Setting]:
     """Combine all values of all settings that go together.
 
-    Threads and streams are powers of two, and all cores; batches are powers of two, and the
-    engine's largest. A delay needs batches.
+    On a CPU cores and streams are powers of two, and all cores. On a GPU batches are powers of two,
+    and the engine's largest, and a delay needs batches.
     """
     return [setting for one in candidates for setting in _settings(one, cores)]
 
 
 def _settings(candidate: Candidate, cores: int) -> Iterator[Setting]:
-    widths = _powers(cores)
-    parallel = [(threads, n) for threads in widths for n in widths if n <= threads]
     if candidate.on_gpu:
-        parallel = [(0, n) for n in _GPU_STREAMS]
-    for (threads, streams), rows in product(parallel, _powers(candidate.max_batch)):
-        for delay_us in _DELAYS_US if rows > 1 else (0,):
-            yield Setting(candidate.version, threads, streams, rows, delay_us)
+        for streams, rows in product(_GPU_STREAMS, _powers(candidate.max_batch)):
+            for delay_us in _DELAYS_US if rows > 1 else (0,):
+                yield Setting(candidate.version, 0, streams, rows, delay_us)
+        return
+    for threads, streams in product(_powers(cores), repeat=2):
+        if streams <= threads:
+            yield Setting(candidate.version, threads, streams, 0, 0)
 
 
 def _powers(most: int) -> list[int]:
@@ -94,17 +70,14 @@ def _powers(most: int) -> list[int]:
 
 def present(config: ModelConfig, candidate: Candidate, cores: int) -> Setting:
     """Return the setting that a configuration amounts to for a version."""
-    threads = 0 if candidate.on_gpu else min(config.threads or cores, cores)
-    streams = config.streams or 0 if candidate.on_gpu else min(config.streams or threads, threads)
+    if not candidate.on_gpu:
+        threads = min(config.threads or cores, cores)
+        streams = min(config.streams or threads, threads)
+        return Setting(candidate.version, threads, streams, 0, 0)
     rows = min(config.max_batch_size or candidate.max_batch, candidate.max_batch)
     batching = config.dynamic_batching or ModelDynamicBatching()
-    return Setting(
-        candidate.version,
-        threads,
-        streams,
-        rows,
-        batching.max_queue_delay_microseconds if rows > 1 else 0,
-    )
+    delay_us = batching.max_queue_delay_microseconds if rows > 1 else 0
+    return Setting(candidate.version, 0, config.streams or 0, rows, delay_us)
 
 
 def configured(
@@ -114,7 +87,7 @@ def configured(
     candidate: Candidate,
     cores: int,
     *,
-    pin: int | None,
+    pin: bool,
 ) -> ModelConfig:
     """Return a configuration with a setting in it; what it does not concern stays.
 
@@ -124,7 +97,7 @@ def configured(
         served: the version that the configuration serves now.
         candidate: the version to serve.
         cores: of this machine.
-        pin: the only version to serve; None leaves the policy.
+        pin: serve this version only; False leaves the policy.
     """
     parameters = {k: v for k, v in config.parameters.items() if k not in (NUM_THREADS, NUM_STREAMS)}
     if setting.threads not in (0, cores):
@@ -132,28 +105,23 @@ def configured(
     if setting.streams != setting.threads:
         parameters[NUM_STREAMS] = ModelParameter(str(setting.streams))
     config = replace(config, parameters=parameters)
-    if pin is not None:
-        policy = ModelVersionPolicy(specific=Specific((pin,)))
+    if pin:
+        policy = ModelVersionPolicy(specific=Specific((candidate.version,)))
         config = replace(config, version_policy=policy)
     own, other = config_of(served.card), config_of(candidate.card)
     # As `fovea build` would write them; what somebody has written is left.
     described = ("backend", "platform", "input", "output", "max_batch_size")
     same = [name for name in described if getattr(config, name) == getattr(own, name)]
     config = replace(config, **{name: getattr(other, name) for name in same})
+    if not setting.max_batch:
+        return config
     if other.max_batch_size and (config.max_batch_size or setting.max_batch < candidate.max_batch):
         config = replace(config, max_batch_size=setting.max_batch)
-    return _with_delay(config, setting)
-
-
-def _with_delay(config: ModelConfig, setting: Setting) -> ModelConfig:
-    batching = config.dynamic_batching
-    if batching is None and not setting.delay_us:
+    if config.dynamic_batching is None and not setting.delay_us:
         return config
-    batching = batching or ModelDynamicBatching()
+    batching = config.dynamic_batching or ModelDynamicBatching()
     sizes = tuple(size for size in batching.preferred_batch_size if size <= setting.max_batch)
-    return replace(
-        config,
-        dynamic_batching=replace(
-            batching, max_queue_delay_microseconds=setting.delay_us, preferred_batch_size=sizes
-        ),
+    batching = replace(
+        batching, max_queue_delay_microseconds=setting.delay_us, preferred_batch_size=sizes
     )
+    return replace(config, dynamic_batching=batching)

@@ -21,8 +21,9 @@ from fovea_server.bench.payload import image_payload
 from fovea_server.bench.sender import error_of
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
+from fovea_server.tune.candidates import Candidate
 from fovea_server.tune.run import Run
-from fovea_server.tune.setting import Candidate, Setting, configured
+from fovea_server.tune.setting import Setting, configured
 
 _WARMUP_S = 0.7
 # Of fewer answers a 99th percentile says little; a run is lengthened for them, up to so much.
@@ -46,6 +47,7 @@ class Trials(Closing):
 
     Attributes:
         config: of the model, as it is.
+        before: its text; empty where there is no file.
     """
 
     def __init__(
@@ -62,13 +64,14 @@ class Trials(Closing):
         self._present = candidates[0]
         self._cores, self._seconds = cores, seconds
         self.config = read_config(folder / CONFIG_FILE)
-        self._text = config_file_text(folder)
+        path = folder / CONFIG_FILE
+        self.before = path.read_text(encoding="utf-8-sig") if path.is_file() else ""
         self._served: Setting | None = None
         self._rates: dict[Setting, float] = {}
         with ExitStack() as stack:
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fovea-tune-")))
             self._folder = root / folder.name
-            _copy(folder, self._folder, candidates)
+            _copy(folder, self._folder)
             server = stack.enter_context(ServerProcess(root, folder.name, flags))
             self._target = stack.enter_context(Target(server.url, folder.name, None))
             payload = image_payload(self._target, images)
@@ -94,11 +97,11 @@ class Trials(Closing):
             failure = f"{count} x {status} {code}: {message}"
         p99_ms = level.latency_ms(99)
         infinite = float("inf") if p99_ms is None else p99_ms
-        return Run(setting, clients, level.rate, infinite, level.sample.seconds, failure)
+        return Run(setting, clients, level.rate, infinite, failure)
 
     def _load(self, setting: Setting) -> str | None:
         """Serve with another setting; return why that failed."""
-        (self._folder / CONFIG_FILE).write_text(self.text(setting, pin=setting.version))
+        (self._folder / CONFIG_FILE).write_text(self._text_with(setting, pin=True))
         answer = self._http.post(self._load_path)
         if answer.status_code != httpx.codes.OK:
             self._served = None
@@ -106,30 +109,28 @@ class Trials(Closing):
         self._served = setting
         return None
 
-    def text(self, setting: Setting, *, pin: int | None) -> str:
-        """Return the model's config.pbtxt with a setting; see `configured`."""
+    def text(self, setting: Setting) -> str:
+        """Return the model's config.pbtxt with a setting.
+
+        A version is pinned only where another would be served, so that later builds are served.
+        """
+        return self._text_with(setting, pin=setting.version != self._present.version)
+
+    def _text_with(self, setting: Setting, *, pin: bool) -> str:
         candidate = self._candidates[setting.version]
         config = configured(self.config, setting, self._present, candidate, self._cores, pin=pin)
-        return edited_text(self._text, config)
+        return edited_text(self.before, config)
 
     def close(self) -> None:
         """Stop the server. Calling it again does nothing."""
         self._open.close()
 
 
-def config_file_text(folder: Path) -> str:
-    """Read the config.pbtxt of a model's folder; empty where there is none."""
-    path = folder / CONFIG_FILE
-    return path.read_text(encoding="utf-8-sig") if path.is_file() else ""
-
-
-def _copy(folder: Path, to: Path, candidates: Sequence[Candidate]) -> None:
-    """Make a model's folder with the candidates as its versions; engines are linked."""
+def _copy(folder: Path, to: Path) -> None:
+    """Make a model's folder with files of its own; engines are linked."""
     to.mkdir()
     for path in folder.iterdir():
         if path.is_file():
             shutil.copyfile(path, to / path.name)
-        elif not path.name.isdecimal():
+        else:
             (to / path.name).symlink_to(path.absolute())
-    for candidate in candidates:
-        (to / str(candidate.version)).symlink_to(candidate.folder.absolute())

@@ -4,10 +4,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fovea_server.bench.chart import Axis, Series, chart, log_ticks, round_ticks
-from fovea_server.bench.latency_chart import latency_chart
+from fovea_server.bench.chart import Axis, Series, chart, round_ticks
 from fovea_server.bench.level import Level
 from fovea_server.bench.load import ClosedLoop, OpenLoop
+from fovea_server.commands.bench_tables import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -27,21 +27,22 @@ def test_points_lines_and_names_are_drawn():
     assert {"a & b", "<one>", "two", "x < y", "0", "5", "10"} <= set(texts)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (3, 3), (0.2, 0.7), (17, 1234)])
-def test_ticks_enclose_the_values(low, high):
-    for ticks in (round_ticks(low, high), log_ticks(low or 0.001, high)):
-        assert ticks[0] <= (low or 0.001) <= high <= ticks[-1]
-        assert ticks == sorted(set(ticks))
-    assert len(round_ticks(low, high)) <= 9
+@pytest.mark.parametrize("most", [0, 0.7, 1, 3, 1234])
+def test_ticks_enclose_the_values(most):
+    ticks = round_ticks(most)
+    assert ticks[0] == 0
+    assert most <= ticks[-1]
+    assert ticks == sorted(set(ticks))
+    assert 2 <= len(ticks) <= 9
 
 
 def test_latencies_are_a_curve_for_each_level():
     levels = [Level(ClosedLoop(1)), Level(OpenLoop(5.0)), Level(ClosedLoop(2))]
     levels[0].sample.latencies.extend(number / 1e3 for number in range(1, 1001))
     levels[1].sample.latencies.append(0.2)
-    drawing = ElementTree.fromstring(latency_chart("t", levels) or "")
+    drawing = ElementTree.fromstring(draw("t", levels) or "")
     assert len(drawing.findall(f"{SVG}polyline")) == 2
-    assert latency_chart("t", levels[2:]) is None
+    assert draw("t", levels[2:]) is None
 
 
 def test_percentiles_are_observed_values():

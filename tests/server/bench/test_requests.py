@@ -28,13 +28,12 @@ def test_images_are_bodies_behind_the_servers_own_path():
     assert (headers["Content-Length"], body) == ("5", b"three")
 
 
-@pytest.mark.parametrize("contents", ["random", "zero"])
-def test_tensors_are_of_the_models_types_and_sizes(contents):
+def test_tensors_are_of_the_models_types_and_sizes():
     known = metadata(
         *(("a", "FP32", [-1, 3]), ("b", "BF16", [2]), ("c", "BOOL", [4]), ("d", "INT8", [-1, 2])),
         ("e", "BYTES", [3]),
     )
-    request = tensor_request(URL, "m", None, known, {"d": (5, 2)}, contents)
+    request = tensor_request(URL, "m", None, known, {"d": (5, 2)})
     first, headers, body = split(request)
     assert first == "POST /models/v2/models/m/infer HTTP/1.1"
     assert int(headers["Content-Length"]) == len(body)
@@ -45,23 +44,23 @@ def test_tensors_are_of_the_models_types_and_sizes(contents):
     assert sizes[:4] == [12, 4, 4, 10]
     assert sum(sizes) == len(body) - length
     values = np.frombuffer(body[length:][:12], np.float32)
-    assert (values == 0).all() == (contents == "zero")
     assert np.isfinite(values).all()
+    assert values.any()
 
 
 def test_a_size_that_varies_must_be_said():
     known = metadata(("x", "FP32", [-1, 3, -1, 640]))
     with pytest.raises(InvalidOption, match="--shape x:N,3,N,640"):
-        tensor_request(URL, "m", None, known, {}, "zero")
+        tensor_request(URL, "m", None, known, {})
     for shape in ((1, 3, 640), (1, 4, 5, 640)):
         with pytest.raises(InvalidOption, match="does not fit"):
-            tensor_request(URL, "m", None, known, {"x": shape}, "zero")
-    assert tensor_request(URL, "m", None, known, {"x": (1, 3, 5, 640)}, "zero")
+            tensor_request(URL, "m", None, known, {"x": shape})
+    assert tensor_request(URL, "m", None, known, {"x": (1, 3, 5, 640)})
 
 
 def test_an_unknown_type_is_named():
     with pytest.raises(UnsupportedModel, match="FP8"):
-        tensor_request(URL, "m", None, metadata(("x", "FP8", [1])), {}, "zero")
+        tensor_request(URL, "m", None, metadata(("x", "FP8", [1])), {})
 
 
 def test_shapes_are_parsed():
