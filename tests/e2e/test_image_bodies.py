@@ -202,8 +202,10 @@ def test_a_full_queue(demo_repository, serve, scene):
     url = server.predict_url("digits")
     first = threading.Thread(target=httpx.post, args=(url,), kwargs={"files": files, "timeout": 99})
     first.start()
+    metrics = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    waiting = re.compile(r"^nv_inference_pending_request_count\{.*\} [1-9]", re.MULTILINE)
     until = time.monotonic() + 10
-    while httpx.post(url, content=scene).status_code == 200:
+    while not waiting.search(httpx.get(metrics).text):
         assert time.monotonic() < until
     answer = same(server.port, PREDICT, scene)
     assert status_of(answer) == 429
