@@ -61,6 +61,17 @@ def test_a_dry_run_changes_nothing_and_has_every_figure(repository, tmp_path):
     ElementTree.fromstring(plot.read_text())
 
 
+def test_a_limit_that_nothing_meets_changes_nothing(repository):
+    asked = ("digits", "--repository", repository, "--images", DEMO, *QUICK, "--p99", "0.001ms")
+    before = (repository / "digits" / "config.pbtxt").read_bytes()
+
+    code, out, _ = tune(*asked)
+
+    assert code == 1
+    assert "so nothing changes" in out
+    assert (repository / "digits" / "config.pbtxt").read_bytes() == before
+
+
 def test_the_result_is_written_and_served(repository, serve):
     folder = repository / "digits"
     words = ("digits", "--repository", repository, "--images", DEMO, *QUICK)

@@ -124,7 +124,8 @@ def tune(
         search = Search(settings, loads, limit_ms, _shown(trials.measure, titles, progress))
         with progress.phase("tuning"):
             best, now = search.descend(start)
-        text = trials.before if best.failure else trials.text(best.setting)
+        met = best.failure is None and best.within(limit_ms)
+        text = trials.text(best.setting) if met else trials.before
     lines = (trials.before.splitlines(), text.splitlines())
     diff = "\n".join(unified_diff(*lines, CONFIG_FILE, CONFIG_FILE, n=1, lineterm=""))
     if diff and not dry_run:
@@ -138,7 +139,7 @@ def tune(
             "grid": len(settings) * len(loads),
             "best": best.to_json(),
             "now": now.to_json(),
-            "within_limit": best.within(limit_ms),
+            "within_limit": met,
             "runs": [run.to_json() for run in search.runs],
             "candidates": titles,
             "left_out": left_out,
@@ -146,13 +147,14 @@ def tune(
             "written": bool(diff) and not dry_run,
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
-        return
+        raise typer.Exit(0 if met else 1)
     console = Console(highlight=False)
     console.print(_table(path.name, titles, search, best, now))
     if diff:
         console.print(Syntax(diff, "diff", theme="ansi_light", background_color="default"))
     for note in _notes(titles, search, best, now, diff, dry_run=dry_run):
         console.print(note, markup=False, soft_wrap=True)
+    raise typer.Exit(0 if met else 1)
 
 
 def _milliseconds(text: str | None) -> float:
@@ -194,10 +196,11 @@ def _notes(
         return
     if not best.within(search.limit_ms):
         yield (
-            f"No setting surely answers 99 of 100 within {search.limit_ms:g} ms: this one is the "
-            "nearest. Build the model with --precision auto, or use a smaller model or a faster "
-            "machine."
+            f"No setting surely answers 99 of 100 within {search.limit_ms:g} ms, so nothing "
+            "changes. Allow more time or fewer --clients, build the model with --precision auto, "
+            "or use a smaller model or a faster machine."
         )
+        return
     if now.rate and best is not now:
         yield (
             f"With {counted(best.clients, 'client')}: {now.rate:.1f} images/s as it is now, "
