@@ -61,6 +61,8 @@ class Generator(Closing):
 
 
 def _generate(pipe: Connection, address: Address, requests: Sequence[bytes]) -> None:
+    # uvloop takes the signal mask back.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # In open loop there is a connection for each request that waits.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
