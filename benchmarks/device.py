@@ -45,7 +45,7 @@ CLIENTS = 16
 
 
 class StandInDevice:
-    """A session that takes images, and whose device is a lock and a clock."""
+    """A session that takes images, and whose device is a clock."""
 
     offloads, steady, concurrency, max_batch = True, False, 2, ROWS
 
@@ -53,7 +53,8 @@ class StandInDevice:
         self.inputs, self.outputs = session.inputs, session.outputs
         self.busy_s = 0.0
         self._place = Placer(spec, 1 << 30)
-        self._copies, self._computes = threading.Lock(), threading.Lock()
+        self._streams = threading.Lock()
+        self._copied_at = self._done_at = 0.0
         zeros = np.zeros((1, *session.inputs[0].shape[1:]), np.float32)
         self._row = session.infer({session.inputs[0].name: zeros})
 
@@ -63,12 +64,14 @@ class StandInDevice:
 
     def infer_images(self, images: Sequence[PlacedImage]) -> dict[str, Array]:
         """Run one batch."""
-        with self._copies:
-            time.sleep(COPY_S * len(images))
-        with self._computes:
-            began = time.perf_counter()
-            time.sleep(IMAGE_S * len(images))
-            self.busy_s += time.perf_counter() - began
+        count = len(images)
+        with self._streams:
+            # As in the streams of a GPU: what is queued begins without the CPU.
+            self._copied_at = max(time.perf_counter(), self._copied_at) + COPY_S * count
+            self._done_at = max(self._copied_at, self._done_at) + IMAGE_S * count
+            self.busy_s += IMAGE_S * count
+            done_at = self._done_at
+        time.sleep(max(0.0, done_at - time.perf_counter()))
         return {name: np.repeat(row, len(images), 0) for name, row in self._row.items()}
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
