@@ -1,4 +1,4 @@
-"""How busy the scheduler keeps a device: a stand-in for a GPU that takes 1 ms for an image.
+"""Measures how busy the scheduler keeps a device, with a stand-in that takes 1 ms for an image.
 
     python benchmarks/device.py [--decoders 1 2 4] [--size 64 640] [--seconds 5]
 
@@ -64,7 +64,13 @@ class StandInDevice:
 
     def infer_images(self, images: Sequence[PlacedImage]) -> dict[str, Array]:
         """Run one batch."""
-        count = len(images)
+        return self._run(len(images))
+
+    def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
+        """Run rows, in the same time."""
+        return self._run(len(next(iter(feeds.values()))))
+
+    def _run(self, count: int) -> dict[str, Array]:
         with self._streams:
             # As in the streams of a GPU: what is queued begins without the CPU.
             self._copied_at = max(time.perf_counter(), self._copied_at) + COPY_S * count
@@ -72,11 +78,7 @@ class StandInDevice:
             self.busy_s += IMAGE_S * count
             done_at = self._done_at
         time.sleep(max(0.0, done_at - time.perf_counter()))
-        return {name: np.repeat(row, len(images), 0) for name, row in self._row.items()}
-
-    def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
-        """Run rows; nothing here does."""
-        raise NotImplementedError
+        return {name: np.repeat(row, count, 0) for name, row in self._row.items()}
 
     def close(self) -> None:
         """Nothing is held."""

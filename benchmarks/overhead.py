@@ -1,4 +1,4 @@
-"""What the server itself costs: images for a network that computes nothing.
+"""Measures the cost of the server itself: images for a network that computes nothing.
 
     python benchmarks/overhead.py [--clients 1 16] [--seconds 5] [--rounds 3] [--py-spy py-spy]
 

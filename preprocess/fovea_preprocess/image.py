@@ -7,7 +7,6 @@ import io
 import logging
 import re
 import struct
-import sys
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -28,15 +27,15 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from fovea_preprocess import jpeg
 from fovea_preprocess.errors import ImageTooLarge, InvalidImage
 from fovea_preprocess.png import SIGNATURE, check_png
 from fovea_preprocess.size import size_text
 
 # The readers are named one by one, not found by Image.open: nothing else that Pillow can read is
 # let near foreign bytes, and the pixel limit is ours, not Pillow's warning.
-_JPEG = b"\xff\xd8\xff"
 _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
-    _JPEG: JpegImageFile,
+    jpeg.SIGNATURE: JpegImageFile,
     SIGNATURE: PngImageFile,
     b"RIFF": WebPImageFile,
     b"BM": BmpImageFile,
@@ -130,18 +129,6 @@ def looks_encoded(head: bytes) -> bool:
     return head.startswith(tuple(_READERS))
 
 
-def decoded_bytes(data: bytes | bytearray) -> int:
-    """Return the size of a JPEG's pixels, as its header says.
-
-    Other bytes count as more than any limit: no header tells how long their decoding takes.
-    """
-    if data.startswith(_JPEG):
-        with suppress(ValueError):
-            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-            return int(height * width * 3)
-    return sys.maxsize
-
-
 def decode_image(
     data: bytes | bytearray | memoryview, limits: ImageLimits = ImageLimits()
 ) -> DecodedImage:
@@ -163,11 +150,10 @@ def decode_image(
     if isinstance(data, memoryview):
         data = bytes(data)
     try:
-        if data.startswith(_JPEG):
+        if data.startswith(jpeg.SIGNATURE):
             pixels = _decode_jpeg(data, limits)
-            # Reading the metadata takes as long as decoding a small image; most have none.
-            has_orientation = b"Exif" in data or b"tiff:Orientation" in data
-            orientation = _orientation(_open(data)) if has_orientation else 1
+            # Reading the metadata takes as long as decoding a small image.
+            orientation = _orientation(_open(data)) if jpeg.has_metadata(data) else 1
         else:
             data = bytes(data)
             header = _open(data)

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install, install_extra
 from fovea_engines.device import WeightBits, int8_saturates
 from fovea_engines.progress import Progress
@@ -52,6 +53,36 @@ class CompilePlan:
     preprocess: PreprocessSpec | None = None
     builder: BuilderOptions | None = None
     progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPlan:
+    """The options with which an engine is opened.
+
+    Attributes:
+        max_batch: most rows of a call; 0 when the model has no batch dimension.
+        threads: CPU cores to use; None takes all this process may use. A GPU ignores it.
+        streams: parallel calls. On a CPU they share those cores, and None is one a core; there are
+            never more.
+        plugins: libraries that a TensorRT engine needs.
+        precision: "bf16" computes a float32 graph in bfloat16; every other one is in the graph.
+    """
+
+    max_batch: int
+    threads: int | None = None
+    streams: int | None = None
+    plugins: tuple[Plugin, ...] = ()
+    precision: Precision = "fp32"
+
+    @property
+    def cores(self) -> int:
+        """Number of CPU cores to use."""
+        return self.threads or usable_cores()
+
+    @property
+    def parallel(self) -> int:
+        """Number of parallel calls on a CPU."""
+        return min(self.streams or self.cores, self.cores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +146,8 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def open(
-        self,
-        path: Path,
-        max_batch: int,
-        threads: int | None,
-        plugins: tuple[Plugin, ...],
-        precision: Precision,
-        streams: int | None = None,
-    ) -> Session:
-        """Load an engine; see `open_session`."""
+    def open(self, path: Path, plan: OpenPlan) -> Session:
+        """Load an engine; raises as `open_session`."""
 
     def mismatch(self, card: EngineCard) -> str | None:
         """Return the reason why an engine cannot run here; None where its card shows none.

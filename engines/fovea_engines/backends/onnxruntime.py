@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.backends.backend import Backend, CompilePlan
-from fovea_engines.backends.cores import usable_cores
+from fovea_engines.backends.backend import Backend, CompilePlan, OpenPlan
 from fovea_engines.backends.cpu_session import CpuSession, load_layouts
-from fovea_engines.repository.figures import Precision
-from fovea_engines.repository.options import Plugin
 from fovea_engines.repository.writing import write_file, writing
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedModel
@@ -46,27 +43,17 @@ class OnnxRuntimeBackend(Backend):
                 shutil.copyfile(model, engine)
         return engine
 
-    def open(
-        self,
-        path: Path,
-        max_batch: int,
-        threads: int | None,
-        plugins: tuple[Plugin, ...],
-        precision: Precision,
-        streams: int | None = None,
-    ) -> CpuSession:
+    def open(self, path: Path, plan: OpenPlan) -> CpuSession:
         """Load an ONNX file whose inputs and outputs are all tensors; see `open_session`."""
-        cores = threads or usable_cores()
-        streams = min(streams or cores, cores)
-        wide, narrow = load_layouts(lambda width: _Layout(path, width), cores, streams)
+        wide, narrow = load_layouts(lambda width: _Layout(path, width), plan.cores, plan.parallel)
         return CpuSession(
             wide.inputs,
             wide.outputs,
             optional_inputs=wide.optional_inputs,
             wide=wide,
             narrow=narrow,
-            max_batch=max_batch,
-            concurrency=streams,
+            max_batch=plan.max_batch,
+            concurrency=plan.parallel,
             steady=not _branches(path),
         )
 

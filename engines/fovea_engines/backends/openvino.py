@@ -11,11 +11,9 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any
 
-from fovea_engines.backends.backend import Backend, CompilePlan
-from fovea_engines.backends.cores import usable_cores
+from fovea_engines.backends.backend import Backend, CompilePlan, OpenPlan
 from fovea_engines.backends.cpu_session import CpuSession, load_layouts
 from fovea_engines.repository.figures import Precision
-from fovea_engines.repository.options import Plugin
 from fovea_engines.repository.writing import writing
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import (
@@ -61,27 +59,20 @@ class OpenVinoBackend(Backend):
             raise OSError(errno.EIO, f"OpenVINO: {error}", str(engine)) from error
         return engine
 
-    def open(
-        self,
-        path: Path,
-        max_batch: int,
-        threads: int | None,
-        plugins: tuple[Plugin, ...],
-        precision: Precision,
-        streams: int | None = None,
-    ) -> CpuSession:
+    def open(self, path: Path, plan: OpenPlan) -> CpuSession:
         """Load OpenVINO IR, or an ONNX file, that has no strings; see `open_session`."""
         ov = _runtime()
-        cores = threads or usable_cores()
-        streams = min(streams or cores, cores)
+        cores = plan.cores
         core = ov.Core()
         try:
             model = core.read_model(path)
             _refuse_strings(model)
-            if max_batch == 1:
+            if plan.max_batch == 1:
                 _fix_rows(model)
             wide, narrow = load_layouts(
-                lambda width: _Layout(core, model, width, cores, precision), cores, streams
+                lambda width: _Layout(core, model, width, cores, plan.precision),
+                cores,
+                plan.parallel,
             )
         except RuntimeError as error:
             raise InvalidModel(f"OpenVINO cannot load {path}: {_said(error)}") from error
@@ -90,8 +81,8 @@ class OpenVinoBackend(Backend):
             tuple(_spec(port) for port in model.outputs),
             wide=wide,
             narrow=narrow,
-            max_batch=max_batch,
-            concurrency=streams,
+            max_batch=plan.max_batch,
+            concurrency=plan.parallel,
             steady=not any(node.get_type_name() in _BRANCHING for node in model.get_ops()),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fovea_engines.backends.backend import Backend, BackendInfo
+from fovea_engines.backends.backend import Backend, BackendInfo, OpenPlan
 from fovea_engines.backends.onnxruntime import ONNXRUNTIME
 from fovea_engines.backends.openvino import OPENVINO
 from fovea_engines.backends.tensorrt.backend import TENSORRT, TENSORRT_RTX
@@ -57,12 +57,11 @@ def open_session(
     Args:
         backend: name of the backend.
         path: the engine file.
-        max_batch: most rows of a call; 0 when the model has no batch dimension.
-        threads: CPU cores to use; None takes all this process may use. A GPU ignores it.
-        streams: parallel calls. On a CPU they share those cores, and None is one a core; there are
-            never more.
-        plugins: libraries that a TensorRT engine needs.
-        precision: "bf16" computes a float32 graph in bfloat16; every other one is in the graph.
+        max_batch: this and the others as in `OpenPlan`.
+        threads: cores.
+        streams: parallel calls.
+        plugins: of TensorRT.
+        precision: of the computation.
 
     Raises:
         BackendUnavailable: there is no such backend, its runtime is not installed, or it does not
@@ -73,7 +72,7 @@ def open_session(
     if not path.is_file():
         raise InvalidModel(f"there is no engine at {path}")
     try:
-        return chosen.open(path, max_batch, threads, plugins, precision, streams)
+        return chosen.open(path, OpenPlan(max_batch, threads, streams, plugins, precision))
     except ImportError as error:
         raise BackendUnavailable(
             f"backend {backend!r} cannot be used ({error}): {chosen.installation}"

@@ -38,10 +38,6 @@ _SEARCH_PANEL = "Search"
 def tune(
     context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model, or its path.")],
-    serve_flags: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- FLAGS", help="After --: flags of `fovea serve`."),
-    ] = None,
     images: Annotated[
         Path,
         typer.Option(
@@ -51,7 +47,11 @@ def tune(
             file_okay=False,
             show_default=False,
         ),
-    ] = ...,  # type: ignore[assignment]  # required
+    ],
+    serve_flags: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- FLAGS", help="After --: flags of `fovea serve`."),
+    ] = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     p99: Annotated[
         str | None,

@@ -52,9 +52,6 @@ def open_engine(
     engine = Engine.open(folder, choice, threads=threads, streams=streams)
     try:
         _check_batch(engine, config.max_batch_size)
-        if 0 < config.max_batch_size < engine.session.max_batch:
-            # For images, whose batches the engine limits; those of tensors are limited twice.
-            engine.session.max_batch = config.max_batch_size
         config = complete(config, engine, fill_in=not settings.disable_auto_complete_config)
         if engine.preprocessor is not None:
             warm_up_images(engine)
@@ -72,7 +69,8 @@ def images_of(engine: Engine, config: ModelConfig, settings: Settings) -> ImageK
     batching = config.dynamic_batching or ModelDynamicBatching()
     delay_us = batching.max_queue_delay_microseconds or round(settings.max_queue_delay_ms * 1000)
     limits = ImageLimits(settings.max_image_bytes, int(settings.max_megapixels * 1e6))
-    return ImageKind(engine, limits, delay_us)
+    rows = min(engine.rows, config.max_batch_size or engine.rows)
+    return ImageKind(engine, limits, max_rows=rows, delay_us=delay_us)
 
 
 def _file(config: ModelConfig) -> str:

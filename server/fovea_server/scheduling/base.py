@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fovea_preprocess.errors import FoveaError, InvalidRequest, ShuttingDown
+from fovea_preprocess.errors import FoveaError, ShuttingDown
 from fovea_server.tensors.check import request_prefix
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import InferRequest, InferResponse
@@ -90,13 +90,11 @@ class Scheduler(ABC):
         """
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
-        """Answer images, in order; an image that fails is answered by its error.
+        """Answer images, in order; an image that fails is answered by its error. Raises as `infer`.
 
-        Raises as `infer`; InvalidRequest if the model takes no images.
+        Only the schedulers of engines that take images have it; others are not asked.
         """
-        raise InvalidRequest(
-            "the model takes tensors, not images; see `fovea inspect` for its inputs"
-        )
+        raise NotImplementedError
 
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests within the timeout, then stop. The engine stays open."""

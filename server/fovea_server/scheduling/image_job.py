@@ -14,7 +14,8 @@ from fovea_engines.engine import Engine
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.errors import DeadlineExceeded, QueueFull
-from fovea_preprocess.image import ImageLimits, decode_image, decoded_bytes
+from fovea_preprocess.image import ImageLimits, decode_image
+from fovea_preprocess.jpeg import decoded_bytes
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage
 from fovea_server.scheduling.batching import DynamicBatching
@@ -37,12 +38,15 @@ class ImageKind(JobKind):
     Args:
         engine: stays open.
         limits: on the encoded and the decoded image.
+        max_rows: most images of a batch, on another device.
         delay_us: longest wait of a batch that is not full, microseconds.
     """
 
-    def __init__(self, engine: Engine, limits: ImageLimits, delay_us: int) -> None:
+    def __init__(
+        self, engine: Engine, limits: ImageLimits, *, max_rows: int, delay_us: int
+    ) -> None:
         session = engine.session
-        rows = engine.rows if session.offloads else 1
+        rows = max_rows if session.offloads else 1
         super().__init__(
             DynamicBatching(rows, delay_us=delay_us if rows > 1 else 0),
             InlineExecution(steady=session.steady, quick_ns=QUICK_IMAGE_NS),

@@ -114,8 +114,7 @@ class RowScheduler(Scheduler):
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
         """Answer images."""
         arrived_ns, kind = time.monotonic_ns(), self._images
-        if kind is None:
-            return await super().predict(request)
+        assert kind is not None, "only models that take images are asked"
         with self.gate.open_for(request):
             jobs = [ImageJob(kind, request, data, arrived_ns) for data in request.images]
             await self._answer(jobs)
@@ -219,12 +218,16 @@ class RowScheduler(Scheduler):
 
     def _on_executed(self, jobs: Sequence[Job], executions: Sequence[Execution]) -> None:
         for execution in executions:
-            if execution.error is None and execution.jobs:
-                jobs[0].kind.inline.learn(sum(execution.spans))
-            elif isinstance(execution.error, DeviceLost):
+            if isinstance(execution.error, DeviceLost):
                 self.failure = str(execution.error)
                 self._fail(self._queue.clear(), ModelNotReady(self.failure))
-        self._post(lambda: self._settle(jobs, executions))
+        self._post(lambda: self._learn_and_settle(jobs, executions))
+
+    def _learn_and_settle(self, jobs: Sequence[Job], executions: Sequence[Execution]) -> None:
+        for execution in executions:
+            if execution.error is None and execution.jobs:
+                jobs[0].kind.inline.learn(sum(execution.spans))
+        self._settle(jobs, executions)
 
     def _on_death(self, jobs: Sequence[Job]) -> None:
         self.failure = "one of its threads has died; the server's log says why; restart it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -39,6 +40,7 @@ class ServedImages:
         exits: ExitStack,
         *,
         settings: Settings | None = None,
+        max_batch_size: int | None = None,
         gated: bool = False,
         change: Callable[[Any], object] = lambda config: None,
         cache: ResponseCache | None = None,
@@ -53,7 +55,9 @@ class ServedImages:
             self.gate = Gate(engine.session)
             engine.session = self.gate
         config = replace(
-            complete(ModelConfig(name=folder.name, max_batch_size=engine.rows), engine),
+            complete(
+                ModelConfig(name=folder.name, max_batch_size=max_batch_size or engine.rows), engine
+            ),
             dynamic_batching=asked.dynamic_batching,
             response_cache=asked.response_cache,
         )
@@ -80,6 +84,21 @@ class ServedImages:
         if isinstance(answer, FoveaError):
             raise answer
         return answer
+
+
+async def give_up_some(served: ServedImages) -> list[list[ImageResult]]:
+    """Ask for both scenes forty times, and give up every third; the other answers, by scene."""
+    tasks = [asyncio.create_task(served.predict(SCENES[n % 2])) for n in range(40)]
+    await asyncio.sleep(0.005)
+    for task in tasks[::3]:
+        task.cancel()
+    found: list[list[ImageResult]] = [[], []]
+    for n, outcome in enumerate(await asyncio.gather(*tasks, return_exceptions=True)):
+        if not isinstance(outcome, asyncio.CancelledError):
+            assert isinstance(outcome, list)
+            assert isinstance(outcome[0], ImageResult)
+            found[n % 2].append(outcome[0])
+    return found
 
 
 def _nothing(name: str, version: int | None) -> Scheduler:

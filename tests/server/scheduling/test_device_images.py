@@ -14,7 +14,7 @@ from PIL import Image
 from tests.engines.fake_device import fake_gpu
 from tests.engines.fake_images import engine_of, host_image, open_images
 from tests.engines.host_kernel import HostDevice
-from tests.server.scheduling.served_images import SCENES, ServedImages
+from tests.server.scheduling.served_images import SCENES, ServedImages, give_up_some
 
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import (
@@ -133,18 +133,11 @@ def test_a_bad_image_fails_alone(served: ServedImages) -> None:
 
 
 def test_giving_up_some_changes_no_other_answer(served: ServedImages) -> None:
-    async def ask() -> list[Any]:
-        tasks = [asyncio.create_task(served.predict(SCENES[n % 2])) for n in range(40)]
-        await asyncio.sleep(0.005)
-        for task in tasks[::3]:
-            task.cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    found: list[set[object]] = [set(), set()]
-    for n, answer in enumerate(asyncio.run(ask())):
-        if not isinstance(answer, asyncio.CancelledError):
-            found[n % 2].add(tuple(answer[0].detections.class_ids))
-    assert [len(kinds) for kinds in found] == [1, 1]
+    for answers in asyncio.run(give_up_some(served)):
+        assert (
+            len({tuple(answer.detections.class_ids) for answer in answers if answer.detections})
+            == 1
+        )
     assert served.scheduler.gate.inside == served.scheduler.pending == 0
 
 
@@ -210,15 +203,17 @@ class RowDevice:
         self._inside.close()
 
 
+@pytest.mark.parametrize("most", [4, 3])
 def test_rows_of_images_share_batches(
-    digits: Path, shared: Path, serve_images: Callable[..., ServedImages]
+    digits: Path, shared: Path, serve_images: Callable[..., ServedImages], most: int
 ) -> None:
     expected = answers(serve_images("simple"), *SCENES)
     with ExitStack() as exits:
         engine = Engine.open(digits)
         engine.session = device = RowDevice(engine)
         folder = shared / "data" / "triton" / "models" / "simple"
-        served = ServedImages(engine, folder, exits, settings=Settings(max_queue_delay_ms=50))
+        settings = Settings(max_queue_delay_ms=50)
+        served = ServedImages(engine, folder, exits, settings=settings, max_batch_size=most)
 
         found = answers(served, *SCENES * 8)
 
@@ -226,4 +221,4 @@ def test_rows_of_images_share_batches(
         want = expected[n % 2].detections
         assert np.allclose(answer.detections.boxes, want.boxes, atol=0.05)
     assert sum(device.batches) == 16
-    assert max(device.batches) == 4
+    assert max(device.batches) == most

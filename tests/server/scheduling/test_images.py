@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.server.scheduling.served_images import SCENES, ServedImages
+from tests.server.scheduling.served_images import SCENES, ServedImages, give_up_some
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import (
@@ -30,7 +30,7 @@ ServeImages = Callable[..., ServedImages]
 
 
 def found(answer: object) -> tuple[Any, ...]:
-    """What an answer says, to compare it with others."""
+    """Return classes, boxes and scores in a form that can be compared."""
     assert isinstance(answer, ImageResult)
     assert answer.detections is not None
     boxes, scores = answer.detections.boxes, answer.detections.scores
@@ -106,18 +106,9 @@ def test_requests_are_accepted_whole_or_not(serve_images: ServeImages) -> None:
 def test_giving_up_some_changes_no_other_answer(serve_images: ServeImages) -> None:
     served = serve_images("simple")
 
-    async def ask() -> list[Any]:
-        tasks = [asyncio.create_task(served.predict(SCENES[n % 2])) for n in range(40)]
-        await asyncio.sleep(0.005)
-        for task in tasks[::3]:
-            task.cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
+    both = asyncio.run(give_up_some(served))
 
-    kinds: list[set[object]] = [set(), set()]
-    for n, answer in enumerate(asyncio.run(ask())):
-        if not isinstance(answer, asyncio.CancelledError):
-            kinds[n % 2].add(found(answer[0]))
-    assert [len(kind) for kind in kinds] == [1, 1]
+    assert [len({found(answer) for answer in answers}) for answers in both] == [1, 1]
     assert served.scheduler.gate.inside == served.scheduler.pending == 0
 
 

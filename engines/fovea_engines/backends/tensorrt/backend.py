@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fovea_engines.backends.backend import Backend, CompilePlan, Encoding
+from fovea_engines.backends.backend import Backend, CompilePlan, Encoding, OpenPlan
 from fovea_engines.device import Gpu, gpu_here
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.figures import Precision
-from fovea_engines.repository.options import BuilderOptions, Plugin
+from fovea_engines.repository.options import BuilderOptions
 from fovea_engines.session import Session
 from fovea_preprocess.errors import InvalidOption
 
@@ -58,19 +57,11 @@ class TensorRTBackend(Backend):
         content = model if isinstance(model, bytes) else model.read_bytes()
         return write_engine(self.name, content, folder, plan or CompilePlan())
 
-    def open(
-        self,
-        path: Path,
-        max_batch: int,
-        threads: int | None,
-        plugins: tuple[Plugin, ...],
-        precision: Precision,
-        streams: int | None = None,
-    ) -> Session:
+    def open(self, path: Path, plan: OpenPlan) -> Session:
         """Load a plan, or an .engine file of Ultralytics; a GPU ignores `threads`."""
         from fovea_engines.backends.tensorrt.engine_file import open_engine
 
-        return open_engine(self.name, path, max_batch, plugins, streams)
+        return open_engine(self.name, path, plan.max_batch, plan.plugins, plan.streams)
 
     def mismatch(self, card: EngineCard) -> str | None:
         """Compare the release and the GPU of a plan with this machine's; see `Backend.mismatch`.

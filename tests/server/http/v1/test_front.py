@@ -1,4 +1,4 @@
-"""Which predict requests take the short path, and the JSON of an image."""
+"""The predict requests that take the short path, and the JSON of an image."""
 
 import numpy as np
 import orjson

@@ -267,5 +267,7 @@ def test_a_fixed_batch_cannot_be_batched(tmp_path):
     assert "the first dimension must be -1; but shape expected by the model is [2,4]" in refused(
         tmp_path
     )
+    adder(tmp_path, "plus", shape=(2, 4), config="max_batch_size: 1")
+    assert "model does not support batching while non-zero max_batch_size" in refused(tmp_path)
     adder(tmp_path, "plus", shape=(2, 4), config="max_batch_size: 8")
     assert "model does not support batching while non-zero max_batch_size" in refused(tmp_path)
