@@ -94,7 +94,7 @@ def measure(
 ) -> Round:
     """One burst."""
     before = sum(server.cpu_times()[:2])
-    burst = http_load(port, request, clients, seconds)
+    burst = http_load(port, [request], clients, seconds)
     spent = sum(server.cpu_times()[:2]) - before
     return Round(burst.rate, 1e3 * spent / burst.requests)
 
@@ -108,7 +108,7 @@ def gil_ms(py_spy: str, pid: int, port: int, request: bytes, seconds: float) -> 
         spy = subprocess.Popen(
             [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        burst = http_load(port, request, 16, seconds)
+        burst = http_load(port, [request], 16, seconds)
         spy.wait()
         samples = sum(int(line.rsplit(" ", 1)[1]) for line in found.read().splitlines())
     return 1e3 * samples / rate / seconds / burst.rate

@@ -64,7 +64,7 @@ def milliseconds(work: Callable[[int], object], row: int) -> float:
 
 def measure(family: str, batch: NDArray[np.float32], conf: float, rounds: int) -> dict[str, float]:
     """Medians over `rounds`, decode and memory pass interleaved."""
-    head = FAMILIES[family].open("output0", (int(SIZE), int(SIZE)))
+    head = FAMILIES[family].open(("output0",), (int(SIZE), int(SIZE)))
     options = PredictOptions(conf=conf)
     outputs = {"output0": batch}
     decodes, passes = [], []

@@ -24,6 +24,7 @@ SPECS = {
         320, 333, max_scale=1.0, pad=0, dtype="float16", layout="NHWC", **IMAGENET
     ),
     "stretched": PreprocessSpec(250, 333, fit="stretch", dtype="uint8", channels="BGR"),
+    "antialias": PreprocessSpec(250, 333, fit="stretch", resample="antialias"),
     "classifier": PreprocessSpec(
         224, 224, fit="center-crop", crop_ratio=256 / 224, layout="NHWC", **IMAGENET
     ),

@@ -5,7 +5,7 @@ with Client("http://127.0.0.1:8000") as client:
         print(found.class_name, found.score, found.box)
 """
 
-from fovea_client._client import Client
+from fovea_client._client import Client, server_address
 from fovea_client._wire import ImageFormat, PredictOptions
 from fovea_client.answers import (
     Box,
@@ -50,4 +50,5 @@ __all__ = [
     "TensorMetadata",
     "Timing",
     "UnexpectedAnswer",
+    "server_address",
 ]

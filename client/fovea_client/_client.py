@@ -30,17 +30,17 @@ class Client:
     or https address is a `ValueError`.
 
     Args:
-        url: address of the server, e.g. "http://127.0.0.1:8000".
+        url: address of the server, as `server_address` takes it.
         timeout: seconds to wait for the connection, and for each read and write.
         retries: number of further attempts when the server sends Retry-After, or when no connection
             could be made or kept.
     """
 
     def __init__(self, url: str, *, timeout: float = 30.0, retries: int = 0) -> None:
-        self._url = _checked(url)
+        self._url = server_address(url)
         self._timeout = timeout
         self._retries = retries
-        self._http = httpx.Client(base_url=url, timeout=timeout)
+        self._http = httpx.Client(base_url=self._url, timeout=timeout)
 
     def predict(
         self, model: str, image: ImageSource, **options: Unpack[PredictOptions]
@@ -154,15 +154,19 @@ class Client:
             ) from error
 
 
-def _checked(url: str) -> str:
+def server_address(url: str) -> str:
+    """Return the address of a server with its scheme: http where there is none, as in "host:8000".
+
+    What is no http or https address is a `ValueError`.
+    """
+    address = url if "://" in url else f"http://{url}"
     try:
-        parsed = httpx.URL(url)
+        parsed = httpx.URL(address)
     except httpx.InvalidURL as error:
         raise ValueError(f"{url!r} is not an address: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        advice = "" if "://" in url or not url else f": write http://{url}"
-        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000{advice}")
-    return url
+        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
+    return address.rstrip("/")
 
 
 FIRST_WAIT_S = 0.1

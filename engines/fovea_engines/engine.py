@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fovea_engines.backends.registry import get_backend, mismatch, open_session
 from fovea_engines.detect.class_names import resolve_classes
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.recognise import open_head, recognise
+from fovea_engines.detect.heads.recognise import Recognition, open_head, recognise
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
@@ -46,9 +46,13 @@ class Engine(Closing):
         self.head = None
         self.num_classes = None if card.labels is None else len(card.labels)
         if card.family is not None:
-            recognition = recognise(card.inputs, card.outputs, card.metadata, card.family)
-            self.head = open_head(recognition, card.inputs, card.outputs)
-            self.num_classes = recognition.num_classes or self.num_classes
+            found = Recognition(
+                card.family, card.reason, card.task, card.num_classes, card.head_outputs
+            )
+            if not card.head_outputs:
+                found = recognise(card.inputs, card.outputs, card.metadata, card.family)
+            self.head = open_head(found, card.inputs)
+            self.num_classes = found.num_classes or self.num_classes
 
     @classmethod
     def open(
@@ -122,7 +126,10 @@ class Engine(Closing):
         return Detections(back.boxes_to_source(found.boxes), found.scores, found.class_ids)
 
     def outputs_of(self, pixels: NDArray[np.uint8]) -> dict[str, Array]:
-        """Return the raw outputs, [1, ...], for an image: uint8 [h, w, 3], RGB, upright."""
+        """Return the raw outputs for an image: uint8 [h, w, 3], RGB, upright.
+
+        They are [1, ...], except those that have no batch, such as rows [k, 6].
+        """
         if self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} takes no images; use session.infer")
         return self._run(self.preprocessor, pixels)[0]

@@ -58,6 +58,12 @@ class TensorSpec:
         return _numpy_dtype(self.dtype)
 
 
+def batched_outputs(session: Session) -> frozenset[str]:
+    """Name the outputs whose first dimension is the batch; others are whole, such as [k, 6]."""
+    rows = session.inputs[0].shape[:1]
+    return frozenset(spec.name for spec in session.outputs if spec.shape[:1] == rows)
+
+
 class Session(Closing, Protocol):
     """A loaded engine that owns its memory; a context manager.
 
@@ -88,7 +94,8 @@ class Session(Closing, Protocol):
                 is faster (measured: docs of `benchmarks/backends.py`), so the caller decides.
 
         Returns:
-            An array per output, [rows, ...], owned by the caller.
+            An array per output, [rows, ...], owned by the caller. A model with a fixed batch may
+            have others: see `batched_outputs`.
 
         Raises:
             InferenceFailed: the runtime refused the input or failed.

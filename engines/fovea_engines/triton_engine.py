@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 from fovea_engines.backends.registry import BACKENDS, backends_for, get_backend, open_session
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import recognise
+from fovea_engines.detect.heads.recognise import TENSORS, Observe, recognise
 from fovea_engines.device import processor_name
 from fovea_engines.graph.tensors import read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, read_labels
-from fovea_engines.session import Session, TensorSpec
-from fovea_preprocess.errors import InvalidModel, NotFound, UnsupportedModel
+from fovea_engines.session import Array, Session, TensorSpec
+from fovea_preprocess.errors import BackendError, InvalidModel, NotFound, UnsupportedModel
+from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 ENGINE_FILES = tuple(
@@ -95,8 +100,15 @@ def _origin(file: Path, said: str) -> tuple[str, dict[str, str]]:
 def _card(
     folder: Path, file: str, backend: str, session: Session, metadata: dict[str, str]
 ) -> EngineCard:
-    recognition = recognise(session.inputs, session.outputs, metadata)
-    labels = labels_from_metadata(metadata, recognition.num_classes)
+    seen = _observer(session, metadata)
+    recognition = recognise(session.inputs, session.outputs, metadata, observe=seen)
+    try:
+        preprocess = _preprocess(recognition.family, session.inputs, metadata)
+    except UnsupportedModel as error:
+        reason = f"{recognition.reason}; but {error}: serves tensors"
+        recognition = replace(recognition, family=None, task=TENSORS, reason=reason)
+        preprocess = None
+    labels = labels_from_metadata(metadata, recognition.num_classes) or recognition.labels
     if labels is None and (folder.parent / LABELS_FILE).is_file():
         labels = read_labels(folder.parent / LABELS_FILE)
     digest = file_sha256(folder / file)
@@ -118,11 +130,30 @@ def _card(
         reason=recognition.reason,
         task=recognition.task,
         labels=labels,
-        preprocess=_preprocess(recognition.family, session.inputs, metadata),
+        preprocess=preprocess,
         agreement=None,
         build_seconds={},
         metadata=metadata,
     )
+
+
+def _observer(session: Session, metadata: dict[str, str]) -> Observe:
+    """Return what runs an engine on a grey image, which shows what no detector of a family does."""
+
+    @cache
+    def run(spec: PreprocessSpec) -> Sequence[Mapping[str, Array]]:
+        row = np.empty((1, *spec.row_shape), spec.dtype)
+        Preprocessor(spec)(np.full((8, 8, 3), 128, np.uint8), row[0])
+        return [session.infer({session.inputs[0].name: row})]
+
+    def observe(family: str | None) -> Sequence[Mapping[str, Array]]:
+        try:
+            spec = _preprocess(family, session.inputs, metadata)
+            return () if spec is None else run(spec)
+        except (UnsupportedModel, BackendError):
+            return ()
+
+    return observe
 
 
 def _preprocess(

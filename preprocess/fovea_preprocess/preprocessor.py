@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -13,11 +14,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fovea_preprocess.letterbox import LetterboxMap, fit
-from fovea_preprocess.spec import PreprocessSpec
+from fovea_preprocess.spec import PreprocessSpec, Resample
 
 # A server works on one image per thread, beside an engine on the same cores: OpenCV's own threads
 # would only make all of them wait for each other.
 cv2.setNumThreads(1)
+
+
+_CV2: Mapping[Resample, int] = {"linear": cv2.INTER_LINEAR, "area": cv2.INTER_AREA}
 
 
 class Preprocessor:
@@ -67,7 +71,7 @@ class Preprocessor:
         for plane, table in zip(row, self._tables, strict=True):
             _pad(plane, box, table[self.spec.pad])
         regions = row[:, *box.visible]
-        _resize(pixels, box, image)
+        _resize(pixels, box, image, self.spec.resample)
         whole = regions if self.spec.dtype == "uint8" else planes
         cv2.split(image, list(whole if self.spec.channels == "RGB" else whole[::-1]))
         if whole is planes:
@@ -86,7 +90,7 @@ class Preprocessor:
         _pad(row, box, grey[0] if (grey == grey[0]).all() else grey)
         region = row[box.visible]
         whole = region if self.spec.dtype == "uint8" else image
-        _resize(pixels, box, whole)
+        _resize(pixels, box, whole, self.spec.resample)
         if self.spec.channels == "BGR":
             cv2.cvtColor(whole, cv2.COLOR_RGB2BGR, dst=whole)
         if whole is image:
@@ -113,16 +117,22 @@ def _tables(spec: PreprocessSpec) -> NDArray[Any]:
     return np.asarray((values * spec.scale - mean) / std, spec.dtype)
 
 
-def _resize(pixels: NDArray[np.uint8], box: LetterboxMap, target: NDArray[np.uint8]) -> None:
+def _resize(
+    pixels: NDArray[np.uint8], box: LetterboxMap, target: NDArray[np.uint8], resample: Resample
+) -> None:
     """Write the visible part of `pixels` at its size in the input."""
     height, width = target.shape[:2]
-    if (box.scaled_width, box.scaled_height) == (width, height):
-        cv2.resize(pixels, (width, height), dst=target, interpolation=cv2.INTER_LINEAR)
+    whole = (box.scaled_width, box.scaled_height) == (width, height)
+    if whole and resample != "antialias":
+        cv2.resize(pixels, (width, height), dst=target, interpolation=_CV2[resample])
         return
     # A crop. Pillow resamples only the part (the whole of a long strip can be enormous), with the
     # same result as for the whole and with the filter of torchvision's classifiers.
-    left, top = -box.offset_x / box.scale_x, -box.offset_y / box.scale_y
-    part = (left, top, left + width / box.scale_x, top + height / box.scale_y)
+    left, top = max(-box.offset_x, 0) / box.scale_x, max(-box.offset_y, 0) / box.scale_y
+    # A quotient may round to more than the image, which Pillow refuses.
+    right = min(left + width / box.scale_x, box.source_width)
+    bottom = min(top + height / box.scale_y, box.source_height)
+    part = (left, top, right, bottom)
     resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR, box=part)
     target[...] = np.asarray(resized)
 

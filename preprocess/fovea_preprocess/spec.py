@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 Fit = Literal["letterbox", "stretch", "center-crop"]
+Resample = Literal["linear", "antialias", "area"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class PreprocessSpec:
         max_scale: a letterbox never enlarges by more than this; None is no limit.
         crop_ratio: short side after resizing over the input side, for "center-crop" (256 / 224 for
             ImageNet classifiers).
+        resample: "linear" is OpenCV's INTER_LINEAR and "area" its INTER_AREA; "antialias" is the
+            BILINEAR of Pillow and torchvision, which a centre crop always takes.
         channels: order of the model's channels, also of `mean` and `std`.
         mean: per channel, in units after `scale`, and so is `std`.
         dtype: "uint8" leaves values as they are (scale 1, mean 0, std 1).
@@ -36,6 +39,7 @@ class PreprocessSpec:
     pad: int = 114
     max_scale: float | None = None
     crop_ratio: float = 1.0
+    resample: Resample = "linear"
     channels: Literal["RGB", "BGR"] = "RGB"
     scale: float = 1 / 255
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)

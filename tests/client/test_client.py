@@ -24,6 +24,7 @@ from fovea_client import (
     QueueFull,
     ServerError,
     UnexpectedAnswer,
+    server_address,
 )
 
 ANSWER = {
@@ -230,15 +231,22 @@ def test_every_error_has_the_one_base() -> None:
         assert issubclass(kind, FoveaClientError)
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", "", "http://h:port"])
+@pytest.mark.parametrize("url", ["ftp://host", "http://", "", "http://h:port", "h:port"])
 def test_a_bad_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         Client(url)
 
 
-def test_an_address_without_a_scheme_is_refused_with_the_right_one() -> None:
-    with pytest.raises(ValueError, match=r"'10\.0\.0\.1:8000' .*: write http://10\.0\.0\.1:8000$"):
-        Client("10.0.0.1:8000")
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("10.0.0.1:8000", "http://10.0.0.1:8000"),
+        ("localhost", "http://localhost"),
+        ("https://host/fovea/", "https://host/fovea"),
+    ],
+)
+def test_an_address_without_a_scheme_is_of_http(typed: str, meant: str) -> None:
+    assert server_address(typed) == meant
 
 
 def test_the_port_of_grpc_is_named_and_not_tried_again() -> None:

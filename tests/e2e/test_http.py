@@ -3,6 +3,7 @@
 import base64
 import gzip
 import io
+import json
 import zlib
 
 import httpx
@@ -175,6 +176,19 @@ def test_curls_way_to_damage_an_image_is_told(url, scene):
         answer = httpx.post(url, content=body, headers=headers)
         assert answer.status_code == 400
         assert (hint in answer.json()["error"]["message"]) == hinted
+
+
+def test_json_without_its_content_type_is_told_so(url, scene):
+    body = json.dumps({"images": [{"data": base64.b64encode(scene).decode()}]}).encode()
+    hint = "add the header Content-Type: application/json"
+    curl = {"Content-Type": "application/x-www-form-urlencoded"}
+    # The short path, and FastAPI's.
+    for headers in ({}, curl, {"Accept": "image/jpeg"}, {"Content-Encoding": "identity"}):
+        answer = httpx.post(url, content=body, headers=headers)
+        assert answer.status_code == 400
+        assert hint in answer.json()["error"]["message"]
+    inside = {"images": [{"data": base64.b64encode(b"{}").decode()}]}
+    assert hint not in httpx.post(url, json=inside).text
 
 
 def test_health(demo_server):

@@ -1,6 +1,7 @@
 """`fovea tune` as it is typed: real servers, the demo model."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,11 @@ def test_a_dry_run_changes_nothing_and_has_every_figure(repository, tmp_path):
         *("left_out", "diff", "written"),
     ]
     assert (report["model"], report["limit_ms"], report["written"]) == ("digits", 5000.0, False)
-    assert sorted(report["candidates"].values()) == ["onnxruntime fp32", "openvino fp32"]
+    known = {each["title"]: each for each in report["candidates"].values()}
+    assert known.keys() == {"onnxruntime fp32", "openvino fp32"}
+    for each in known.values():
+        assert 0.99 < each["agreement"] <= 1
+        assert each["map50_95"] is None
     assert {run["setting"]["version"] for run in report["runs"]} == {1, 2}
     for run in report["runs"]:
         assert run["failure"] is None
@@ -65,10 +70,18 @@ def test_a_limit_that_nothing_meets_changes_nothing(repository):
     asked = ("digits", "--repository", repository, "--images", DEMO, *QUICK, "--p99", "0.001ms")
     before = (repository / "digits" / "config.pbtxt").read_bytes()
 
-    code, out, _ = tune(*asked)
+    code, out, err = tune(*asked)
 
     assert code == 1
     assert "so nothing changes" in out
+    assert "pairs of a setting and a load" in out
+    [head] = [line.split() for line in out.splitlines() if "p99 ms " in line]
+    assert head[-4:] == ["version", "agreement", "cores", "parallel"]
+    rows = [line.split() for line in out.splitlines() if " fp32 " in line]
+    assert rows
+    assert all(0.99 < float(row[6]) <= 1 for row in rows)
+    assert "chosen" not in out
+    assert re.search(r"settings?, 2 loads: 12 runs at most, about 1 minute,", err)
     assert (repository / "digits" / "config.pbtxt").read_bytes() == before
 
 

@@ -17,7 +17,7 @@ class Opened:
         folder.mkdir()
         file = get_backend(backend).compile(graph.SerializeToString(), folder)
         self.session = open_session(backend, file, max_batch=rows)
-        self.head = open_head(recognition, self.session.inputs, self.session.outputs)
+        self.head = open_head(recognition, self.session.inputs)
         self.preprocessor = Preprocessor(spec)
         self.input = graph_inputs(graph)[0].name
 

@@ -55,6 +55,16 @@ def test_without_a_card_labels_and_batch_come_from_beside(tmp_path):
         assert engine.session.max_batch == engine.card.max_batch == 8
 
 
+def test_without_a_card_or_a_size_it_serves_tensors(tmp_path):
+    folder = tmp_path / "plain" / "1"
+    folder.mkdir(parents=True)
+    tiny_detector(folder / "model.onnx", size=("height", "width"))
+    with Engine.open(folder) as engine:
+        assert (engine.head, engine.preprocessor, engine.card.task) == (None, None, "tensors")
+        assert "size is dynamic" in engine.card.reason
+        assert engine.session.outputs[0].shape == (-1, 7, -1)
+
+
 def test_openvino_files_without_a_card_open(built_repository, tmp_path, pixels):
     folder = tmp_path / "plain" / "1"
     shutil.copytree(built_repository / "tiny" / "1", folder)

@@ -115,6 +115,22 @@ def test_stretch(bus: Pixels) -> None:
     assert np.array_equal(row(replace(LEVELS, fit="stretch", height=96, width=320), bus), wanted)
 
 
+def test_stretch_with_other_filters(bus: Pixels) -> None:
+    spec = replace(LEVELS, fit="stretch", height=96, width=320)
+    by_pillow = np.asarray(Image.fromarray(bus).resize((320, 96), Image.Resampling.BILINEAR))
+    assert np.array_equal(row(replace(spec, resample="antialias"), bus), by_pillow)
+    by_area = cv2.resize(bus, (320, 96), interpolation=cv2.INTER_AREA)
+    assert np.array_equal(row(replace(spec, resample="area"), bus), by_area)
+
+
+@given(st.integers(1, 1200), st.integers(1, 1200))
+def test_letterbox_with_another_filter(width: int, height: int) -> None:
+    grey = np.full((height, width, 3), 200, np.uint8)
+    spec = PreprocessSpec(64, 64, resample="antialias", dtype="uint8")
+    assert 200 in row(replace(spec, pad=0), grey)
+    assert (row(replace(spec, pad=200), grey) == 200).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("channels", ["RGB", "BGR"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -67,8 +68,10 @@ class OpenVinoBackend(Backend):
         try:
             model = core.read_model(path)
             _refuse_strings(model)
+            ports = len(model.inputs)
+            specs = [_spec(port) for port in (*model.inputs, *model.outputs)]
             if plan.max_batch == 1:
-                _fix_rows(model)
+                specs = _fix_rows(model, specs)
             wide, narrow = load_layouts(
                 lambda width: _Layout(core, model, width, cores, plan.precision),
                 cores,
@@ -77,8 +80,8 @@ class OpenVinoBackend(Backend):
         except RuntimeError as error:
             raise InvalidModel(f"OpenVINO cannot load {path}: {_said(error)}") from error
         return CpuSession(
-            tuple(_spec(port) for port in model.inputs),
-            tuple(_spec(port) for port in model.outputs),
+            tuple(specs[:ports]),
+            tuple(specs[ports:]),
             wide=wide,
             narrow=narrow,
             max_batch=plan.max_batch,
@@ -187,8 +190,12 @@ def _refuse_strings(model: Any) -> None:
             )
 
 
-def _fix_rows(model: Any) -> None:
-    """Make the batch dimension of every input 1: a static graph is faster and smaller."""
+def _fix_rows(model: Any, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Make the batch dimension of every input 1: a static graph is faster and smaller.
+
+    Returns the `specs` of inputs and outputs with the sizes that are now known. A batch dimension
+    stays one: clients see the same shapes whichever backend serves the model.
+    """
     shapes = {}
     for port in model.inputs:
         shape = port.get_partial_shape()
@@ -196,6 +203,11 @@ def _fix_rows(model: Any) -> None:
             shape[0] = 1
         shapes[port] = shape
     model.reshape(shapes)
+    fixed = map(_spec, (*model.inputs, *model.outputs))
+    return [
+        replace(now, shape=(-1, *now.shape[1:])) if was.shape[:1] == (-1,) else now
+        for was, now in zip(specs, fixed, strict=True)
+    ]
 
 
 def _spec(port: Any) -> TensorSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +18,12 @@ from fovea_engines.build.precision.half import rounded
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.device import Gpu, gpu_here, processor_name, sets_for
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FORMAT, EngineCard, Precision
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.session import Session
-from fovea_preprocess.errors import BackendUnavailable, BuildError
+from fovea_preprocess.errors import BackendUnavailable, BuildError, InvalidModel, UnsupportedModel
 
 
 def assemble(
@@ -46,15 +47,19 @@ def assemble(
         builder=plan.builder,
         progress=progress,
     )
-    file = plan.runtime.compile(graph.SerializeToString(), folder, compile_plan)
+    with _alternative(plan, graph, folder):
+        file = plan.runtime.compile(graph.SerializeToString(), folder, compile_plan)
     # The engine file comes first, because it is the one that is opened (model.bin belongs to
     # model.xml). The list is made before opening, which may add kernels that later starts
     # overwrite.
     others = sorted(path for path in folder.iterdir() if path != file)
     files = {path.name: file_sha256(path) for path in (file, *others)}
     gpu = gpu_here() if plan.runtime.on_gpu else None
-    session, judge = _open(plan, graph, file, precision, gpu, progress)
+    with _alternative(plan, graph, folder):
+        session, judge = _open(plan, graph, file, precision, gpu, progress)
     weight_bits = plan.weight_bits if precision == "int8" else 8
+    # A runtime may rename outputs, and keeps their order.
+    names = {a.name: b.name for a, b in zip(prepared.outputs, session.outputs, strict=True)}
     card = EngineCard(
         format=CARD_FORMAT,
         name=plan.name,
@@ -83,8 +88,25 @@ def assemble(
         weight_bits=weight_bits,
         # Weights of 7 bits are right everywhere.
         cpu_features=() if plan.runtime.on_gpu or weight_bits == 7 else sets_for(precision),
+        head_outputs=tuple(names[name] for name in prepared.head.outputs),
+        num_classes=prepared.head.num_classes,
     )
     return Engine(card, session)
+
+
+@contextmanager
+def _alternative(plan: BuildPlan, graph: onnx.ModelProto, folder: Path) -> Iterator[None]:
+    """Say of a model that the backend refuses whether the reference backend takes it."""
+    try:
+        yield
+    except InvalidModel as error:
+        if plan.runtime.on_gpu or plan.backend == REFERENCE_BACKEND:
+            raise
+        reason = str(error).replace(f"{folder}/", "")
+        with suppress(UnsupportedModel):
+            ReferenceSession(graph)
+            reason = f"{reason}; --backend {REFERENCE_BACKEND} can"
+        raise InvalidModel(f"{plan.backend} cannot compile this model: {reason}") from error
 
 
 def _open(
@@ -147,5 +169,13 @@ def reference(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
 ) -> AbstractContextManager[Engine]:
     """Open a candidate on ONNX Runtime, which computes every graph as written."""
-    judged = replace(plan, backend=REFERENCE_BACKEND, max_batch=1, builder=None)
+    # It lacks bfloat16, and a plan must be one that its backend can build.
+    able = plan.precision in get_backend(REFERENCE_BACKEND).precisions
+    judged = replace(
+        plan,
+        backend=REFERENCE_BACKEND,
+        precision=plan.precision if able else "fp32",
+        max_batch=1,
+        builder=None,
+    )
     return candidate(judged, prepared, graph, precision, judged.runtime.encoding)

@@ -12,6 +12,7 @@ from fovea_engines.build.choose import open_chosen
 from fovea_engines.build.gate import objection
 from fovea_engines.build.graphs import save
 from fovea_engines.build.labelled import LabelledEvaluation
+from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.report import FAILED_FOLDER, write_report
@@ -53,6 +54,8 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
     labelled = None if plan.data is None else read_dataset(plan.data, plan.images)
     prepared = prepare(plan, progress)
+    if prepared.head.open:
+        raise ask(plan, prepared)
     dataset = None if labelled is None else _for_model(labelled, prepared)
     key = plan.content_key(
         prepared.sha256,

@@ -97,10 +97,15 @@ def open_chosen(
 
 
 def _compile(
-    plan: BuildPlan, prepared: PreparedModel, graphs: Graphs, folder: Path, progress: Progress
+    plan: BuildPlan,
+    prepared: PreparedModel,
+    graphs: Graphs,
+    folder: Path,
+    progress: Progress,
+    phase: str = "compile",
 ) -> Candidate:
     fused = fuse(plan, prepared, graphs.served)
-    with progress.phase("compile"):
+    with progress.phase(phase):
         engine = assemble(plan, fused, fused.graph, graphs.precision, folder, progress)
     return Candidate(plan, graphs, fused, engine)
 
@@ -140,7 +145,8 @@ class _Chooser:
         kept = self._fastest(good) if good else next(o for o in candidates if o.choice in cards)
         if good:
             self._found(kept.choice, kept=True)
-            self._progress.note(f"kept {_name(kept.choice)}, for {self._plan.goal}")
+            why = self._reason(kept, candidates)
+            self._progress.note(f"kept {_name(kept.choice)}, for {self._plan.goal}: {why}")
         figures = tuple(self._figures.values())
         return kept, replace(cards[kept.choice], candidates=figures, goal=self._plan.goal)
 
@@ -155,7 +161,8 @@ class _Chooser:
             own.mkdir()
             try:
                 graphs = self._graphs_of(plan)
-                one = _compile(plan, self._prepared, graphs, own, self._progress)
+                phase = f"compile {_name(choice)}"
+                one = _compile(plan, self._prepared, graphs, own, self._progress, phase)
                 opened.enter_context(one.engine)
                 [feed] = self._feeds(one, 1)
                 for alone in (True, False):
@@ -183,6 +190,8 @@ class _Chooser:
             with candidate(plan, self._prepared, graph, "fp32", encoding):
                 pass
         if precision not in self._graphs:
+            if precision == "int8" and not self._prepared.quantised:
+                self._progress.note("int8: its ranges, and the layers that must stay in float")
             try:
                 found = make_graphs(plan, self._prepared, self._truth, self._progress)
                 self._graphs[precision] = found
@@ -240,11 +249,25 @@ class _Chooser:
     def _fastest(self, candidates: Sequence[Candidate]) -> Candidate:
         return candidates[fastest([self._rates[one.choice] for one in candidates])]
 
+    def _reason(self, kept: Candidate, candidates: Sequence[Candidate]) -> str:
+        """Compare the candidate that is kept with the fastest other that could have been."""
+        left = [o for o in candidates if o is not kept and not self._figures[o.choice].problem]
+        if not left:
+            return "nothing else can be chosen"
+        other = max(left, key=lambda one: median(self._rates[one.choice]))
+        pairs = zip(self._rates[kept.choice], self._rates[other.choice], strict=True)
+        if (ratio := median(own / its for own, its in pairs)) > 1:
+            return f"x{ratio:.2f} the speed of {_name(other.choice)}"
+        return f"{_name(other.choice)} is not faster in three rounds of four"
+
     def _drop(self, choice: Choice, error: FoveaError, folder: Path | None = None) -> None:
         self._errors.append(error)
         reason = " ".join(str(error).split()).replace(f"{folder}/", "")
+        if all(one.problem != reason for one in self._figures.values()):
+            # A precision that cannot be is so with every backend.
+            what = choice[1] if isinstance(error, InvalidOption) else _name(choice)
+            self._progress.note(f"{what} is left out: {reason}")
         self._found(choice, problem=reason)
-        self._progress.note(f"{_name(choice)} is left out: {reason}")
 
     def _found(self, choice: Choice, **figures: Any) -> None:
         self._figures[choice] = replace(self._figures[choice], **figures)

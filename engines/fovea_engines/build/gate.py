@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.half import check_overflow, rounded, to_half
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.identity import IdentityCheck
@@ -32,6 +33,7 @@ from fovea_engines.evaluate.agreement.measure import (
 )
 from fovea_engines.evaluate.reference import answers, read_samples
 from fovea_engines.evaluate.samples import sample_images
+from fovea_engines.graph.wiring import RANKING, outputs_after
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard, Precision
@@ -68,8 +70,8 @@ def measure_engine(
     """
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: use --images for your own")
-    if prepared.head.family is None and plan.preprocess is None:
-        progress.note("RGB from 0 to 1, letterboxed, is a guess for this model: see --preprocess")
+    if plan.preprocess is None and (guessed := _guessed(prepared.head.family)):
+        progress.note(f"{guessed}: see --preprocess")
     with progress.phase("agreement"):
         # Around signed INT8 is FP16.
         signed = graphs.precision == "int8" and plan.encodings[0] is Encoding.SIGNED
@@ -88,7 +90,8 @@ def measure_engine(
         with progress.phase("tensorrt"):
             check_overflow(exported, prepared.preprocess, plan.check_images)
             with candidate(plan, prepared, exported, graphs.precision, Encoding.SIGNED) as other:
-                found = check_agreement(other, plan.source, plan.check_images)
+                ranked = outputs_after(exported, RANKING)
+                found = check_agreement(other, plan.source, plan.check_images, ranked)
         card = replace(card, tensorrt=found)
     if truth is None:
         return card
@@ -96,6 +99,12 @@ def measure_engine(
     accuracy |= {name: truth.of_graph(name, graph) for name, graph in others.items()}
     accuracy[graphs.precision] = truth.of_engine(graphs.precision, engine)
     return replace(card, accuracy=accuracy)
+
+
+def _guessed(family: str | None) -> str:
+    if family is None:
+        return "RGB from 0 to 1, letterboxed, is a guess for this model"
+    return FAMILIES[family].guessed
 
 
 def _agreement(
@@ -106,8 +115,9 @@ def _agreement(
     engine: Engine,
 ) -> Agreement:
     """Measure the agreement with the source, after checking that the fused parts change nothing."""
+    ranked = outputs_after(prepared.graph, RANKING)
     if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
-        return check_agreement(engine, plan.source, plan.check_images)
+        return check_agreement(engine, plan.source, plan.check_images, ranked)
     precision, encoding = graphs.precision, plan.encodings[0]
     with ExitStack() as opened:
         core = opened.enter_context(candidate(plan, prepared, graphs.served, precision, encoding))
@@ -115,7 +125,7 @@ def _agreement(
         if plan.emulates(encoding):
             whole = opened.enter_context(candidate(plan, fused, fused.graph, precision, encoding))
         check_fused(core, whole, plan.check_images)
-        agreement = check_agreement(core, plan.source, plan.check_images)
+        agreement = check_agreement(core, plan.source, plan.check_images, ranked)
         if whole is engine or engine.card.judge is not None or engine.head is None:
             return agreement
         # The engine runs on this machine, so its own detections are measured.
@@ -124,15 +134,18 @@ def _agreement(
         return found if found.detections else agreement
 
 
-def check_agreement(engine: Engine, source: Path, images: Path | None = None) -> Agreement:
+def check_agreement(
+    engine: Engine, source: Path, images: Path | None = None, ranked: Set[str] = frozenset()
+) -> Agreement:
     """Compare an engine with its source model, run by plain ONNX Runtime.
 
-    Raises Disagreement if an engine of full precision does not compute what its source does.
+    Rows of the outputs that are `ranked` may be in another order. Raises Disagreement if an engine
+    of full precision does not compute what its source does.
     """
     card = engine.card
     spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)
     outputs = [output.name for output in card.outputs]
-    samples = read_samples(source, spec, outputs, images, AGREEMENT_IMAGES)
+    samples = read_samples(source, spec, outputs, images, AGREEMENT_IMAGES, ranked)
     pairs = answers(engine, samples)
     if card.precision != "fp32":
         return replace(measure(engine.head, pairs), images_from=_folder(images))

@@ -17,6 +17,7 @@ from fovea_engines.backends.registry import (
     GPU_BACKENDS,
 )
 from fovea_engines.build.calibration.ranges import Method
+from fovea_engines.detect.heads.recognise import check_family
 from fovea_engines.device import BFLOAT16_SETS, WeightBits, processor_name, sets_for
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.repository.card import Precision
@@ -124,6 +125,7 @@ class BuildPlan:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        check_family(self.family)
         if self.backend not in BACKENDS:
             raise InvalidOption(
                 f"backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}"

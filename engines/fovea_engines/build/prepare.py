@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import onnx
@@ -10,8 +11,10 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Recognition, recognise
+from fovea_engines.evaluate.observe import observer
+from fovea_engines.graph.edit.normalisation import own_normalisation
 from fovea_engines.graph.load import load
-from fovea_engines.graph.normalise import normalise
+from fovea_engines.graph.normalise import control_flow, normalise
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
@@ -50,19 +53,31 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     if plan.precision == "int8" and not _quantised(source.proto):
         # Now, as what follows takes seconds.
         plan.require_calibration()
+    trained = plan.preprocess
+    if trained is None and (trained := own_normalisation(source.proto)):
+        progress.note("the model normalises its input itself, so it gets values of 0 to 255")
     with progress.phase("normalise"):
         graph = normalise(source.proto, plan.size, progress.note)
         inputs, outputs, metadata = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
         _check_batch(inputs[0].shape[0], plan.max_batch)
-        head = recognise(inputs, outputs, metadata, plan.family)
-        preprocess = default_preprocess(head.family, inputs, metadata, trained=plan.preprocess)
-    labels = plan.labels or labels_from_metadata(metadata, head.num_classes)
+    with progress.phase("head"):
+        observe = observer(graph, trained, plan.check_images)
+        head = recognise(inputs, outputs, metadata, plan.family, observe)
+        if plan.labels and head.num_classes != len(plan.labels):
+            # A column may be of the background, which class names tell.
+            named = metadata | {"names": json.dumps(plan.labels)}
+            other = recognise(inputs, outputs, named, plan.family, observe)
+            head = other if other.family else head
+        preprocess = default_preprocess(head.family, inputs, metadata, trained=trained)
+    labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
     classes = head.num_classes
     if labels is not None and classes is not None and classes != len(labels):
         raise InvalidOption(
             f"{counted(len(labels), 'label')} for a model of {counted(classes, 'class')}: give one "
             "for each"
         )
+    if plan.runtime.on_gpu or plan.tensorrt is not None:
+        check_straight(graph, "TensorRT")
     quantised = _quantised(graph)
     return PreparedModel(
         graph, source.sha256, inputs, outputs, head, labels, preprocess, metadata, quantised
@@ -87,8 +102,19 @@ def _check_batch(rows: int, max_batch: int) -> None:
         )
 
 
+def check_straight(graph: onnx.ModelProto, what: str) -> None:
+    """Refuse, as UnsupportedModel, a graph with control flow; `what` cannot have it."""
+    if branches := control_flow(graph):
+        raise UnsupportedModel(
+            f"the graph has control flow ({branches}) that depends on the image, and {what} cannot "
+            "have it: build with --precision fp32 for a CPU, or export the model without it (with "
+            "NMS outside the graph)"
+        )
+
+
 def check_float32(prepared: PreparedModel, precision: str) -> None:
-    """Refuse, as UnsupportedModel, a model with float16 tensors or weights in INT8."""
+    """Refuse, as UnsupportedModel, a model with float16 tensors, weights in INT8 or branches."""
+    check_straight(prepared.graph, precision)
     graph = prepared.graph.graph
     ends = (*prepared.inputs, *prepared.outputs)
     held = {weight.data_type for weight in graph.initializer}

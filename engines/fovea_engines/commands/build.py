@@ -36,6 +36,7 @@ from fovea_engines.commands.options import (
     is_typed,
     parse_size,
 )
+from fovea_engines.commands.served import served_versions, serving_notes
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import Precision
@@ -46,7 +47,6 @@ from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelReposit
 from fovea_preprocess.errors import InvalidOption
 
 _GRAPH_PANEL = "Graph"
-_MIB = 1 << 20
 
 _INT8: Needs = {"precision": ("int8", AUTO)}
 _BUILDER: Needs = {"backend": tuple(name for name, one in BACKENDS.items() if one.takes_builder)}
@@ -254,16 +254,20 @@ def build(
         choices=candidates if len(candidates) > 1 else (),
         goal=goal,
     )
+    own = ModelRepository(repository)
+    before = served_versions(own, plan.name)
     card = build_engine(plan, ConsoleProgress())
-    version = ModelRepository(repository).find(card.name, card.content_key) or 0
+    version = own.find(card.name, card.content_key) or 0
+    served = version in served_versions(own, card.name)
     if as_json:
-        typer.echo(json.dumps({"version": version, "card": card.to_json()}, indent=2))
+        document = {"version": version, "served": served, "card": card.to_json()}
+        typer.echo(json.dumps(document, indent=2))
         return
-    console = Console()
-    console.print(card_table(card, version))
+    console = Console(highlight=False)
+    console.print(card_table(card, version, served=served))
     serve = ["fovea", "serve", *([str(repository)] if is_typed(context, "repository") else [])]
-    where = "" if card.judge is None else ", where such a GPU is: here the model will not be ready"
-    console.print(f"Serve it: {shlex.join(serve)}{where}", markup=False, soft_wrap=True)
+    for note in serving_notes(own, card, version, before, shlex.join(serve)):
+        console.print(note, markup=False, soft_wrap=True)
 
 
 def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:
@@ -289,7 +293,7 @@ def _builder_options(
         return None
     return BuilderOptions(
         profiles=tuple(map(Profile.parse, profile or [f"1,{max_batch or 1},{max_batch or 1}"])),
-        workspace=None if workspace is None else workspace * _MIB,
+        workspace=None if workspace is None else workspace << 20,
         level=level,
         capabilities=() if capability is None else parse_capabilities(capability),
         plugins=tuple(map(Plugin.of, plugin or ())),

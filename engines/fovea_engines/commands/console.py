@@ -28,9 +28,10 @@ _NAME_WIDTH = 40
 _COLUMNS = ("head\ninput", "precision\nbackend", "agreement\nmAP50-95")
 
 
-def card_table(card: EngineCard, version: int) -> Table:
-    """An engine card, one property a line."""
-    title = f"{card.name} version {version}" if version else card.name
+def card_table(card: EngineCard, version: int, *, served: bool) -> Table:
+    """An engine card, one property a line; a version of 0 is none."""
+    of = f" version {version}, {'served' if served else 'not served'}" if version else ""
+    title = f"{card.name}{of}"
     rows: list[tuple[str, str | Table]] = [
         *_head_rows(card),
         ("preprocess", card.preprocess_text),
@@ -60,7 +61,8 @@ def repository_table(entries: Iterable[Entry]) -> Table:
         table.add_column(column, overflow="fold")
     failures = []
     for entry in entries:
-        cells = [f"{fill(entry.name, _NAME_WIDTH)}\n{entry.version}"]
+        served = " served" if entry.served else ""
+        cells = [f"{fill(entry.name, _NAME_WIDTH)}\n{entry.version}{served}"]
         if isinstance(entry.engine, EngineCard):
             cells += _cells(entry.engine)
         elif isinstance(entry.engine, Ensemble):

@@ -77,8 +77,8 @@ def inspect(
         entries = read_folder(path)
         document = [entry.to_json() for entry in entries]
         match entries:
-            case [Entry(engine=EngineCard() as card, version=version)]:
-                table = card_table(card, version)
+            case [Entry(engine=EngineCard() as card, version=version, served=served)]:
+                table = card_table(card, version, served=served)
             case [Entry(engine=Ensemble() as ensemble, version=version)]:
                 table = ensemble_table(ensemble, version)
             case [Entry(engine=FoveaError() as error)]:

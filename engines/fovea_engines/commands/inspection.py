@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE, PlanLayers
+from fovea_engines.commands.served import served_versions
 from fovea_engines.detect.heads.metadata import labels_from_metadata
-from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
 from fovea_engines.repository.repository import ModelRepository
@@ -43,6 +43,7 @@ class ModelFile:
 def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     """Read an ONNX file without building it; a family that the user names is checked."""
     # Here, because onnx takes 0.3 s to import and engines with a card need none of it.
+    from fovea_engines.evaluate.observe import recognise_graph
     from fovea_engines.graph.load import load
     from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 
@@ -52,14 +53,14 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
         )
     model = load(path).proto
     inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
-    head = recognise(inputs, outputs, metadata, family)
+    head = recognise_graph(model, family)
     return ModelFile(
         inputs=inputs,
         outputs=outputs,
         family=head.family,
         reason=head.reason,
         task=head.task,
-        labels=labels_from_metadata(metadata, head.num_classes),
+        labels=labels_from_metadata(metadata, head.num_classes) or head.labels,
         opset=opset_of(model),
         metadata=metadata,
     )
@@ -69,16 +70,22 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
 class Entry:
     """A version in a repository: its card, the ensemble that it is, or the error of opening it.
 
-    The version is 0 for a folder that is not named by a number.
+    The version is 0 for a folder that is not named by a number. `served` is that of the model, by
+    its config.pbtxt.
     """
 
     name: str
     version: int
     engine: EngineCard | Ensemble | FoveaError
+    served: bool
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types, with a "card", an "ensemble" or an "error"."""
-        entry: dict[str, Any] = {"name": self.name, "version": self.version}
+        entry: dict[str, Any] = {
+            "name": self.name,
+            "version": self.version,
+            "served": self.served,
+        }
         if isinstance(self.engine, EngineCard):
             return entry | {"card": self.engine.to_json()}
         if isinstance(self.engine, Ensemble):
@@ -91,7 +98,8 @@ def read_folder(path: Path) -> list[Entry]:
     path = path.resolve()
     if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
-        return [Entry(path.parent.name, version, _read(path))]
+        served = version in served_versions(ModelRepository(path.parent.parent), path.parent.name)
+        return [Entry(path.parent.name, version, _read(path), served)]
     repository = ModelRepository(path)
     names = repository.models()
     if any(p.name.isdecimal() for p in path.iterdir()):
@@ -99,8 +107,9 @@ def read_folder(path: Path) -> list[Entry]:
     if not names:
         raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
     return [
-        Entry(name, version, _read(repository.folder(name, version)))
+        Entry(name, version, _read(repository.folder(name, version)), version in served)
         for name in names
+        for served in [served_versions(repository, name)]
         for version in repository.versions(name)
     ]
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fovea_engines.build.calibration.calibrate import find_ranges
+from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
 from fovea_engines.build.quantisation import quantisable_layers
@@ -100,6 +101,8 @@ def sensitivity(
 def _search(plan: BuildPlan) -> SensitivitySearch:
     progress = ConsoleProgress()
     prepared = prepare(plan, progress)
+    if prepared.head.open:
+        raise ask(plan, prepared)
     layers = quantisable_layers(prepared)
     ranges, _ = find_ranges(plan, prepared, progress)
     with progress.phase("sensitivity"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,15 +13,16 @@ import numpy as np
 
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.diff.network import Network
 from fovea_engines.diff.onnx_network import OnnxNetwork
 from fovea_engines.diff.openvino_network import OpenVinoNetwork
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate.observe import recognise_graph
 from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.load import load
-from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_engines.graph.normalise import pin_inputs
+from fovea_engines.graph.tensors import graph_inputs, metadata_of
 from fovea_engines.plural import counted
 from fovea_engines.repository.card import CARD_FILE, Precision
 from fovea_engines.repository.repository import ModelRepository
@@ -62,12 +64,15 @@ def find_model(path: Path) -> DiffModel:
 
 def _from_file(path: Path) -> DiffModel:
     model = load(path).proto
-    inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
+    if len(graph_inputs(model)) > 1:
+        with suppress(UnsupportedModel, InvalidOption):
+            # As in an engine that was built of it.
+            pin_inputs(model)
     return DiffModel(
         path=path,
-        inputs=inputs,
-        metadata=metadata,
-        family=recognise(inputs, outputs, metadata).family,
+        inputs=graph_inputs(model),
+        metadata=metadata_of(model),
+        family=recognise_graph(model).family,
         preprocess=None,
         open=partial(OnnxNetwork, model),
     )

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import onnx
 
+from fovea_engines.graph.efficient_nms import expand_efficient_nms
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceModel:
-    """A model as its exporter wrote it; the digest is of the file and of its external data."""
+    """A model as its exporter wrote it, but for TensorRT's suppression in standard operators.
+
+    The digest is of the file and of its external data.
+    """
 
     path: Path
     proto: onnx.ModelProto
@@ -25,6 +29,7 @@ def load(path: Path) -> SourceModel:
 
     Raises:
         NotFound: there is no such file.
+        UnsupportedModel: as `expand_efficient_nms`.
         InvalidModel: the file is empty, truncated, not valid ONNX, or its external data is missing
             or too short.
     """
@@ -39,6 +44,7 @@ def load(path: Path) -> SourceModel:
         ) from error
     if not proto.HasField("graph") or not proto.graph.node:
         raise InvalidModel(f"{path} is not an ONNX model: it has no graph")
+    expand_efficient_nms(proto)
     digest = hashlib.sha256(data)
     external = [t for t in proto.graph.initializer if t.data_location == t.EXTERNAL]
     try:

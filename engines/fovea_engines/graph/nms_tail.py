@@ -80,7 +80,7 @@ def add_nms_tail(
         UnsupportedModel: the model is no detector, or its opset is too old.
     """
     outputs = graph_outputs(model)
-    head = open_head(recognition, graph_inputs(model), outputs)
+    head = open_head(recognition, graph_inputs(model))
     if head is None:
         families = ", ".join(name for name, each in FAMILIES.items() if each.layout is not None)
         raise UnsupportedModel(
@@ -89,7 +89,7 @@ def add_nms_tail(
         )
     if head.layout is None:
         return recognition
-    [spec] = (tensor for tensor in outputs if len(tensor.shape) == 3)
+    [spec] = (tensor for tensor in outputs if tensor.name == head.outputs[0])
     _check_graph(model, spec)
 
     write = Writer(spec.name)
@@ -118,7 +118,8 @@ def _write_candidates(
     """
     across, along = layout.axis, 3 - layout.axis
     columns, cells = spec.shape[across], spec.shape[along]
-    widths = [2, 2, 1, columns - 5] if layout.objectness else [2, 2, columns - 4]
+    objects = [1] if layout.objectness else []
+    widths = [2, 2, *objects, columns - layout.classes]
     if spec.dtype != "float32":
         raw = write.cast(raw, "float32")
 
@@ -138,8 +139,10 @@ def _write_candidates(
     centre, size, *_, classes = write.split(few, widths, 1)
     if isinstance(head, OnGrid):
         centre, size = _write_decoded(write, head, centre, size, places, cells)
-    half = write("Mul", size, np.array(0.5, np.float32))
-    corners = write("Sub", centre, half), write("Add", centre, half)
+    corners = centre, size
+    if not layout.corners:
+        half = write("Mul", size, np.array(0.5, np.float32))
+        corners = write("Sub", centre, half), write("Add", centre, half)
     return _Candidates(
         count,
         boxes=write("Concat", *corners, axis=1),

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
+from dataclasses import replace
 
+import numpy as np
 import onnx
 from onnx import version_converter
-from onnx.helper import set_model_props
+from onnx.helper import make_attribute, set_model_props
 
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.graph.rewrites import fuse_focus, move_late_transpose
+from fovea_engines.detect.heads.signature import image_layout
+from fovea_engines.graph.output_shapes import infer_outputs
+from fovea_engines.graph.rewrites import fuse_focus, gather_first_columns, move_late_transpose
+from fovea_engines.graph.size_inputs import fill_in_size_inputs, image_of
 from fovea_engines.graph.tensors import graph_inputs, metadata_of, opset_of
+from fovea_engines.graph.wiring import attribute
+from fovea_engines.graph.writer import Writer
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
 OPSET = 19  # the first opset with everything that later passes write
 _IR_VERSION = 9  # the IR version of that opset
 _DEFAULT_SIZE = (640, 640)
 _CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
+_PLACES = "coordinate_transformation_mode"
+_OPSET_OF_PLACES = 11  # since which Resize says where a pixel's value comes from
 
 
 def normalise(
@@ -28,46 +37,80 @@ def normalise(
 ) -> onnx.ModelProto:
     """Bring an image model, which is changed in place, into the form that is compiled.
 
-    The returned model has one image input of a fixed (height, width): `size`, or the model's own,
-    or its metadata's `imgsz`, or 640x640. A dynamic batch stays dynamic. `note` receives remarks
+    The returned model has one input, a batch of images of a fixed (height, width): `size`, or the
+    model's own, or its metadata's `imgsz`, or 640x640. A dynamic batch stays dynamic where
+    all outputs have it; other models take batches of 1. `note` receives remarks about this and
     about harmless failures.
 
     Raises:
-        UnsupportedModel: several inputs, an input that is no batch of colour images, or control
-            flow; the message says which part.
+        UnsupportedModel: several inputs, or an input that is no batch of colour images; the message
+            says which part.
         InvalidOption: the model cannot take `size`.
     """
     metadata = metadata_of(model)
-    _pin_size(model, size)
+    pin_inputs(model, size)
     del model.graph.value_info[:]  # holds shapes of the previous size
     model = _slim(model)
-    _refuse_control_flow(model)
     model = _convert_opset(model, note)
     fuse_focus(model)
     move_late_transpose(model)
-    _infer_outputs(model)
+    gather_first_columns(model)
+    infer_outputs(model, note)
     _name_nodes(model)
     set_model_props(model, metadata)
     return model
 
 
+def pin_inputs(model: onnx.ModelProto, size: tuple[int, int] | None = None) -> None:
+    """Give a model, which is changed in place, one input of a fixed size; raises as `normalise`."""
+    _pin_size(model, size)
+    fill_in_size_inputs(model)
+
+
+def control_flow(model: onnx.ModelProto) -> str:
+    """Name the operators that decide by values what is computed; "" without any."""
+    return ", ".join(sorted({node.op_type for node in model.graph.node} & _CONTROL_FLOW))
+
+
 def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
-    inputs = graph_inputs(model)
-    if len(inputs) != 1:
-        names = ", ".join(repr(spec.name) for spec in inputs) or "none"
-        raise UnsupportedModel(
-            f"the model has {len(inputs)} inputs ({names}); a model of one image input is needed"
-        )
-    dynamic = -1 in inputs[0].shape[1:]
+    image = image_of(graph_inputs(model))
+    rank = len(image.shape)
+    if rank == 3:
+        image = replace(image, shape=(1, *image.shape))
+    _check_image(image)
+    dynamic = -1 in image.shape[1:]
     if size is None and dynamic and image_size(metadata_of(model)) is None:
         size = _DEFAULT_SIZE
-    spec = default_preprocess(None, inputs, metadata_of(model), size)
-    [value] = (v for v in model.graph.input if v.name == inputs[0].name)
-    batch, *row = value.type.tensor_type.shape.dim
+    row = default_preprocess(None, [image], metadata_of(model), size).row_shape
+    if rank == 3:
+        _add_batch(model, image.name, row)
+    [value] = (v for v in model.graph.input if v.name == image.name)
+    batch, *sides = value.type.tensor_type.shape.dim
     if not batch.dim_value:
         batch.dim_param = "batch"
-    for dim, length in zip(row, spec.row_shape, strict=True):
+    for dim, length in zip(sides, row, strict=True):
         dim.dim_value = length
+
+
+def _check_image(image: TensorSpec) -> None:
+    if image_layout(image) is None:
+        raise UnsupportedModel(
+            f"input {image.name} of shape {list(image.shape)} takes no colour images, which are "
+            "[batch, 3, height, width] or [batch, height, width, 3]: export the model so, or serve "
+            "the file as it is, as NAME/1/model.onnx in a repository"
+        )
+
+
+def _add_batch(model: onnx.ModelProto, name: str, row: tuple[int, int, int]) -> None:
+    """Make a model of one image take a batch of 1, as all others do."""
+    write = Writer(name)
+    inner = write("Reshape", name, np.array(row))
+    for node in model.graph.node:
+        node.input[:] = [inner if taken == name else taken for taken in node.input]
+    model.graph.initializer.extend(write.constants)
+    model.graph.node.insert(0, write.nodes[0])
+    [value] = (v for v in model.graph.input if v.name == name)
+    value.type.tensor_type.shape.dim.insert(0, onnx.TensorShapeProto.Dimension(dim_value=1))
 
 
 def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -83,25 +126,29 @@ def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
     return slimmed
 
 
-def _refuse_control_flow(model: onnx.ModelProto) -> None:
-    found = sorted({node.op_type for node in model.graph.node} & _CONTROL_FLOW)
-    if found:
-        raise UnsupportedModel(
-            f"the graph has control flow ({', '.join(found)}) that depends on the image; export "
-            "the model without it (with NMS outside the graph)"
-        )
-
-
 def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.ModelProto:
     opset = opset_of(model) or OPSET
-    if opset < OPSET:
+    if opset < OPSET and (branches := control_flow(model)):
+        note(f"stays at opset {opset}: {branches} is not converted")
+    elif opset < OPSET:
         try:
+            if opset < _OPSET_OF_PLACES:
+                model = version_converter.convert_version(model, _OPSET_OF_PLACES)
+                _keep_places(model)
             model = version_converter.convert_version(model, OPSET)
         except (version_converter.ConvertError, RuntimeError, ValueError) as error:
             note(f"stays at opset {opset}: {str(error).strip().splitlines()[0]}")
         else:
             model.ir_version = max(model.ir_version, _IR_VERSION)
     return model
+
+
+def _keep_places(model: onnx.ModelProto) -> None:
+    """State in which place older operators resize; the converter leaves it to the new default."""
+    for node in model.graph.node:
+        if node.op_type == "Resize" and attribute(node, _PLACES, None) is None:
+            places = {_PLACES: "asymmetric", "nearest_mode": "floor"}
+            node.attribute.extend(make_attribute(*each) for each in places.items())
 
 
 def _name_nodes(model: onnx.ModelProto) -> None:
@@ -111,15 +158,3 @@ def _name_nodes(model: onnx.ModelProto) -> None:
         if not node.name or node.name in taken:
             node.name = f"{node.op_type}_{number}" + "_" * (f"{node.op_type}_{number}" in taken)
         taken.add(node.name)
-
-
-def _infer_outputs(model: onnx.ModelProto) -> None:
-    """Infer the outputs' shapes from the fixed size, in place of the exporter's."""
-    bare = deepcopy(model)
-    for value in bare.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
-    for value, better in zip(model.graph.output, inferred.graph.output, strict=True):
-        if better.type.tensor_type.HasField("shape"):
-            value.type.CopyFrom(better.type)
-    del model.graph.value_info[:]

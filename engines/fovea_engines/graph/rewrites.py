@@ -1,4 +1,4 @@
-"""Rewrites what CPU runtimes compute slowly: the Focus layer and YOLOX's last Transpose."""
+"""Rewrites what CPU runtimes compute slowly or refuse: Focus layers, late Transposes, Slices."""
 
 from __future__ import annotations
 
@@ -100,6 +100,39 @@ def _double(conv: onnx.NodeProto) -> None:
     conv.attribute.extend([make_attribute("strides", [2, 2]), make_attribute("pads", pads)])
 
 
+def gather_first_columns(model: onnx.ModelProto) -> None:
+    """Take the first columns of a table by Gather, where they were sliced for GatherElements.
+
+    OpenVINO (2026.4.1) drops such a Slice when it compiles, and then refuses the shapes: so it does
+    with YOLO26 for masks, keypoints and rotated boxes. The model is changed in place.
+    """
+    wiring = Wiring(model)
+    tables = {node.input[0] for node in wiring.nodes if node.op_type == "GatherElements"}
+    slices = [node for name in tables if (node := wiring.producer.get(name)) is not None]
+    found = [(node, first) for node in slices if (first := _first_columns(wiring, node))]
+    inferred = onnx.shape_inference.infer_shapes(model).graph.value_info if found else []
+    shapes = {value.name: value.type.tensor_type.shape.dim for value in inferred}
+    for node, (count, axis) in found:
+        table = shapes.get(node.input[0])
+        # A Slice may end behind the last column.
+        if table and table[axis].dim_value >= count:
+            name = f"{node.output[0]}/columns"
+            model.graph.initializer.append(from_array(np.arange(count), name))
+            inputs = [node.input[0], name]
+            node.CopyFrom(make_node("Gather", inputs, node.output, node.name, axis=axis))
+
+
+def _first_columns(wiring: Wiring, node: onnx.NodeProto) -> tuple[int, int] | None:
+    """Return count and axis of a Slice from 0 with a constant end; None for any other node."""
+    if node.op_type != "Slice" or any(name not in wiring.constants for name in node.input[1:]):
+        return None
+    values = [to_array(wiring.constants[name]).tolist() for name in node.input[1:]]
+    match values:
+        case [[0], [end], [axis]] | [[0], [end], [axis], [1]] if 0 < end < _TO_THE_END:
+            return end, axis
+    return None
+
+
 def move_late_transpose(model: onnx.ModelProto) -> None:
     """Make rows [n, h*w, c] of each grid [n, c, h, w] before the grids are joined, not after.
 
@@ -151,8 +184,21 @@ def _moved(
     join: onnx.NodeProto,
     transpose: onnx.NodeProto,
 ) -> Iterator[onnx.NodeProto]:
-    gone = {node.output[0] for node in (*flat, join, transpose)}
-    yield from (node for node in wiring.nodes if node.output[0] not in gone)
+    gone = {node.output[0] for node in (*flat, join)}
+    for node in wiring.nodes:
+        if node is transpose:
+            yield from _rows(model, wiring, flat, join, transpose)
+        elif node.output[0] not in gone:
+            yield node
+
+
+def _rows(
+    model: onnx.ModelProto,
+    wiring: Wiring,
+    flat: list[onnx.NodeProto],
+    join: onnx.NodeProto,
+    transpose: onnx.NodeProto,
+) -> Iterator[onnx.NodeProto]:
     for node in flat:
         batch, channels, rest = to_array(wiring.constants[node.input[1]]).tolist()
         stem = node.output[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import onnx
@@ -13,6 +13,12 @@ from onnx.helper import get_attribute_value
 _SHAPE_OPS = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
 
 _PRODUCTS = {"ConvTranspose", "Gemm", "MatMul"}
+
+
+COUNTING = frozenset({"NonMaxSuppression", "NonZero", "If", "Loop"})
+"""Operators that put out any number of rows, which values decide."""
+RANKING = COUNTING | {"TopK"}
+"""Operators that put out rows in an order that values decide."""
 
 
 class Wiring:
@@ -30,7 +36,7 @@ class Wiring:
         self.outputs = {value.name for value in graph.output}
         self.consumers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
         for node in graph.node:
-            for name in node.input:
+            for name in tensors_read(node):
                 if name:
                     self.consumers[name].append(node)
 
@@ -83,6 +89,23 @@ class Wiring:
         return node is not None and node.op_type == "Softmax"
 
 
+def tensors_read(node: onnx.NodeProto) -> Iterator[str]:
+    """Name the tensors that a node reads, and those that its branches may read."""
+    yield from node.input
+    for each in node.attribute:
+        for inner in each.g.node:
+            yield from tensors_read(inner)
+
+
+def outputs_after(model: onnx.ModelProto, operators: Set[str]) -> frozenset[str]:
+    """Name the outputs that depend on one of these operators."""
+    after: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type in operators or not after.isdisjoint(tensors_read(node)):
+            after.update(node.output)
+    return frozenset(value.name for value in model.graph.output if value.name in after)
+
+
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     """Return the value of a node's attribute."""
     return next((get_attribute_value(a) for a in node.attribute if a.name == name), default)
@@ -96,7 +119,8 @@ def is_depthwise(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:
 def rebuild(model: onnx.ModelProto, nodes: Iterator[onnx.NodeProto]) -> None:
     """Replace the nodes of a model, and drop unused initializers."""
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    used = {name for node in kept for name in node.input} | {v.name for v in model.graph.output}
+    used = {name for node in kept for name in tensors_read(node)}
+    used |= {value.name for value in model.graph.output}
     weights = [t for t in model.graph.initializer if t.name in used]
     weights = [onnx.TensorProto.FromString(t.SerializeToString()) for t in weights]
     del model.graph.node[:], model.graph.initializer[:], model.graph.value_info[:]

@@ -55,6 +55,9 @@ class EngineCard:
         max_batch: most rows one call may carry.
         family: head family, e.g. "yolov8"; None: not recognised, the engine serves tensors.
         reason: evidence for that family, or against every family.
+        head_outputs: names of the outputs that the head reads, in its order; empty without a
+            family, and in cards of earlier builds.
+        num_classes: of the head; None where unknown.
         task: e.g. "detect"; "tensors" where unknown.
         labels: class names by id; None where unknown.
         preprocess: preprocessing of an image to an input row; without a family the usual YOLO way
@@ -110,6 +113,8 @@ class EngineCard:
     candidates: tuple[CandidateFigures, ...] = ()
     goal: Goal | None = None
     refused: str | None = None
+    head_outputs: tuple[str, ...] = ()
+    num_classes: int | None = None
 
     @property
     def cpu_mismatch(self) -> str | None:
@@ -177,6 +182,8 @@ class EngineCard:
             shape = f"letterboxed to {size} (height x width), {place}, padded with grey {spec.pad}"
             if spec.max_scale is not None:
                 shape += f", enlarged {spec.max_scale:g} times at most"
+        if spec.resample != "linear":
+            shape += f", resampled by {spec.resample}"
         values = f"{spec.channels}, 0 to {255 * spec.scale:.4g}"
         if any(spec.mean) or any(one != 1 for one in spec.std):
             values += f", less {_channels(spec.mean)}, over {_channels(spec.std)}"

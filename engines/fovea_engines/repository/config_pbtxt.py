@@ -75,6 +75,19 @@ def config_of(card: EngineCard) -> ModelConfig:
     )
 
 
+def describing(config: ModelConfig, before: EngineCard, after: EngineCard) -> ModelConfig:
+    """Return a configuration for another engine than the one that was served `before`.
+
+    Fields that are as a build writes them for that one are written for the new one; what somebody
+    else has written stays.
+    """
+    old, new = config_of(before), config_of(after)
+    described = ("backend", "platform", "input", "output", "max_batch_size")
+    same = [name for name in described if getattr(config, name) == getattr(old, name)]
+    changed: dict[str, Any] = {name: getattr(new, name) for name in same}
+    return replace(config, **changed)
+
+
 def read_config(path: Path) -> ModelConfig:
     """Read a config.pbtxt; an empty configuration if the file is missing."""
     from google.protobuf import text_format

@@ -244,9 +244,11 @@ def _outcome(one: CandidateFigures, candidates: Sequence[CandidateFigures], goal
 
 def left_out_text(candidates: Sequence[CandidateFigures]) -> str:
     """Return the reasons why candidates were left out, one a line."""
-    return "\n".join(
-        f"{one.backend} {one.precision}: {one.problem}" for one in candidates if one.problem
-    )
+    names: dict[str, list[str]] = {}
+    for one in candidates:
+        if one.problem:
+            names.setdefault(one.problem, []).append(f"{one.backend} {one.precision}")
+    return "\n".join(f"{', '.join(those)}: {problem}" for problem, those in names.items())
 
 
 def accuracy_table(accuracy: Mapping[str, Accuracy]) -> tuple[list[str], list[list[str]]]:

@@ -50,6 +50,11 @@ class ModelVersionPolicy:
     specific: Specific | None = None
 
 
+def only(version: int) -> ModelVersionPolicy:
+    """Return the policy that serves one version."""
+    return ModelVersionPolicy(specific=Specific((version,)))
+
+
 @dataclass(frozen=True, slots=True)
 class ModelTensorReshape:
     """The engine's shape of a tensor, without the batch."""

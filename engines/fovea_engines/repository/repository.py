@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.writing import swap, write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
@@ -83,6 +84,14 @@ class ModelRepository:
         if not versions:
             raise NotFound(f"no model {name!r} in {self.root}")
         return versions[-1]
+
+    def served(self, name: str) -> tuple[int, ...]:
+        """Return the versions that a server loads, ascending: config.pbtxt decides.
+
+        The last of them answers requests that name none. InvalidModel: the file is damaged, or
+        names no version that is there.
+        """
+        return read_config(self.root / check_name(name) / CONFIG_FILE).served(self.versions(name))
 
     def folder(self, name: str, version: int | None = None) -> Path:
         """Return the folder of a version, by default the latest; `NotFound` lists its versions."""

@@ -10,10 +10,11 @@ import httptools
 
 
 class Answer(NamedTuple):
-    """The status and the body of an answer."""
+    """The status and the body of an answer, and the seconds after which it says to ask again."""
 
     status: int
     body: bytes
+    retry_after_s: float = 0.0
 
 
 class Connection(asyncio.Protocol):
@@ -22,6 +23,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
+        self._retry_after_s = 0.0
         self._waiting: asyncio.Future[Answer] | None = None
         self.open = True
 
@@ -65,14 +67,21 @@ class Connection(asyncio.Protocol):
             self._end(ConnectionResetError(f"the answer is no HTTP: {error}"))
             self.close()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep Retry-After, in seconds; the parser calls this."""
+        if name.lower() == b"retry-after" and value.isdigit():
+            self._retry_after_s = float(value)
+
     def on_body(self, part: bytes) -> None:
         """Keep a part of the body; the parser calls this."""
         self._parts.append(part)
 
     def on_message_complete(self) -> None:
         """Give the answer out; the parser calls this."""
-        answer = Answer(self._parser.get_status_code(), b"".join(self._parts))
+        body = b"".join(self._parts)
+        answer = Answer(self._parser.get_status_code(), body, self._retry_after_s)
         self._parts.clear()
+        self._retry_after_s = 0.0
         if not self._parser.should_keep_alive():
             self.close()
         if self._waiting is not None and not self._waiting.done():

@@ -37,7 +37,7 @@ class Level:
         server_cpu: cores that the server used; None where it is not on this machine.
         accuracy: of answers under this load; None where there were no labels.
         accuracy_missing: labelled images that got no answer.
-        over: it was not interrupted.
+        complete: it was not interrupted.
     """
 
     load: Load
@@ -47,7 +47,7 @@ class Level:
     server_cpu: float | None = None
     accuracy: Accuracy | None = None
     accuracy_missing: int = 0
-    over: bool = False
+    complete: bool = False
 
     @property
     def title(self) -> str:
@@ -78,6 +78,11 @@ class Level:
         found = np.percentile(latencies, percentile, method="higher") if latencies else None
         return None if found is None else 1e3 * float(found)
 
+    def telling_ms(self, percentile: float) -> float | None:
+        """Latency as `latency_ms`; None of so few answers that it is the slowest (p99: of 99)."""
+        few = len(self.sample.latencies) * (100 - percentile) < 100
+        return None if few else self.latency_ms(percentile)
+
     @property
     def late_p99_ms(self) -> float | None:
         """Time after which 99 in 100 requests were sent from when they were due."""
@@ -94,7 +99,7 @@ class Level:
             "rate": round(self.rate, 3),
             "latency_ms": {
                 "mean": _rounded(1e3 * sum(latencies) / len(latencies) if latencies else None),
-                **{f"p{p}": _rounded(self.latency_ms(p)) for p in PERCENTILES},
+                **{f"p{p}": _rounded(self.telling_ms(p)) for p in PERCENTILES},
                 "max": _rounded(self.latency_ms(100)),
             },
             "errors": [
@@ -108,7 +113,7 @@ class Level:
             "late_p99_ms": _rounded(self.late_p99_ms),
             "accuracy": None if self.accuracy is None else asdict(self.accuracy),
             "accuracy_missing": self.accuracy_missing,
-            "over": self.over,
+            "complete": self.complete,
         }
 
 
@@ -118,7 +123,7 @@ def measured_levels(
     """Put one load after the other on a server.
 
     Yields the levels so far a few times a second, always the same list. The last has its figures so
-    far, and its stages and its accuracy when it is `over`.
+    far, and its stages and its accuracy when it is `complete`.
     """
     levels: list[Level] = []
     with ExitStack() as stack:
@@ -138,7 +143,7 @@ def measured_levels(
                     yield levels
                 level.accuracy = answered_accuracy(answers, payload.dataset)
                 level.accuracy_missing = len(payload.labelled) - len(answers)
-            level.over = True
+            level.complete = True
             yield levels
 
 

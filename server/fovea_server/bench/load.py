@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Clients that each send one request after the other."""
+    """Clients that each send one request after the other, and wait where Retry-After says so."""
 
     clients: int
 

@@ -30,12 +30,14 @@ class Payload:
         kind: of the answers that are counted.
         timed: requests that are sent in turn.
         labelled: a request for each image of the dataset; none without.
+        version: of the model, that will answer.
         dataset: None without labels.
     """
 
     kind: Literal["images", "requests"]
     timed: list[bytes]
     labelled: list[bytes]
+    version: int
     dataset: Dataset | None = None
 
 
@@ -56,40 +58,36 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
     if data is None:
         assert images is not None, "images or labels are given"
         bodies = [file.read_bytes() for file in image_files(images, MOST_IMAGES)]
-        _check(target, bodies)
-        return Payload("images", _requests(target, bodies), [])
+        version = _answering(target, bodies)
+        return Payload("images", image_requests(target, bodies), [], version)
     from fovea_engines.evaluate.accuracy.dataset import read_dataset
     from fovea_engines.evaluate.accuracy.evaluate import EVALUATION
 
     dataset = read_dataset(data, images)
     bodies = [image.data() for image in dataset.images]
-    _check(target, bodies)
+    version = _answering(target, bodies)
     options = {"conf": EVALUATION.conf, "iou": EVALUATION.iou, "max_det": EVALUATION.max_det}
-    timed, labelled = _requests(target, bodies[:MOST_IMAGES]), _requests(target, bodies, options)
-    return Payload("images", timed, labelled, dataset)
+    timed = image_requests(target, bodies[:MOST_IMAGES])
+    return Payload("images", timed, image_requests(target, bodies, options), version, dataset)
 
 
 def tensor_payload(target: Target, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
     """Make tensors that fit the model; raises as `tensor_request` and `Target.metadata`."""
     metadata = target.metadata()
-    request = tensor_request(target.url, target.model, target.version, metadata, shapes)
-    return Payload("requests", [request], [])
+    version = target.version or max(map(int, metadata["versions"]))
+    return Payload("requests", [tensor_request(target, metadata, shapes)], [], version)
 
 
-def _requests(
-    target: Target, bodies: Sequence[bytes], options: Mapping[str, float] | None = None
-) -> list[bytes]:
-    return image_requests(target.url, target.model, target.version, bodies, options)
+def _answering(target: Target, bodies: Sequence[bytes]) -> int:
+    """Send images until one is answered, so that a mistake is an error and no measurement.
 
-
-def _check(target: Target, bodies: Sequence[bytes]) -> None:
-    """Send images until one is answered, so that a mistake is an error and no measurement."""
+    Returns the version that answers.
+    """
     failure = ""
     with Client(target.url) as client:
         for body in bodies:
             try:
-                client.predict(target.model, body, version=target.version)
-                return
+                return int(client.predict(target.model, body, version=target.version).version)
             except ServerError as error:
                 failure = error.message
                 if error.code == NotFound.code:

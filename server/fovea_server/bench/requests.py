@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 import orjson
 
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_server.bench.target import Target
 from fovea_server.tensors.datatypes import NUMPY
 from fovea_server.tensors.wire import encode_strings
 
@@ -19,41 +20,24 @@ _SHAPE = re.compile(r"(?P<name>.+):(?P<dims>\d+(,\d+)*)")
 
 
 def image_requests(
-    url: str,
-    model: str,
-    version: int | None,
-    images: Sequence[bytes],
-    options: Mapping[str, float] | None = None,
+    target: Target, images: Sequence[bytes], options: Mapping[str, float] | None = None
 ) -> list[bytes]:
     """Build a predict request of /v1 for each encoded image.
 
-    Args:
-        url: address of the server.
-        model: its name.
-        version: None for the newest.
-        images: bodies.
-        options: of the requests; those that are missing are the server's defaults.
+    `options` that are missing are the server's defaults.
     """
-    path = f"/v1/models/{quote(model, safe='')}"
-    path += "/predict" if version is None else f"/versions/{version}/predict"
-    path += f"?{urlencode(options)}" if options else ""
+    path = f"/v1{target.path}/predict" + (f"?{urlencode(options)}" if options else "")
     kind = "Content-Type: application/octet-stream"
-    return [_head(url, path, [kind], len(image)) + image for image in images]
+    return [_head(target.url, path, [kind], len(image)) + image for image in images]
 
 
 def tensor_request(
-    url: str,
-    model: str,
-    version: int | None,
-    metadata: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
+    target: Target, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> bytes:
     """Build an infer request of the v2 protocol with random tensors, binary in both directions.
 
     Args:
-        url: address of the server.
-        model: its name.
-        version: None for the newest.
+        target: the model.
         metadata: of the model, as v2 has it.
         shapes: of inputs by name; the others have those of the metadata, with 1 for a batch.
 
@@ -63,7 +47,9 @@ def tensor_request(
     """
     if strangers := shapes.keys() - {each["name"] for each in metadata["inputs"]}:
         known = ", ".join(each["name"] for each in metadata["inputs"])
-        raise InvalidOption(f"--shape names {min(strangers)!r}; the inputs of {model} are: {known}")
+        raise InvalidOption(
+            f"--shape names {min(strangers)!r}; the inputs of {target.model} are: {known}"
+        )
     inputs, bodies = [], []
     random = np.random.default_rng(_SEED)
     for each in metadata["inputs"]:
@@ -73,10 +59,9 @@ def tensor_request(
         size = {"binary_data_size": len(bodies[-1])}
         inputs.append({"name": name, "shape": shape, "datatype": datatype, "parameters": size})
     document = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}})
-    path = f"/v2/models/{quote(model, safe='')}"
-    path += "/infer" if version is None else f"/versions/{version}/infer"
     body = b"".join([document, *bodies])
-    return _head(url, path, [f"Inference-Header-Content-Length: {len(document)}"], len(body)) + body
+    length = f"Inference-Header-Content-Length: {len(document)}"
+    return _head(target.url, f"/v2{target.path}/infer", [length], len(body)) + body
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -47,7 +47,7 @@ class _Sender:
         self._tls = ssl.create_default_context() if self._address.https else None
         self._idle: list[Connection] = []
         self._busy: dict[Connection, float] = {}
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[Answer | None]] = set()
         self._sent = 0
         self._sample = Sample()
         self._counting = False
@@ -72,8 +72,13 @@ class _Sender:
         self._hand_over()
 
     async def _client(self) -> None:
-        while self._more(now := time.perf_counter()):
-            await self._ask(now)
+        free = 0.0
+        while self._more(max(free, now := time.perf_counter())):
+            answer = await self._ask(now)
+            pause_s = _PAUSE_S if answer is None else answer.retry_after_s
+            if pause_s:
+                free = time.perf_counter() + pause_s
+                await asyncio.sleep(min(free, self._end) - time.perf_counter())
 
     async def _on_time(self, load: OpenLoop) -> None:
         gaps = random.Random(_SEED)
@@ -93,7 +98,7 @@ class _Sender:
             return self._sent < len(self._requests)
         return due < self._end
 
-    async def _ask(self, due: float) -> None:
+    async def _ask(self, due: float) -> Answer | None:
         number = self._sent % len(self._requests)
         self._sent += 1
         sent = time.perf_counter()
@@ -120,8 +125,7 @@ class _Sender:
             self._sample.in_time += self._begin <= answered < self._end
         if due >= self._begin:
             self._count(number, answered - due, sent - due, answer, failure)
-        if answer is None:
-            await asyncio.sleep(_PAUSE_S)
+        return answer
 
     async def _connect(self) -> Connection:
         address, timeout_s = self._address, self._burst.timeout_s

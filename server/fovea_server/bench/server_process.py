@@ -15,9 +15,11 @@ import httpx
 import psutil
 
 from fovea_engines.session import Closing
-from fovea_preprocess.errors import Unavailable
+from fovea_preprocess.errors import InvalidOption, Unavailable
 
 _LINES_SHOWN = 12
+# A command ends with such a line, and with this exit code where it was typed wrongly.
+_ERROR, _WRONG = "error: ", 2
 
 
 class ServerProcess(Closing):
@@ -29,7 +31,8 @@ class ServerProcess(Closing):
         flags: further ones of `fovea serve`; they win.
 
     Raises:
-        Unavailable: the server stopped; the message has what it logged.
+        InvalidOption: it does not take the flags.
+        Unavailable: it stopped; the message has its error, or what it logged.
     """
 
     def __init__(self, repository: Path, model: str, flags: Sequence[str] = ()) -> None:
@@ -63,12 +66,12 @@ class ServerProcess(Closing):
                 except httpx.TransportError:
                     pass
                 time.sleep(0.02)
-        raise Unavailable(f"`fovea serve` stopped before it was ready:\n{self.log()}")
-
-    def log(self) -> str:
-        """Return the last lines that the server has written."""
         self._log.seek(0)
-        return "".join(self._log.readlines()[-_LINES_SHOWN:]).rstrip()
+        lines = self._log.readlines()
+        errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+        said = errors[-1] if errors else "\n" + "".join(lines[-_LINES_SHOWN:])
+        kind = InvalidOption if self._process.returncode == _WRONG else Unavailable
+        raise kind(f"`fovea serve` stopped before it was ready: {said.rstrip()}")
 
     @property
     def cpu_s(self) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
+from fovea_client import server_address
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
 from fovea_server.bench.load import Address
@@ -43,27 +44,23 @@ class Target(Closing):
         version: None for the newest.
         address: where the server listens.
         url: with its scheme, without a slash at the end.
+        path: of the model, below /v1 and /v2.
     """
 
     def __init__(self, url: str, model: str, version: int | None) -> None:
         self.model = model
         self.version = version
-        parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise InvalidOption(
-                f"--url {url!r} is not the address of a server, e.g. http://127.0.0.1:8000"
-            )
+            self.url = server_address(url)
+        except ValueError as error:
+            raise InvalidOption(str(error)) from None
+        parts = httpx.URL(self.url)
         https = parts.scheme == "https"
-        self.address = Address(parts.hostname, port or (443 if https else 80), https)
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self.address = Address(parts.host, parts.port or (443 if https else 80), https)
         self._http = httpx.Client(base_url=self.url, timeout=30.0)
-        self._path = f"/v2/models/{quote(model, safe='')}"
+        self.path = f"/models/{quote(model, safe='')}"
         if version is not None:
-            self._path += f"/versions/{version}"
+            self.path += f"/versions/{version}"
 
     def metadata(self) -> Mapping[str, Any]:
         """Return what v2 says of the model: its inputs and outputs.
@@ -73,7 +70,7 @@ class Target(Closing):
             NotFound: it has no such model.
         """
         try:
-            answer = self._http.get(self._path)
+            answer = self._http.get(f"/v2{self.path}")
         except httpx.TransportError as error:
             raise Unavailable(f"{self.url} does not answer ({error}): is a server there?") from None
         if answer.status_code == httpx.codes.OK:
@@ -109,7 +106,7 @@ class Target(Closing):
 
     def _asked(self, what: str) -> Mapping[str, Any] | None:
         try:
-            answer = self._http.get(self._path + what)
+            answer = self._http.get(f"/v2{self.path}{what}")
         except httpx.TransportError:
             return None
         return answer.json() if answer.status_code == httpx.codes.OK else None

@@ -21,11 +21,16 @@ from fovea_engines.commands.options import (
     find_models,
     is_typed,
 )
-from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
+from fovea_engines.repository.repository import (
+    DEFAULT_REPOSITORY,
+    ModelRepository,
+    version_folder,
+)
 from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.bench.level import Level, measured_levels
 from fovea_server.bench.load import Burst, ClosedLoop, Load, OpenLoop
 from fovea_server.bench.payload import MOST_IMAGES, image_payload, tensor_payload
+from fovea_server.bench.repository_copy import serving
 from fovea_server.bench.requests import parse_shapes
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
@@ -51,7 +56,12 @@ def bench(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     version: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Version of the model; without --url also one that is not served.",
+            show_default="the one that is served",
+        ),
     ] = None,
     images: Annotated[
         Path | None,
@@ -162,6 +172,9 @@ def bench(
             folder = version_folder(path, version)
             model, repository = folder.parent.name, folder.parent.parent
             version = int(folder.name) if folder == path.absolute() else version
+            if version is not None:
+                own = ModelRepository(repository)
+                repository = stack.enter_context(serving(own, model, version))
             live.say(f"starting `fovea serve` with {model}")
             server = stack.enter_context(ServerProcess(repository, model, serve_flags or ()))
             url = server.url
@@ -177,13 +190,13 @@ def bench(
                 live.show(levels)
         except KeyboardInterrupt:
             interrupted = True
-    title = f"{model}, {engine}, {target.url}" if engine else f"{model}, {target.url}"
+    title = f"{model} version {payload.version}, {f'{engine}, ' * bool(engine)}{target.url}"
     if plot is not None and (drawing := draw(title, levels)) is not None:
         plot.write_text(drawing)
     if as_json:
         document = {
             "model": model,
-            "version": version,
+            "version": payload.version,
             "engine": engine,
             "url": target.url,
             "kind": payload.kind,
@@ -231,6 +244,8 @@ def _loads(clients: str | None, rate: str | None) -> list[Load]:
 
 def check_plot(plot: Path | None) -> None:
     """Refuse, as InvalidOption, a file that could not be written after minutes of measuring."""
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise InvalidOption(f"--plot {plot} would be an SVG drawing: name a file that ends in .svg")
     if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
         raise InvalidOption(f"--plot {plot} cannot be written: give a file in a folder of yours")
 

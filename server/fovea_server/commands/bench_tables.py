@@ -12,11 +12,14 @@ from fovea_server.bench.chart import Axis, Series, chart, round_ticks
 from fovea_server.bench.level import PERCENTILES, Level
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 # A generator that uses more of its core may be late.
 _BUSY = 0.8
 _LATE_MS = 5.0
+# Columns of a line that goes to a file or a program.
+_WIDE = 200
 # Ticks of the plot.
 _PERCENTS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 _POINTS = 200
@@ -57,26 +60,36 @@ class LiveLevels:
         """Show the levels; the last may be under way."""
         if self._console.is_terminal:
             self._live.update(_figures(self._kind, levels))
-        elif levels[-1].over and len(levels) > self._written:
+        elif levels[-1].complete and len(levels) > self._written:
             self._written = len(levels)
             level = levels[-1]
-            line = f"{level.title}: {level.rate:.1f} {self._kind}/s, p99 {_ms(level, 99)} ms"
+            p99 = _figure(level.telling_ms(99), 1)
+            line = f"{level.title}: {level.rate:.1f} {self._kind}/s, p99 {p99} ms"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def show(title: str, kind: str, levels: Sequence[Level]) -> None:
     """Print tables of levels on stdout, and what to know of them."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = uncut_console()
     console.print(Text(title, style="bold"))
     console.print(_figures(kind, levels))
     if any(level.stages for level in levels):
         console.print(_stages(levels))
     console.print(_cores(levels))
     for note in _notes(levels):
-        console.print(Text(note))
+        console.print(Text(note), soft_wrap=True)
+
+
+def uncut_console() -> Console:
+    """Return a console for stdout that also cuts no table where there is no terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDE)
+    return console
 
 
 def _figures(kind: str, levels: Iterable[Level]) -> Table:
@@ -87,9 +100,10 @@ def _figures(kind: str, levels: Iterable[Level]) -> Table:
         table.add_column("mAP50-95", justify="right")
     for level in levels:
         cells = [
-            level.title if level.over else f"{level.title}, {level.sample.seconds:.0f} s",
+            level.title if level.complete else f"{level.title}, {level.sample.seconds:.0f} s",
             f"{level.rate:.1f}",
-            *(_ms(level, percentile) for percentile in (*PERCENTILES, 100)),
+            *(_figure(level.telling_ms(percentile), 1) for percentile in PERCENTILES),
+            _figure(level.latency_ms(100), 1),
             str(level.failed or "-"),
         ]
         if judged:
@@ -121,6 +135,12 @@ def _notes(levels: Iterable[Level]) -> Iterable[str]:
     for level in levels:
         for (status, code), (count, message) in level.sample.errors.items():
             yield f"{level.title}: {count} x {status or ''} {code}: {message}".replace("  ", " ")
+        answers = len(level.sample.latencies)
+        if answers and level.telling_ms(PERCENTILES[-1]) is None:
+            yield (
+                f"{level.title}: too few answers ({answers}) for a p{PERCENTILES[-1]}, which takes "
+                "100: measure longer with --seconds"
+            )
         if level.accuracy_missing:
             yield (
                 f"{level.title}: {level.accuracy_missing} labelled images got no answer, and are "
@@ -134,10 +154,6 @@ def _notes(levels: Iterable[Level]) -> Iterable[str]:
         late_ms = level.late_p99_ms
         if late_ms is not None and late_ms > _LATE_MS:
             yield f"{level.title}: 1 request in 100 was sent {late_ms:.0f} ms late or more"
-
-
-def _ms(level: Level, percentile: float) -> str:
-    return _figure(level.latency_ms(percentile), 1)
 
 
 def _figure(value: float | None, digits: int) -> str:

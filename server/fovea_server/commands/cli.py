@@ -54,7 +54,7 @@ def main() -> None:
     """Run the command."""
     # As for Ctrl-C: what was begun is cleaned up. `serve` has its own way to stop.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    app()
+    app(prog_name="fovea")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "tune": ("fovea_server.commands.tune", "tune"),
     "sensitivity": ("fovea_engines.commands.sensitivity", "sensitivity"),
     "diff": ("fovea_engines.commands.diff", "diff"),
+    "edit": ("fovea_engines.commands.edit", "edit"),
     "doctor": ("fovea_server.commands.doctor", "doctor"),
     "health": ("fovea_server.commands.health", "health", "HealthCommand"),
     "demo": ("fovea_server.commands.demo", "demo"),

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import unified_diff
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.syntax import Syntax
-from rich.table import Table
-from rich.text import Text
 
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.commands.options import AsJson, RepositoryOption, find_models
@@ -24,10 +20,11 @@ from fovea_engines.progress import ConsoleProgress, Progress
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.bench.chart import Axis, Series, chart, round_ticks
 from fovea_server.commands.bench import WHOLE, check_plot, parse_numbers
+from fovea_server.commands.bench_tables import uncut_console
+from fovea_server.commands.tune_tables import draw, notes, setting_title, table
 from fovea_server.tune.candidates import find_candidates
-from fovea_server.tune.run import Measure, Run, frontier
+from fovea_server.tune.run import Measure, Run
 from fovea_server.tune.search import Search
 from fovea_server.tune.setting import Setting, grid, present
 from fovea_server.tune.trials import Trials
@@ -122,6 +119,11 @@ def tune(
         if start not in settings:
             settings.append(start)
         search = Search(settings, loads, limit_ms, _shown(trials.measure, titles, progress))
+        progress.note(
+            f"{counted(len(settings), 'setting')}, {counted(len(loads), 'load')}: "
+            f"{search.most_runs} runs at most, about {trials.minutes(search.most_runs)}, and up to "
+            "four times as long where answers are slow"
+        )
         with progress.phase("tuning"):
             best, now = search.descend(start)
         met = best.failure is None and best.within(limit_ms)
@@ -131,7 +133,7 @@ def tune(
     if diff and not dry_run:
         own.write_beside(path.name, CONFIG_FILE, text)
     if plot is not None:
-        plot.write_text(_draw(path.name, titles, search, best))
+        plot.write_text(draw(path.name, titles, search, best))
     if as_json:
         document = {
             "model": path.name,
@@ -141,18 +143,25 @@ def tune(
             "now": now.to_json(),
             "within_limit": met,
             "runs": [run.to_json() for run in search.runs],
-            "candidates": titles,
+            "candidates": {
+                candidate.version: {
+                    "title": candidate.title,
+                    "agreement": candidate.agreement,
+                    "map50_95": candidate.map50_95,
+                }
+                for candidate in candidates
+            },
             "left_out": left_out,
             "diff": diff,
             "written": bool(diff) and not dry_run,
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         raise typer.Exit(0 if met else 1)
-    console = Console(highlight=False)
-    console.print(_table(path.name, titles, search, best, now))
+    console = uncut_console()
+    console.print(table(path.name, candidates, search, best, now))
     if diff:
-        console.print(Syntax(diff, "diff", theme="ansi_light", background_color="default"))
-    for note in _notes(titles, search, best, now, diff, dry_run=dry_run):
+        console.print(Syntax("", "diff", theme="ansi_light").highlight(diff), end="")
+    for note in notes(titles, search, best, now, diff, dry_run=dry_run):
         console.print(note, markup=False, soft_wrap=True)
     raise typer.Exit(0 if met else 1)
 
@@ -175,114 +184,8 @@ def _shown(measure: Measure, titles: Mapping[int, str], progress: Progress) -> M
         count += 1
         run = measure(setting, clients, long)
         found = f"{run.rate:.1f} images/s, p99 {run.p99_ms:.1f} ms"
-        what = f"{_title(titles, setting)}, {counted(clients, 'client')}"
+        what = f"{setting_title(titles, setting)}, {counted(clients, 'client')}"
         progress.now(f"run {count}: {what}: {run.failure or found}")
         return run
 
     return measured
-
-
-def _notes(
-    titles: Mapping[int, str], search: Search, best: Run, now: Run, diff: str, *, dry_run: bool
-) -> Iterator[str]:
-    points = len(search.settings) * len(search.clients)
-    yield f"{len(search.runs)} runs on a grid of {points}."
-    for run in search.runs:
-        if run.failure is not None:
-            what = _title(titles, run.setting)
-            yield f"failed: {what}, {counted(run.clients, 'client')}: {run.failure}"
-    if best.failure is not None:
-        yield "No setting was served without failures: nothing changes."
-        return
-    if not best.within(search.limit_ms):
-        yield (
-            f"No setting surely answers 99 of 100 within {search.limit_ms:g} ms, so nothing "
-            "changes. Allow more time or fewer --clients, build the model with --precision auto, "
-            "or use a smaller model or a faster machine."
-        )
-        return
-    if now.rate and best is not now:
-        yield (
-            f"With {counted(best.clients, 'client')}: {now.rate:.1f} images/s as it is now, "
-            f"{best.rate:.1f} with the chosen setting (x{best.rate / now.rate:.2f})."
-        )
-    if "version_policy" in diff:
-        yield "The version is pinned: later builds are served once version_policy is taken out."
-    if not diff:
-        yield "It is served so already: nothing changes."
-    elif dry_run:
-        yield "Nothing is written, as --dry-run asks."
-    else:
-        yield "Written. A running server serves it after a restart, or by itself in poll mode."
-
-
-def _draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str:
-    """Draw rate against latency of all runs that did not fail, and the frontier, as SVG."""
-    good = [run for run in search.runs if run.failure is None]
-    edge = list(frontier(good))
-    series = [
-        Series("no other beats these", [(run.p99_ms, run.rate) for run in edge]),
-        *(
-            Series(
-                f"{title} ({version})",
-                [(r.p99_ms, r.rate) for r in good if r.setting.version == version],
-                joined=False,
-            )
-            for version, title in titles.items()
-        ),
-        Series("chosen", [(best.p99_ms, best.rate)], joined=False),
-    ]
-    most_ms = max((run.p99_ms for run in good), default=1.0)
-    limit_ms = search.limit_ms if search.limit_ms < most_ms else None
-    return chart(
-        f"{name}: images/s against latency",
-        Axis("99th percentile of the latency, ms", round_ticks(most_ms)),
-        Axis("images/s", round_ticks(max((run.rate for run in good), default=1.0))),
-        series,
-        limit_ms,
-    )
-
-
-def _table(name: str, titles: Mapping[int, str], search: Search, best: Run, now: Run) -> Table:
-    title = Text(f"{name}: settings that no other beats in both images/s and latency")
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    columns = ["images/s", "p99 ms", "clients", "version", "cores", "parallel", "batch", ""]
-    if not any(setting.max_batch for setting in search.settings):
-        columns.remove("batch")
-    for column in columns:
-        left = column in ("version", "")
-        table.add_column(column, justify="left" if left else "right", no_wrap=True)
-    marked = {id(now): "now"} | {id(best): "chosen"}
-    rows = {id(run): run for run in (*frontier(search.runs), best, now)}
-    for run in sorted(rows.values(), key=lambda run: run.p99_ms):
-        setting = run.setting
-        mark = marked.get(id(run), "" if run.within(search.limit_ms) else "too slow")
-        cells = {
-            "images/s": f"{run.rate:.1f}",
-            "p99 ms": f"{run.p99_ms:.1f}",
-            "clients": str(run.clients),
-            "version": f"{setting.version}: {titles[setting.version]}",
-            "cores": str(setting.threads or "-"),
-            "parallel": str(setting.streams or "-"),
-            "batch": _batches(setting),
-            "": mark,
-        }
-        style = "bold" if run is best else None
-        table.add_row(*(Text(cells[column]) for column in columns), style=style)
-    return table
-
-
-def _batches(setting: Setting) -> str:
-    if not setting.max_batch:
-        return "-"
-    waited = f", {setting.delay_us / 1e3:g} ms" if setting.delay_us else ""
-    return f"{setting.max_batch}{waited}"
-
-
-def _title(titles: Mapping[int, str], setting: Setting) -> str:
-    parts = [titles[setting.version]]
-    if setting.threads:
-        parts.append(f"{setting.threads} cores for {setting.streams}")
-    if setting.max_batch > 1:
-        parts.append(f"batches of {_batches(setting)}")
-    return ", ".join(parts)

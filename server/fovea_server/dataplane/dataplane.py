@@ -49,7 +49,7 @@ from fovea_server.tensors.messages import InferRequest, InferResponse
 _MANY = 65_536
 # Most threads of loads wait for others that load the same model.
 _LOAD_THREADS = 8
-
+_STAGES = tuple(stage.name for stage in fields(Timing))
 
 T = TypeVar("T")
 
@@ -267,8 +267,5 @@ async def _within(timeout_s: float | None, work: Coroutine[Any, Any, T]) -> T:
 
 
 def _slowest(results: Sequence[ImageResult | FoveaError]) -> dict[str, float]:
-    timings = [r.timing for r in results if isinstance(r, ImageResult)]
-    return {
-        stage.name: 1e3 * max((getattr(t, stage.name) for t in timings), default=0.0)
-        for stage in fields(Timing)
-    }
+    timings = [r.timing for r in results if isinstance(r, ImageResult)] or [Timing()]
+    return {stage: 1e3 * max(getattr(t, stage) for t in timings) for stage in _STAGES}

@@ -12,7 +12,7 @@ import numpy as np
 
 from fovea_engines.engine import Engine
 from fovea_engines.plural import counted
-from fovea_engines.session import Array
+from fovea_engines.session import Array, batched_outputs
 from fovea_preprocess.errors import DeadlineExceeded, QueueFull
 from fovea_preprocess.image import ImageLimits, decode_image
 from fovea_preprocess.jpeg import decoded_bytes
@@ -55,6 +55,7 @@ class ImageKind(JobKind):
             # A batch at each execution, and one that waits for it.
             self.ahead = 2 * session.concurrency * rows
         self.engine = engine
+        self.batched = batched_outputs(session)
         self.limits = limits
         self._rows: SimpleQueue[Array] = SimpleQueue()
 
@@ -133,7 +134,11 @@ class ImageJob(Job):
         # A job that waits for others of its request must not hold pixels.
         self.data, self.placed, self.row = b"", None, None
         if head is None:
-            result.tensors = {name: array[row].copy() for name, array in outputs.items()}
+            batched = self.kind.batched
+            result.tensors = {
+                name: (array[row] if name in batched else array).copy()
+                for name, array in outputs.items()
+            }
         else:
             found = head.decode(outputs, row, self.request.options)
             result.detections = replace(found, boxes=self._map.boxes_to_source(found.boxes))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fovea_engines.backends.registry import get_backend, mismatch
 from fovea_engines.repository.card import CARD_FILE, EngineCard
-from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import BackendError, InvalidModel, InvalidOption, NotFound
 
@@ -23,6 +22,17 @@ class Candidate:
     def title(self) -> str:
         """Name what was built: "openvino int8"."""
         return f"{self.card.backend} {self.card.precision}"
+
+    @property
+    def agreement(self) -> float | None:
+        """Quality with the model it was built from as the truth, 0 to 1."""
+        return None if self.card.agreement is None else self.card.agreement.quality
+
+    @property
+    def map50_95(self) -> float | None:
+        """Accuracy on the labelled images of its build; None without them."""
+        found = self.card.accuracy.get(self.card.precision)
+        return None if found is None else found.map50_95
 
     @property
     def on_gpu(self) -> bool:
@@ -50,7 +60,7 @@ def find_candidates(repository: ModelRepository, name: str) -> tuple[list[Candid
     """
     repository.latest(name)
     versions = repository.versions(name)
-    served = read_config(repository.root / name / CONFIG_FILE).served(versions)[-1]
+    served = repository.served(name)[-1]
     try:
         card = EngineCard.read(repository.folder(name, served) / CARD_FILE)
     except NotFound:

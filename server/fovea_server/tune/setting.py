@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from fovea_engines.repository.config_pbtxt import config_of
+from fovea_engines.repository.config_pbtxt import config_of, describing
 from fovea_engines.repository.model_config import (
     NUM_STREAMS,
     NUM_THREADS,
     ModelConfig,
     ModelParameter,
-    ModelVersionPolicy,
-    Specific,
+    only,
 )
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_server.tune.candidates import Candidate
@@ -106,16 +105,12 @@ def configured(
         parameters[NUM_STREAMS] = ModelParameter(str(setting.streams))
     config = replace(config, parameters=parameters)
     if pin:
-        policy = ModelVersionPolicy(specific=Specific((candidate.version,)))
-        config = replace(config, version_policy=policy)
-    own, other = config_of(served.card), config_of(candidate.card)
-    # As `fovea build` would write them; what somebody has written is left.
-    described = ("backend", "platform", "input", "output", "max_batch_size")
-    same = [name for name in described if getattr(config, name) == getattr(own, name)]
-    config = replace(config, **{name: getattr(other, name) for name in same})
+        config = replace(config, version_policy=only(candidate.version))
+    config = describing(config, served.card, candidate.card)
     if not setting.max_batch:
         return config
-    if other.max_batch_size and (config.max_batch_size or setting.max_batch < candidate.max_batch):
+    fewer = config.max_batch_size or setting.max_batch < candidate.max_batch
+    if config_of(candidate.card).max_batch_size and fewer:
         config = replace(config, max_batch_size=setting.max_batch)
     if config.dynamic_batching is None and not setting.delay_us:
         return config

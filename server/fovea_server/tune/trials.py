@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
+from fovea_engines.plural import counted
 from fovea_engines.repository.config_edit import edited_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.session import Closing
@@ -18,6 +17,7 @@ from fovea_server.bench.generator import Generator
 from fovea_server.bench.level import Level
 from fovea_server.bench.load import Burst, ClosedLoop
 from fovea_server.bench.payload import image_payload
+from fovea_server.bench.repository_copy import config_source, copied_model
 from fovea_server.bench.sender import error_of
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
@@ -31,6 +31,8 @@ _ANSWERS = 100
 _LONGEST = 4.0
 # A run that is to settle it is so much longer.
 _LONG = 3.0
+# Usual time in which a model is loaded with another setting.
+_START_S = 0.7
 _LOAD_S = 600.0
 
 
@@ -64,15 +66,12 @@ class Trials(Closing):
         self._present = candidates[0]
         self._cores, self._seconds = cores, seconds
         self.config = read_config(folder / CONFIG_FILE)
-        path = folder / CONFIG_FILE
-        self.before = path.read_text(encoding="utf-8-sig") if path.is_file() else ""
+        self.before = config_source(folder / CONFIG_FILE)
         self._served: Setting | None = None
         self._rates: dict[Setting, float] = {}
         with ExitStack() as stack:
-            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fovea-tune-")))
-            self._folder = root / folder.name
-            _copy(folder, self._folder)
-            server = stack.enter_context(ServerProcess(root, folder.name, flags))
+            self._folder = stack.enter_context(copied_model(folder))
+            server = stack.enter_context(ServerProcess(self._folder.parent, folder.name, flags))
             self._target = stack.enter_context(Target(server.url, folder.name, None))
             payload = image_payload(self._target, images)
             generator = Generator(self._target.address, payload.timed)
@@ -80,6 +79,11 @@ class Trials(Closing):
             self._http = stack.enter_context(httpx.Client(base_url=server.url, timeout=_LOAD_S))
             self._load_path = f"/v2/repository/models/{quote(folder.name, safe='')}/load"
             self._open = stack.pop_all()
+
+    def minutes(self, runs: int) -> str:
+        """Estimate how long so many runs take, of which the last are long."""
+        seconds = runs * (_LONG / 2 * self._seconds + _WARMUP_S + _START_S)
+        return counted(max(1, round(seconds / 60)), "minute")
 
     def measure(self, setting: Setting, clients: int, long: bool) -> Run:
         """Serve the model with a setting, put a load on it, and measure."""
@@ -124,13 +128,3 @@ class Trials(Closing):
     def close(self) -> None:
         """Stop the server. Calling it again does nothing."""
         self._open.close()
-
-
-def _copy(folder: Path, to: Path) -> None:
-    """Make a model's folder with files of its own; engines are linked."""
-    to.mkdir()
-    for path in folder.iterdir():
-        if path.is_file():
-            shutil.copyfile(path, to / path.name)
-        else:
-            (to / path.name).symlink_to(path.absolute())

@@ -47,12 +47,24 @@ def test_builds_for_each_backend(tmp_path, backend, batch, max_batch):
     assert card.agreement.images == 3
     assert card.agreement.detections >= 60
     assert card.agreement.box_px < 0.01
-    assert list(progress.seconds) == ["load", "normalise", "compile", "agreement"]
+    assert list(progress.seconds) == ["load", "normalise", "head", "compile", "agreement"]
     assert card.build_seconds == progress.seconds
     with Engine.open(tmp_path / "r" / "m" / "1") as engine:
         assert engine.card == card
         rows = np.zeros((max_batch, 3, 64, 96), np.float32)
         assert engine.session.infer({"images": rows})["output0"].shape == (max_batch, 7, 126)
+
+
+@pytest.mark.parametrize(("batch", "max_batch"), [("n", 1), ("n", 4), (1, 1)])
+def test_clients_see_the_same_shapes_whichever_backend_serves(tmp_path, batch, max_batch):
+    model = tiny_detector(tmp_path / "m.onnx", batch=batch)
+    found = []
+    for backend in BACKENDS:
+        build(BuildPlan(model, backend, tmp_path / "r", backend, max_batch=max_batch))
+        one = config(tmp_path / "r", backend)
+        found.append((one.max_batch_size, list(one.input), list(one.output)))
+    assert found[0] == found[1]
+    assert found[0][0] == (0 if batch == 1 else max_batch)
 
 
 def test_the_same_again_builds_nothing(tiny_model, tmp_path):

@@ -96,7 +96,7 @@ def test_outputs_are_those_of_float32(shared, name):
 @BOXES
 def test_boxes_move_by_a_fifth_of_a_pixel_at_most(shared, name):
     model, row = prepared(shared, name), bus(shared, name)
-    head = open_head(model.head, model.inputs, model.outputs)
+    head = open_head(model.head, model.inputs)
     names = [output.name for output in model.outputs]
     want, have = (
         head.decode(dict(zip(names, run(graph, row), strict=True)), 0, PredictOptions(conf=0.3))

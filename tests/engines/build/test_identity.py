@@ -87,7 +87,7 @@ def test_what_just_reaches_the_threshold_has_its_partner_under_it():
         rows[0, 20] = (10.95, 190, 40, 199, 0.0209, 0)
         return {"out": rows}
 
-    check = IdentityCheck(YoloV10("out"))
+    check = IdentityCheck(YoloV10(("out",)))
     sample = Sample("bus.jpg", np.zeros((1, 3, 8, 8), np.float32), answer(np.float32(0.021)))
     assert list(check.each([(sample, answer(np.nextafter(np.float32(0.021), np.float32(0))))]))
     assert check.detections == 20

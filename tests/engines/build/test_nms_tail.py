@@ -52,10 +52,10 @@ def host_and_graph(shared, name, backend, folder, rows=1, **options):
 def test_all_images(shared, tmp_path):
     """On the model that finds most: 301 boxes of score .25 and more on one of them."""
     model = prepared(shared, "yolov5n")
-    host = open_head(model.head, model.inputs, model.outputs)
+    host = open_head(model.head, model.inputs)
     graph = copied(model.graph)
-    head = open_head(add_nms_tail(graph, model.head), model.inputs, graph_outputs(graph))
-    raw = f"{host.output}/raw"
+    head = open_head(add_nms_tail(graph, model.head), model.inputs)
+    raw = f"{host.outputs[0]}/raw"
     graph.graph.output.append(copied(model.graph).graph.output[0])
     graph.graph.output[1].name = raw
     found = 0
@@ -63,7 +63,7 @@ def test_all_images(shared, tmp_path):
     with Opened(graph, tensors, model.preprocess, "openvino", tmp_path / "engine") as engine:
         for pixels in images(shared, 64):
             outputs = engine.infer(pixels)
-            want = host.decode({host.output: outputs[raw]}, 0, PredictOptions())
+            want = host.decode({host.outputs[0]: outputs[raw]}, 0, PredictOptions())
             assert_identical(head.decode(outputs, 0, PredictOptions()), want)
             found += len(want)
     assert found > 300
@@ -103,8 +103,8 @@ def test_what_is_still_asked_of_the_host(shared, tmp_path):
 def decoded(graph, recognition, row):
     [answer] = run(graph, row)
     assert answer.dtype == np.float32
-    head = open_head(recognition, graph_inputs(graph), graph_outputs(graph))
-    return head.decode({head.output: answer}, 0, PredictOptions())
+    head = open_head(recognition, graph_inputs(graph))
+    return head.decode({head.outputs[0]: answer}, 0, PredictOptions())
 
 
 @pytest.mark.parametrize("precision", ["float16", "INT8"])

@@ -72,7 +72,7 @@ def test_nothing_stays_in_float_where_nothing_need(plan):
     assert card.calibration.preprocess_sha256 == card.preprocess.digest
     assert [note for note in progress.notes if "every block in INT8" in note]
     assert list(progress.seconds) == [
-        "load", "normalise", "calibrate", "sensitivity", "compile", "agreement",
+        "load", "normalise", "head", "calibrate", "sensitivity", "compile", "agreement",
     ]  # fmt: skip
     assert "gain" not in (plan.repository / "net" / "1" / "card.md").read_text()
 

@@ -23,6 +23,41 @@ def test_build_shows_phases_the_card_and_the_next_command(fovea, tiny_model, tmp
     assert "version 1 of tiny was built from the same: nothing to build" in err
 
 
+def test_build_says_which_version_is_served(fovea, tiny_model, tmp_path):
+    config = tmp_path / "repository" / "tiny" / "config.pbtxt"
+
+    def said(backend):
+        code, out, err = fovea("build", tiny_model, "--backend", backend)
+        assert code == 0, err
+        return out.split("┘")[-1].strip().splitlines()
+
+    def marks():
+        return [e["served"] for e in json.loads(fovea("inspect", "repository", "--json")[1])]
+
+    assert said("openvino") == ["Serve it: fovea serve"]
+    assert said("onnxruntime") == [
+        "Version 1 (openvino fp32) was served until now.",
+        "Serve it: fovea serve",
+    ]
+    assert marks() == [False, True]
+    older, to_do = said("openvino")
+    assert older == "Version 1 is not served. Version 2 (onnxruntime fp32) is, as the newest."
+    # As it is told: the policy is what follows the name of the file.
+    relative = config.relative_to(tmp_path)
+    config.write_text(config.read_text() + to_do.partition(f"add to {relative}: ")[2])
+    assert marks() == [True, False]
+    assert said("openvino") == ["Serve it: fovea serve"]
+    newer, _ = said("onnxruntime")
+    assert newer.startswith("Version 2 is not served. Version 1 (openvino fp32) is, by the version")
+    lines = fovea("inspect", "repository")[1].splitlines()
+    assert ["1 served" in line for line in lines].count(True) == 1
+    assert "tiny version 2, not served" in fovea("inspect", "repository/tiny/2")[1]
+    config.write_text("nonsense")
+    assert said("openvino") == [
+        f"No version of tiny is served, as {relative} is wrong: correct it."
+    ]
+
+
 def test_json_is_one_document_on_stdout(fovea, tmp_path):
     model = tiny_detector(tmp_path / "m.onnx", size=("h", "w"))
     (tmp_path / "names.txt").write_text("a\nb\nc\n")

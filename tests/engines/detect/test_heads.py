@@ -27,7 +27,7 @@ class Case:
         )
         taken = session.get_inputs()[0]
         self.size = tuple(taken.shape[2:])
-        self.head = FAMILIES[self.family].open(OUTPUT, self.size)
+        self.head = FAMILIES[self.family].open((OUTPUT,), self.size)
         rows, self.maps = [], []
         for name in reference.IMAGES:
             image = cv2.imread(str(shared / "data" / name))
@@ -171,7 +171,7 @@ def test_yolox_decodes_rectangles_and_a_fourth_level():
     # The last cell of each level: its centre by hand, one stride wide.
     for index in np.cumsum(counts) - 1:
         raw[0, index, 4:] = [1.0, 0.1, 0.9]
-    head = FAMILIES["yolox"].open(OUTPUT, size)
+    head = FAMILIES["yolox"].open((OUTPUT,), size)
     found = head.decode({OUTPUT: raw}, 0, PredictOptions())
     corners = [
         [192 - s - s / 2, 128 - s - s / 2, 192 - s / 2, 128 - s / 2] for s in (8, 16, 32, 64)

@@ -107,3 +107,8 @@ def test_a_uint8_input_takes_what_leaves_its_values_alone(file):
     spec = default_preprocess(None, BYTES, {}, trained=trained)
     assert (spec.fit, spec.scale, spec.dtype) == ("center-crop", 1.0, "uint8")
     assert default_preprocess(None, BYTES, {}, trained=read_preprocess("yolo")).scale == 1.0
+
+
+def test_a_uint8_input_takes_no_mean_of_its_family():
+    spec = default_preprocess("mmdeploy", BYTES, {})
+    assert (spec.channels, spec.scale, spec.mean, spec.std) == ("BGR", 1.0, (0,) * 3, (1,) * 3)

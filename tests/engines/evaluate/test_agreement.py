@@ -14,7 +14,7 @@ from fovea_engines.evaluate.agreement.measure import CONF, MARGIN, NO_NUMBER, me
 from fovea_engines.evaluate.reference import Sample
 from fovea_engines.repository.figures import Accuracy, WorstImage
 
-HEAD = YoloV10("out")
+HEAD = YoloV10(("out",))
 SQUARE = (10, 10, 50, 50)
 HALF_RIGHT = (20, 10, 60, 50)  # overlaps SQUARE by 30 of 50 columns
 FAR = (200, 200, 240, 260)

@@ -5,6 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
+from tests.engines.real import run
 from tests.engines.tiny import METADATA, constant, save, tiny_detector
 
 from fovea_engines.graph.load import load
@@ -106,32 +107,23 @@ def test_several_inputs_are_named(tmp_path):
         normalise(load(path).proto)
 
 
-@pytest.mark.parametrize("shape", [[1, 16], [1, 4, 8, 8], [3, 8, 8], [1, 1, 8, 8]])
+@pytest.mark.parametrize("shape", [[1, 16], [1, 4, 8, 8], [4, 8, 8], [1, 1, 8, 8]])
 def test_an_input_that_is_no_image_is_refused(tmp_path, shape):
     path = save(tmp_path / "m.onnx", [relu()], [("images", shape)], [("out", shape)])
     with pytest.raises(UnsupportedModel, match="images"):
         normalise(load(path).proto)
 
 
-def test_control_flow_that_depends_on_the_image_is_refused(tmp_path):
-    branches = {
-        f"{word}_branch": helper.make_graph(
-            [helper.make_node(op, ["images"], [f"{word}_out"])],
-            word,
-            [],
-            [helper.make_tensor_value_info(f"{word}_out", 1, IMAGE[1])],
-        )
-        for word, op in (("then", "Relu"), ("else", "Sigmoid"))
-    }
-    nodes = [
-        helper.make_node("ReduceMax", ["images"], ["top"], keepdims=0),
-        helper.make_node("Greater", ["top", "zero"], ["bright"]),
-        helper.make_node("If", ["bright"], ["out"], **branches),
-    ]
-    zero = constant("zero", np.float32(0))
-    path = save(tmp_path / "m.onnx", nodes, [IMAGE], [("out", IMAGE[1])], [zero])
-    with pytest.raises(UnsupportedModel, match="control flow"):
-        normalise(load(path).proto)
+@pytest.mark.parametrize(("opset", "mode"), [(9, "linear"), (9, "nearest"), (10, "linear")])
+def test_old_resizing_keeps_its_places(tmp_path, opset, mode):
+    operator = "Upsample" if opset == 9 else "Resize"
+    nodes = [helper.make_node(operator, ["images", "scales"], ["out"], mode=mode)]
+    scales = constant("scales", np.float32([1, 1, 1.5, 2]))
+    shapes = [IMAGE], [("out", [1, 3, 12, 16])]
+    path = save(tmp_path / "m.onnx", nodes, *shapes, [scales], opset=opset)
+    row = np.random.default_rng(0).normal(size=IMAGE[1]).astype(np.float32)
+    [want], [have] = (run(model, row) for model in (onnx.load(path), normalise(load(path).proto)))
+    np.testing.assert_allclose(have, want, atol=1e-6)
 
 
 def test_metadata_of_real_models_is_read_without_onnx(shared):

@@ -42,13 +42,13 @@ def recognised(model: onnx.ModelProto) -> Recognition:
 def both(raw: np.ndarray, conf: float = 0.25, iou: float = 0.7) -> tuple[Detections, Detections]:
     """What the graph and what the host makes of an output, best 300."""
     model = saying(raw)
-    head = open_head(recognised(model), graph_inputs(model), graph_outputs(model))
+    head = open_head(recognised(model), graph_inputs(model))
     want = head.decode({"out": raw}, 0, PredictOptions(conf=conf, iou=iou))
     after = add_nms_tail(model, recognised(model), iou=iou)
     onnx.checker.check_model(model, full_check=True)
     [rows] = run(model, IMAGE)
     assert rows.dtype == np.float32
-    end = open_head(after, graph_inputs(model), graph_outputs(model))
+    end = open_head(after, graph_inputs(model))
     return end.decode({"out": rows}, 0, PredictOptions(conf=conf)), want
 
 

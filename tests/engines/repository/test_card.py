@@ -32,7 +32,9 @@ def fields(*, required):
 def test_a_card_of_before_there_was_a_field_is_read(card, field):
     value = card.to_json()
     del value[field]
-    assert EngineCard.from_json(value) == card
+    [at] = (each for each in dataclasses.fields(EngineCard) if each.name == field)
+    usual = at.default if at.default_factory is dataclasses.MISSING else at.default_factory()
+    assert EngineCard.from_json(value) == dataclasses.replace(card, **{field: usual})
 
 
 @pytest.mark.parametrize("field", fields(required=True))

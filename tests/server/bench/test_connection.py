@@ -37,7 +37,12 @@ async def asked(pieces, times=1):
 
 @pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES.keys())
 def test_an_answer_is_read(pieces):
-    assert asyncio.run(asked(pieces, times=2)) == [(200, b"boxes")] * 2
+    assert asyncio.run(asked(pieces, times=2)) == [(200, b"boxes", 0.0)] * 2
+
+
+def test_an_answer_says_when_to_ask_again():
+    head = b"HTTP/1.1 429 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
+    assert asyncio.run(asked([head])) == [(429, b"", 7.0)]
 
 
 def test_who_hangs_up_is_told_of():

@@ -6,8 +6,10 @@ import pytest
 
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_server.bench.requests import image_requests, parse_shapes, tensor_request
+from fovea_server.bench.target import Target
 
 URL = "https://example.org:8443/models/"
+MODEL = Target(URL, "m", None)
 
 
 def split(request: bytes) -> tuple[str, dict[str, str], bytes]:
@@ -21,7 +23,7 @@ def metadata(*inputs: tuple[str, str, list[int]]) -> dict:
 
 
 def test_images_are_bodies_behind_the_servers_own_path():
-    requests = image_requests(URL, "a b", 2, [b"one", b"three"], {"conf": 0.001})
+    requests = image_requests(Target(URL, "a b", 2), [b"one", b"three"], {"conf": 0.001})
     first, headers, body = split(requests[1])
     assert first == "POST /models/v1/models/a%20b/versions/2/predict?conf=0.001 HTTP/1.1"
     assert headers["Host"] == "example.org:8443"
@@ -33,7 +35,7 @@ def test_tensors_are_of_the_models_types_and_sizes():
         *(("a", "FP32", [-1, 3]), ("b", "BF16", [2]), ("c", "BOOL", [4]), ("d", "INT8", [-1, 2])),
         ("e", "BYTES", [3]),
     )
-    request = tensor_request(URL, "m", None, known, {"d": (5, 2)})
+    request = tensor_request(MODEL, known, {"d": (5, 2)})
     first, headers, body = split(request)
     assert first == "POST /models/v2/models/m/infer HTTP/1.1"
     assert int(headers["Content-Length"]) == len(body)
@@ -51,16 +53,16 @@ def test_tensors_are_of_the_models_types_and_sizes():
 def test_a_size_that_varies_must_be_said():
     known = metadata(("x", "FP32", [-1, 3, -1, 640]))
     with pytest.raises(InvalidOption, match="--shape x:N,3,N,640"):
-        tensor_request(URL, "m", None, known, {})
+        tensor_request(MODEL, known, {})
     for shape in ((1, 3, 640), (1, 4, 5, 640)):
         with pytest.raises(InvalidOption, match="does not fit"):
-            tensor_request(URL, "m", None, known, {"x": shape})
-    assert tensor_request(URL, "m", None, known, {"x": (1, 3, 5, 640)})
+            tensor_request(MODEL, known, {"x": shape})
+    assert tensor_request(MODEL, known, {"x": (1, 3, 5, 640)})
 
 
 def test_an_unknown_type_is_named():
     with pytest.raises(UnsupportedModel, match="FP8"):
-        tensor_request(URL, "m", None, metadata(("x", "FP8", [1])), {})
+        tensor_request(MODEL, metadata(("x", "FP8", [1])), {})
 
 
 def test_shapes_are_parsed():

@@ -109,7 +109,7 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
         (("digits", "--data", "scenes.json"), "name the folder of the images with --images"),
         (("digits", "--data", "animals.json", "--images", "images"), "has the class 'cat', and"),
         (("digits", "--data", "labels", "--url", "http://127.0.0.1:9"), "is a server running"),
-        (("digits", "--data", "labels", "--url", "127.0.0.1"), "http://127.0.0.1:8000"),
+        (("digits", "--data", "labels", "--url", "ftp://127.0.0.1"), "http://127.0.0.1:8000"),
         (("digits", "--data", "labels", "--url", "http://h", "--repository", "r"), "not both"),
     ],
 )

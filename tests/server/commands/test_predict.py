@@ -66,8 +66,9 @@ def _ready(client: Client) -> bool:
 
 @pytest.fixture(params=["--repository", "--url"])
 def source(request: pytest.FixtureRequest) -> tuple[str, object]:
-    """Both ways to an answer, which must not differ."""
-    return request.param, request.getfixturevalue(request.param.removeprefix("--"))
+    """Both ways to an answer, which must not differ; an address needs no scheme."""
+    value = str(request.getfixturevalue(request.param.removeprefix("--")))
+    return request.param, value.removeprefix("http://")
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_a_wrong_model_is_a_sentence(source: tuple[str, object], bus: Path) -> N
     [
         (("--conf", "1.5"), "from 0 to 1"),
         (("--max-det", "0"), "1 to 3000"),
-        (("--url", "127.0.0.1"), "http://127.0.0.1:8000"),
+        (("--url", "ftp://127.0.0.1"), "http://127.0.0.1:8000"),
         (("--url", "http://127.0.0.1:9"), "no answer from"),
         (("--classes", "person,"), "list of class names or ids"),
         (("--url", "http://h", "--repository", "r"), "not both"),

@@ -72,7 +72,7 @@ class LetterboxKernel:
         start = table.nbytes
         for entry, image in zip(table, images, strict=False):
             pixels = image.pixels
-            _describe(entry, start, image.map)
+            _describe(entry, start, image.map, self.spec.resample == "antialias")
             end = start + pixels.nbytes
             np.copyto(staging.array[start:end].reshape(pixels.shape), pixels)
             start = end
@@ -133,7 +133,7 @@ def definitions(spec: PreprocessSpec) -> list[str]:
     return [f"-D{name}={value}" for name, value in values.items()]
 
 
-def _describe(entry: np.void, pixels: int, box: LetterboxMap) -> None:
+def _describe(entry: np.void, pixels: int, box: LetterboxMap, antialias: bool) -> None:
     rows, columns = box.visible
     x = _edges(box.source_width, box.scaled_width, box.offset_x, columns)
     y = _edges(box.source_height, box.scaled_height, box.offset_y, rows)
@@ -144,7 +144,10 @@ def _describe(entry: np.void, pixels: int, box: LetterboxMap) -> None:
     entry["left"], entry["right"] = columns.start, columns.stop
     entry["top"], entry["bottom"] = rows.start, rows.stop
     # Crops are resampled by Pillow on the host.
-    entry["filtered"] = (_length(columns), _length(rows)) != (box.scaled_width, box.scaled_height)
+    entry["filtered"] = antialias or (_length(columns), _length(rows)) != (
+        box.scaled_width,
+        box.scaled_height,
+    )
 
 
 def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float, float]:
@@ -171,8 +174,12 @@ def _length(span: slice) -> int:
 def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> None:
     """Compile the kernel of an engine into its folder, for every supported GPU.
 
-    Without a compiler there is no kernel, and the host letterboxes; `progress` reports it.
+    Without a compiler, or for resampling by area, there is no kernel, and the host letterboxes;
+    `progress` reports it.
     """
+    if spec.resample == "area":
+        progress.note("the letterbox kernel has no resampling by area, so the host letterboxes")
+        return
     try:
         kernel = compile_letterbox(spec)
     except BackendUnavailable as error:

@@ -14,18 +14,38 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.signature import Fit, Signature
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
+from fovea_preprocess.errors import UnsupportedModel
+
+IMAGENET: Mapping[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+"""Fields of `PreprocessSpec` for networks trained on 0 to 1 less ImageNet's mean, over its std."""
+
+MMDETECTION: Mapping[str, Any] = {
+    "channels": "BGR",
+    "scale": 1.0,
+    "mean": (103.53, 116.28, 123.675),
+    "std": (57.375, 57.12, 58.395),
+}
+"""Those of MMDetection's configurations in BGR, which NanoDet shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Columns of a raw output: centre, size, objectness if it has it, and classes.
+    """Columns of a raw output: a box, objectness if it has it, and the classes.
 
-    They lie along dimension `axis`, 1 or 2; the boxes are the other. Without objectness, a class's
-    probability is the score.
+    Attributes:
+        axis: dimension along which they lie, 1 or 2; the boxes lie along the other.
+        objectness: without it, a class's probability is the score.
+        corners: boxes are x1 y1 x2 y2, and not centre and size.
     """
 
     axis: Literal[1, 2]
-    objectness: bool
+    objectness: bool = False
+    corners: bool = False
+
+    @property
+    def classes(self) -> int:
+        """Number of the first column of a class."""
+        return 5 if self.objectness else 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +55,26 @@ class Head(ABC):
     Attributes:
         family: name in `FAMILIES`.
         task: the decoded task: "detect".
+        labels: names of the classes, where all models of the family have the same.
         preprocess: fields of `PreprocessSpec` in which its training differs from the defaults.
-        layout: of the output, as suppression in the graph reads it; None where the model has
-            suppressed and ranked its rows already.
-        output: name of the output that is decoded.
+        guessed: what is not known of the preprocessing, as its exporters differ; "" if it is known.
+        layout: of the output, as suppression in the graph reads it; None where the graph cannot, or
+            the model has suppressed and ranked its rows already.
+        sized: it needs the size of the input to decode.
+        outputs: names of the outputs that are decoded, in the order of `Fit.outputs`.
+        size: (height, width) of the input, pixels; None if dynamic, which `sized` heads exclude.
     """
 
     family: ClassVar[str]
     task: ClassVar[str] = "detect"
+    labels: ClassVar[tuple[str, ...]] = ()
     preprocess: ClassVar[Mapping[str, Any]] = {}
+    guessed: ClassVar[str] = ""
     layout: ClassVar[Layout | None] = None
+    sized: ClassVar[bool] = False
 
-    output: str
+    outputs: tuple[str, ...]
+    size: tuple[int, int] | None = None
 
     @classmethod
     @abstractmethod
@@ -54,9 +82,18 @@ class Head(ABC):
         """Return how well a model's signature fits this family, or the reason why it does not."""
 
     @classmethod
-    def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """Return a head for the named output and an input of (height, width) pixels."""
-        return cls(output)
+    def open(cls, outputs: tuple[str, ...], size: tuple[int, int] | None) -> Self:
+        """Return a head for the named outputs and an input of (height, width) pixels."""
+        if cls.sized and size is None:
+            raise UnsupportedModel(
+                f"a head of family {cls.family} is decoded with the input's size, which is "
+                "dynamic: build with --size HEIGHTxWIDTH"
+            )
+        return cls(outputs, size)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Return what in the numbers for one image, [1, ...] each, excludes this family."""
+        return None
 
     @abstractmethod
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
@@ -67,7 +104,8 @@ class Head(ABC):
                 referenced by the result. Values that are not finite are dropped.
             row: index of the image in the batch.
             options: of the request. A box has only its best class, and is dropped when
-                `options.classes` lacks that class.
+                `options.classes` lacks that class; a query with a sigmoid for each class may be
+                several boxes.
 
         Returns:
             Boxes in pixels of the model's input, not clipped to it.
@@ -80,7 +118,7 @@ class Head(ABC):
         """
         if self.layout is None:
             return None
-        first: Array = outputs[self.output][0]
+        first: Array = outputs[self.outputs[0]][0]
         return first if self.layout.axis == 1 else first.T
 
 

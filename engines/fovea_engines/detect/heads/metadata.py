@@ -23,9 +23,10 @@ def labels_from_metadata(
 ) -> tuple[str, ...] | None:
     """Read class names by class id from `names`: a list or a dict of id to name, Python or JSON.
 
-    None where they are missing, malformed, or not `num_classes` in number.
+    PaddlePaddle's exporters have `character` instead, with a name in every line. None where they
+    are missing, malformed, or not `num_classes` in number.
     """
-    names = literal(metadata.get("names", ""))
+    names = literal(metadata.get("names", "")) or metadata.get("character", "").splitlines()
     if isinstance(names, dict):
         by_id = {str(key): name for key, name in names.items()}
         names = [by_id.get(str(i)) for i in range(len(by_id))]

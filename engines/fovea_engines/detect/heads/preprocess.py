@@ -8,20 +8,20 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fovea_engines.detect.heads.base import IMAGENET
 from fovea_engines.detect.heads.metadata import image_size, largest_stride
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.detect.heads.yolox import YoloX
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
-from fovea_preprocess.spec import Fit, PreprocessSpec
+from fovea_preprocess.spec import Fit, PreprocessSpec, Resample
 
-_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "yolo": {},
     "yolox": YoloX.preprocess,
-    "imagenet": {"fit": "center-crop", "crop_ratio": 256 / 224, **_IMAGENET},
-    "stretch": {"fit": "stretch", **_IMAGENET},
+    "imagenet": {"fit": "center-crop", "crop_ratio": 256 / 224, **IMAGENET},
+    "stretch": {"fit": "stretch", **IMAGENET},
 }
 """Common presets: fields that differ from RGB, 0 to 1, padded around the centre."""
 
@@ -47,6 +47,7 @@ class _Trained(BaseModel):
     pad: int = Field(_USUAL.pad, ge=0, le=255, description="a whole number from 0 to 255")
     max_scale: float | None = Field(_USUAL.max_scale, gt=0, description="a number above 0, or null")
     crop_ratio: float = Field(_USUAL.crop_ratio, ge=1, le=4, description="a number from 1 to 4")
+    resample: Resample = Field(_USUAL.resample, description="linear, antialias or area")
     channels: Literal["RGB", "BGR"] = Field(_USUAL.channels, description="RGB or BGR")
     scale: float = Field(_USUAL.scale, gt=0, le=1, description="a number above 0, at most 1")
     mean: tuple[_Mean, _Mean, _Mean] = Field(
@@ -90,7 +91,7 @@ def default_preprocess(
     fields = {**(FAMILIES[family].preprocess if family else {}), **(trained or {})}
     if image.dtype == "uint8":
         _check_as_they_are(image.name, trained or {})
-        fields["scale"] = 1.0
+        fields |= {"scale": 1.0, "mean": _USUAL.mean, "std": _USUAL.std}
     dtype = cast(Literal["float32", "float16", "uint8"], image.dtype)
     return PreprocessSpec(height=height, width=width, layout=layout, dtype=dtype, **fields)
 

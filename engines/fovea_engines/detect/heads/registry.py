@@ -6,11 +6,85 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.heads.boxes_and_scores import DamoYolo, PpYoloE, YoloNas
+from fovea_engines.detect.heads.centerface import CenterFace
+from fovea_engines.detect.heads.centernet import CenterNet, CenterNetLogits
+from fovea_engines.detect.heads.detr import Detr, RawRtDetr
+from fovea_engines.detect.heads.fastestdet import FastestDet
+from fovea_engines.detect.heads.flat_rows import AutoMlEfficientDet, YoloNasFlat, YoloV7EndToEnd
+from fovea_engines.detect.heads.four_tensors import (
+    EfficientNms,
+    TensorFlowDetection,
+    TfLiteDetection,
+)
+from fovea_engines.detect.heads.libreyolo import LibreYolo9, PicoDet, RtmDet
+from fovea_engines.detect.heads.mmdeploy import MmDeploy
+from fovea_engines.detect.heads.nanodet import NanoDet, NanoDetJoined, NanoDetPlus, PicoDetRaw
+from fovea_engines.detect.heads.paddle import Paddle
+from fovea_engines.detect.heads.retinaface import RetinaFace
+from fovea_engines.detect.heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
+from fovea_engines.detect.heads.rtdetr import RtDetr
+from fovea_engines.detect.heads.scrfd import Scrfd
+from fovea_engines.detect.heads.torchvision import Torchvision
+from fovea_engines.detect.heads.ultraface import UltraFace
+from fovea_engines.detect.heads.ultralytics_rtdetr import RawUltralyticsRtDetr, UltralyticsRtDetr
 from fovea_engines.detect.heads.yolov5 import YoloV5
+from fovea_engines.detect.heads.yolov5_face import YoloV5Face
+from fovea_engines.detect.heads.yolov5_raw import YoloV5Raw, YoloV7Raw
+from fovea_engines.detect.heads.yolov6 import YoloV6
 from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.heads.yolov10 import YoloV10
-from fovea_engines.detect.heads.yolox import YoloX
+from fovea_engines.detect.heads.yolox import DecodedYoloX, YoloX
+from fovea_engines.detect.heads.yunet import YuNet
 
 FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
-    {head.family: head for head in (YoloV5, YoloV8, YoloV10, YoloX)}
+    {
+        head.family: head
+        for head in (
+            YoloV5,
+            YoloV6,
+            YoloV8,
+            YoloV10,
+            YoloX,
+            DecodedYoloX,
+            LibreYolo9,
+            RtmDet,
+            PicoDet,
+            EfficientNms,
+            TensorFlowDetection,
+            TfLiteDetection,
+            MmDeploy,
+            Paddle,
+            Torchvision,
+            YoloV7EndToEnd,
+            YoloNasFlat,
+            AutoMlEfficientDet,
+            YoloNas,
+            PpYoloE,
+            DamoYolo,
+            YoloV5Raw,
+            YoloV7Raw,
+            NanoDet,
+            NanoDetJoined,
+            NanoDetPlus,
+            PicoDetRaw,
+            CenterNet,
+            CenterNetLogits,
+            FastestDet,
+            YuNet,
+            Scrfd,
+            RetinaFace,
+            UltraFace,
+            CenterFace,
+            YoloV5Face,
+            Detr,
+            RtDetr,
+            RawRtDetr,
+            UltralyticsRtDetr,
+            RawUltralyticsRtDetr,
+            RfDetr,
+            RfDetrBackgroundLast,
+            RfDetrBackgroundFirst,
+        )
+    }
 )

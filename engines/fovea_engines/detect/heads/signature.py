@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal
 
 from fovea_engines.plural import counted
@@ -11,22 +13,39 @@ from fovea_engines.session import TensorSpec
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 """The pyramids detectors are built on: P3 to P5, and with P6 or P2."""
 
+OTHERS = "the outputs are others"
+"""The reason why a family does not fit at all; any other reason is worth telling."""
+
+
+class Strength(IntEnum):
+    """The weight of a fit: the strongest fits are considered alone."""
+
+    RARE = 0
+    """It has the shapes of a more usual family, which the numbers must exclude."""
+    POSSIBLE = 1
+    """The shapes allow it, as dynamic ones do."""
+    SHAPE = 2
+    """The shapes are those of the family's grid for this size of the input."""
+    NAMES = 3
+    """The outputs have the names that the family's exporter writes."""
+    METADATA = 4
+    """The exporter's metadata names the family."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
     """A family whose output layout fits a model.
 
     Attributes:
+        outputs: names of the outputs that the head reads, in the head's order.
         num_classes: from the shape, or else from the class names; None where neither has it.
         why: the evidence, for people.
-        sure: the number of boxes is that of the family's grid; False when it is unknown.
-        twin: another kind of model with the same layout; None without one.
     """
 
+    outputs: tuple[str, ...]
     num_classes: int | None
     why: str
-    sure: bool = True
-    twin: str | None = None
+    strength: Strength = Strength.SHAPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +54,68 @@ class Signature:
 
     Attributes:
         size: (height, width) of the input in pixels; None when dynamic and not in the metadata.
-        output: the detection output, [batch, m, n].
+        outputs: of the model, in its order.
+        metadata: the exporter's own.
         num_labels: number of class names in the metadata; None without names.
-        end_to_end: the metadata says that suppression is part of the model; None if silent.
-        exporter_metadata: the model has `names` or `stride`, as YOLOv5's and later do.
     """
 
     size: tuple[int, int] | None
-    output: TensorSpec
+    outputs: tuple[TensorSpec, ...]
+    metadata: Mapping[str, str]
     num_labels: int | None
-    end_to_end: bool | None
-    exporter_metadata: bool
 
-    def fit_grid(self, boxes: int, columns: int, *, per_cell: int, others: int) -> Fit | str:
-        """Return how well an output fits a grid of class scores, or the reason why it does not.
+    @property
+    def end_to_end(self) -> bool | None:
+        """True if the metadata says that suppression is part of the model; None if silent."""
+        said = self.metadata.get("end2end")
+        return None if said is None else said.lower() == "true"
 
-        A row has `columns` values, of which `others` are not classes; a dynamic length is -1.
+    @property
+    def family(self) -> str:
+        """Name of the family as the metadata has it: LibreYOLO's, or Ultralytics' class of head."""
+        return self.metadata.get("model_family") or self.metadata.get("head", "")
+
+    def named(self, *names: str) -> tuple[TensorSpec, ...] | str:
+        """Return the outputs of these names, or `OTHERS` if the model has not just these."""
+        by_name = {tensor.name: tensor for tensor in self.outputs}
+        if by_name.keys() != set(names):
+            return OTHERS
+        return tuple(by_name[name] for name in names)
+
+    def single(self) -> TensorSpec | str:
+        """Return the one output [batch, m, n] of a detector, or the reason why there is none.
+
+        YOLOv5's raw levels, of five dimensions, may stand beside it.
         """
+        boxes = [tensor for tensor in self.outputs if len(tensor.shape) == 3]
+        if len(boxes) != 1:
+            return OTHERS
+        if any(len(tensor.shape) not in (3, 5) for tensor in self.outputs):
+            return OTHERS
+        if not boxes[0].dtype.startswith("float"):
+            return f"{boxes[0].name} is of {boxes[0].dtype}, not float"
+        return boxes[0]
+
+    def fit_grid(self, *, axis: Literal[1, 2], per_cell: int, others: int) -> Fit | str:
+        """Return how well the single output fits a grid, or the reason why it does not.
+
+        Its columns, `others` and one for each class, lie along dimension `axis`, and boxes along
+        the other; a dynamic length is -1.
+        """
+        if isinstance(output := self.single(), str):
+            return output
+        columns, boxes = output.shape[axis], output.shape[3 - axis]
         if self.end_to_end:
             return "the metadata says end to end"
-        if (grid := self._grid(boxes, per_cell)) is None:
-            return f"{boxes} boxes are not {_anchors(per_cell)} a cell of the input"
-        count = self._classes(columns, others)
-        if isinstance(count, str):
+        if isinstance(evidence := self.on_grid(boxes, per_cell), str):
+            return evidence
+        if isinstance(count := self.count_classes(columns, others), str):
             return count
-        sure, why = grid
-        return Fit(count, f"{why}; {counted(count, 'class')}", sure=sure)
+        strength, why = evidence
+        return Fit((output.name,), count, f"{why}; {counted(count, 'class')}", strength)
 
-    def _classes(self, columns: int, others: int) -> int | str:
+    def count_classes(self, columns: int, others: int = 0) -> int | str:
+        """Return the number of classes, or the reason why there is none or another by name."""
         if columns == -1:
             return "the dimension that holds the classes is dynamic"
         count = columns - others
@@ -72,20 +125,56 @@ class Signature:
             return f"{counted(count, 'class')} by shape, but the metadata names {self.num_labels}"
         return count
 
-    def _grid(self, boxes: int, per_cell: int) -> tuple[bool, str] | None:
-        """Return True if the grid size is known, and the evidence; None if `boxes` fit no grid."""
+    def on_grid(self, boxes: int, per_cell: int = 1) -> tuple[Strength, str] | str:
+        """Return how surely a number of boxes is that of the grid, and the evidence for it.
+
+        If they fit no grid, it is the reason.
+        """
         if boxes == -1:
-            return False, "a dynamic number of boxes"
+            return Strength.POSSIBLE, "a dynamic number of boxes"
         for strides in STRIDES:
-            levels = f"{_anchors(per_cell)} a cell at strides {', '.join(map(str, strides))}"
-            if self.size is None:
-                # Each level has (largest / stride)^2 cells per block of the largest stride.
-                block = per_cell * sum((strides[-1] // stride) ** 2 for stride in strides)
-                if boxes > 0 and boxes % block == 0:
-                    return False, f"{boxes} boxes can be {levels} of a dynamic size"
-            elif boxes == per_cell * cells(self.size, strides):
-                return True, f"{boxes} boxes are {levels} of {self.size[0]}x{self.size[1]}"
-        return None
+            evidence = self.on_levels([boxes], strides, per_cell)
+            if not isinstance(evidence, str):
+                return evidence
+        return f"{boxes} boxes are not {_anchors(per_cell)} a cell of the input"
+
+    def by_columns(self, columns: int) -> tuple[TensorSpec, ...]:
+        """Return the outputs whose last dimension has this length, in the model's order."""
+        return tuple(tensor for tensor in self.outputs if tensor.shape[-1:] == (columns,))
+
+    def on_levels(
+        self, boxes: Sequence[int], strides: tuple[int, ...], per_cell: int = 1
+    ) -> tuple[Strength, str] | str:
+        """Return how surely numbers of boxes are those of a grid's levels, and the evidence.
+
+        If they are not, it is the reason. The numbers are of the levels, the finest first, or one
+        number is that of all.
+        """
+        levels = f"{_anchors(per_cell)} a cell at strides {', '.join(map(str, strides))}"
+        total = sum(boxes)
+        if -1 in boxes:
+            return Strength.POSSIBLE, f"a dynamic number of boxes can be {levels}"
+        if self.size is None:
+            # Each level has (largest / stride)^2 cells per block of the largest stride.
+            block = per_cell * sum((strides[-1] // stride) ** 2 for stride in strides)
+            if total > 0 and total % block == 0:
+                return Strength.POSSIBLE, f"{total} boxes can be {levels} of a dynamic size"
+            return f"{total} boxes cannot be {levels}"
+        size = f"{self.size[0]}x{self.size[1]}"
+        counts = [per_cell * cells(self.size, (stride,)) for stride in strides]
+        if list(boxes) in (counts, [sum(counts)]):
+            return Strength.SHAPE, f"{total} boxes are {levels} of {size}"
+        return f"{total} boxes are not {levels} of {size}"
+
+    def at_stride(self, places: tuple[int, ...], stride: int) -> tuple[Strength, str] | str:
+        """Return how surely (height, width) is that of a map at a stride, or why it is not."""
+        if self.size is None or -1 in places:
+            return Strength.POSSIBLE, f"a dynamic map can be at stride {stride}"
+        height, width = self.size
+        shown = f"a map of {places[0]}x{places[1]}"
+        if places == (-(-height // stride), -(-width // stride)):
+            return Strength.SHAPE, f"{shown} is at stride {stride} of {height}x{width}"
+        return f"{shown} is not at stride {stride} of {height}x{width}"
 
 
 def _anchors(per_cell: int) -> str:

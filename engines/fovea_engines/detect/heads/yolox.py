@@ -1,29 +1,32 @@
-"""Decodes the raw grid head of YOLOX: [batch, cells, 5 + classes]."""
+"""Decodes YOLOX: [batch, cells, 5 + classes], as a raw grid or decoded in the graph."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head, Layout, corners
-from fovea_engines.detect.heads.signature import STRIDES, Fit, Signature, cells
-from fovea_engines.detect.nms import detections
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.heads.base import Layout, corners
+from fovea_engines.detect.heads.dense import Dense
+from fovea_engines.detect.heads.evidence import (
+    no_logarithms,
+    no_objectness,
+    no_offsets,
+    no_probabilities,
+)
+from fovea_engines.detect.heads.grid import grid as cells_of
+from fovea_engines.detect.heads.signature import STRIDES, Fit, Signature, Strength, cells
 from fovea_engines.session import Array
-from fovea_preprocess.errors import UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
-class YoloX(Head):
+class YoloX(Dense):
     """Decodes columns offset x y in cells, log w h in strides, objectness and classes.
 
     Follows the YOLOX paper (arXiv 2107.08430): (offset + cell) x stride, exp(log) x stride.
-    Objectness and classes are already probabilities; the score is their product.
     """
 
     family: ClassVar[str] = "yolox"
@@ -32,54 +35,61 @@ class YoloX(Head):
         "scale": 1.0,
         "anchor": "top-left",
     }
-    layout: ClassVar[Layout | None] = Layout(axis=2, objectness=True)
-
-    size: tuple[int, int]
+    layout: ClassVar[Layout] = Layout(axis=2, objectness=True)
+    sized: ClassVar[bool] = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for an output [batch, cells, 5 + classes]."""
-        _, boxes, columns = signature.output.shape
-        fit = signature.fit_grid(boxes, columns, per_cell=1, others=5)
+        fit = super(YoloX, cls).fit(signature)
         if isinstance(fit, str):
             return fit
-        if not fit.sure and signature.exporter_metadata:
+        if fit.strength is Strength.POSSIBLE and signature.metadata.keys() & {"names", "stride"}:
             return "the number of boxes is not known, and YOLOX exports carry no metadata"
-        if columns == 4 + 80 and signature.num_labels is None:
-            return replace(fit, twin="a transposed YOLOv8 of 80 classes")
         return fit
 
-    @classmethod
-    def open(cls, output: str, size: tuple[int, int] | None) -> Self:
-        """Return a head for the named output and the size of its input."""
-        if size is None:
-            raise UnsupportedModel(
-                "a YOLOX grid is decoded with the input's size, which is dynamic: "
-                "build with --size HEIGHTxWIDTH"
-            )
-        return cls(output, size)
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude decoded boxes, whose sizes are no logarithms, and what is no probability."""
+        rows = outputs[self.outputs[0]][0]
+        return (
+            no_logarithms(rows[:, 2:4], 2)
+            or no_offsets(rows[:, 0], 0)
+            or no_probabilities(rows[:, 4:], 4)
+        )
 
-    @np.errstate(invalid="ignore", over="ignore")
-    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
-        rows = outputs[self.output][row]
-        # No class exceeds 1, so objectness is an upper bound of the score and rejects most rows.
-        found = np.flatnonzero(rows[:, 4] >= options.conf)
-        few = rows[found].astype(np.float32, copy=False)
-        scores = few[:, 4] * few[:, 5:].max(axis=1)
-        origin, stride = self.grid(found, len(rows))
-        centre = few[:, :2] * stride + origin
-        boxes = corners(np.concatenate([centre, np.exp(few[:, 2:4]) * stride], axis=1))
-        return detections(boxes, scores, few[:, 5:].argmax(axis=1), options)
+    def boxes(
+        self, few: NDArray[np.float32], found: NDArray[np.intp], total: int
+    ) -> NDArray[np.float32]:
+        """Return corners, as `Dense.boxes`."""
+        origin, stride = self.grid(found, total)
+        centre, size = few[:, :2] * stride + origin, np.exp(few[:, 2:]) * stride
+        return corners(np.concatenate([centre, size], axis=1))
 
     def grid(
         self, found: NDArray[np.integer], boxes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return origin and stride of cells, as `OnGrid`."""
+        assert self.size is not None, "it is sized"
         strides = next(s for s in STRIDES if cells(self.size, s) == boxes)
-        widths = np.array([-(-self.size[1] // stride) for stride in strides])
-        starts = np.cumsum([0, *(cells(self.size, (stride,)) for stride in strides)])
-        level = np.searchsorted(starts, found, side="right") - 1
-        y, x = np.divmod(found - starts[level], widths[level])
-        stride = np.array(strides, dtype=np.float32)[level][:, None]
-        return np.stack([x, y], axis=1).astype(np.float32) * stride, stride
+        places, steps = cells_of(self.size, strides)
+        return places[found] * steps[found], steps[found]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedYoloX(Dense):
+    """Decodes what `--decode_in_inference` exports: columns cx cy w h in pixels of the input."""
+
+    family: ClassVar[str] = "yolox-decoded"
+    preprocess: ClassVar[Mapping[str, Any]] = YoloX.preprocess
+    layout: ClassVar[Layout] = Layout(axis=2, objectness=True)
+    rare: ClassVar[bool] = True
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude offsets and logarithms, which go below 0, and YOLOv6's constant objectness."""
+        rows = outputs[self.outputs[0]][0]
+        if (rows[:, 4] == 1).all():
+            return "column 4 is 1 for every box, as in YOLOv6"
+        if (lowest := rows[:, 2:4].min(initial=0)) < 0:
+            return f"columns 2 and 3 are no sizes in pixels: the least is {lowest:.3g}"
+        form = super(DecodedYoloX, self).contradiction(outputs)
+        return form or no_objectness(rows[:, 4:], 4)

@@ -13,6 +13,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.options import MAX_DETECTIONS, PredictOptions
 from fovea_engines.evaluate.agreement.measure import NO_NUMBER, output_error
+from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
 from fovea_engines.session import Array
 from fovea_preprocess.errors import Disagreement
@@ -26,7 +27,7 @@ MAX_OUTPUT_ERROR = 0.01
 # .2 and more, also where no image shows them (docs/precision.md).
 MAX_COLUMN_ERROR = 0.1
 # A probability next to 1 is rounded by so much, and some runtimes take small ones from it.
-_ROUNDING = np.finfo(np.float32).eps
+_ROUNDING = float(np.finfo(np.float32).eps)
 
 # Compared is what scores over this, and on an image without much to find the best few.
 _CONF = 0.05
@@ -67,7 +68,7 @@ class IdentityCheck:
             yield sample, have
 
     def _check(self, sample: Sample, have: Outputs) -> None:
-        output_error = _output_error(sample.name, sample.want, have)
+        output_error = _output_error(sample, have)
         if self.head is not None:
             best = _candidates(self.head, sample.want, 0.0, _AT_LEAST).scores
             conf = min(_CONF, float(best.min(initial=_CONF)))
@@ -165,16 +166,18 @@ def _nearest(
     return np.take_along_axis(off_px, best, 1)[:, 0], np.take_along_axis(off_score, best, 1)[:, 0]
 
 
-def _output_error(name: str, want: Outputs, have: Outputs) -> float:
-    for output, expected in want.items():
+def _output_error(sample: Sample, have: Outputs) -> float:
+    for output, expected in sample.want.items():
         if expected.shape != (actual := have[output]).shape:
             raise Disagreement(
-                f"on {name} an output is {list(actual.shape)} where the source model has "
+                f"on {sample.name} an output is {list(actual.shape)} where the source model has "
                 f"{list(expected.shape)}: try another --backend"
             )
-    error = output_error(want, have)
+    rows = aligned(sample.want, have, sample.ranked)
+    error = output_error(sample.want, rows, _ROUNDING)
     if error == NO_NUMBER:
         raise Disagreement(
-            f"on {name} an output is not finite where the other model's is: try another --backend"
+            f"on {sample.name} an output is not finite where the other model's is: try another "
+            "--backend"
         )
     return error

@@ -13,6 +13,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.evaluate.agreement.matching import Matching, match
+from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
 from fovea_engines.repository.figures import Agreement, WorstImage
 from fovea_engines.session import Array
@@ -33,7 +34,7 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
     Detections of a known head are compared after suppression, from a score of .25. Raw outputs are
     compared where there is no head or there are no detections.
     """
-    return _agreement([_compare(head, one.name, one.want, have) for one, have in pairs])
+    return _agreement([_compare(head, one, have) for one, have in pairs])
 
 
 def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> Agreement:
@@ -47,7 +48,7 @@ def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> A
 
 def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
     """Compare the raw outputs of two models, by the name of an image."""
-    return _agreement([_compare(None, name, want, have) for name, want, have in pairs])
+    return _agreement([_compare_outputs(_Figures(name), *outputs) for name, *outputs in pairs])
 
 
 def _agreement(figures: list[_Figures]) -> Agreement:
@@ -103,11 +104,17 @@ class _Figures:
         return replace(found, missed=self.matching.missed, extra=self.matching.extra)
 
 
-def _compare(head: Head | None, name: str, want: Outputs, have: Outputs) -> _Figures:
-    figures = _Figures(name)
+def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
+    figures = _Figures(sample.name)
     if head is not None:
         options = PredictOptions(conf=CONF - MARGIN)
-        figures = _matched(name, *(head.decode(each, 0, options) for each in (want, have)))
+        want, found = (head.decode(each, 0, options) for each in (sample.want, have))
+        figures = _matched(sample.name, want, found)
+    compared = _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
+    return replace(compared, same_top=None) if sample.ranked else compared
+
+
+def _compare_outputs(figures: _Figures, want: Outputs, have: Outputs) -> _Figures:
     first = _first_class(want)
     off = {name: difference(array, have[name]) for name, array in want.items()}
     return replace(
@@ -159,9 +166,12 @@ def difference(want: Array, have: Array) -> Floats:
     return np.where(same, 0.0, have.astype(np.float64) - np.where(same, 0.0, want))
 
 
-def output_error(want: Outputs, have: Outputs) -> float:
-    """Return the largest error of an output over its largest value; `NO_NUMBER` at most."""
-    return max(_largest_error(w, difference(w, have[name])) for name, w in want.items())
+def output_error(want: Outputs, have: Outputs, rounding: float = 0.0) -> float:
+    """Return the largest error of an output over its largest value; `NO_NUMBER` at most.
+
+    Of integers, such as a map of classes, it is the share that differs, where that is less.
+    """
+    return max(_largest_error(w, difference(w, have[name]), rounding) for name, w in want.items())
 
 
 def finite(array: Array) -> Floats:
@@ -173,11 +183,14 @@ def _energy(values: Floats) -> float:
     return float(np.square(values, dtype=np.float64).sum())
 
 
-def _largest_error(want: Array, off: Floats) -> float:
+def _largest_error(want: Array, off: Floats, rounding: float = 0.0) -> float:
     if not np.isfinite(off).all():
         return NO_NUMBER
     largest = max(float(np.abs(finite(want)).max(initial=0)), 1e-6)
-    return min(float(np.abs(off).max(initial=0)) / largest, NO_NUMBER)
+    error = max(float(np.abs(off).max(initial=0)) - rounding, 0.0) / largest
+    if want.dtype.kind in "iub":
+        error = min(error, float((off != 0).mean()) if off.size else 0.0)
+    return min(error, NO_NUMBER)
 
 
 def _mean(arrays: list[NDArray[Any]]) -> float | None:

@@ -11,6 +11,7 @@ from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.http.messages import Answer
+from fovea_server.http.v1.head import wraps_images
 from fovea_server.http.v1.image_json import error_json, image_json, prediction_json
 from fovea_server.models.model import ServedModel
 
@@ -47,10 +48,16 @@ def raise_if_alone(
     """Raise the error of a single image as the error of the request."""
     if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
         return
-    error = prediction.images[0]
-    is_image, body = isinstance(error, InvalidImage), sent[0]
-    of_curl = content_type == "application/x-www-form-urlencoded"
-    # curl names this type, and with -d it takes the line ends out.
-    if is_image and of_curl and not isinstance(body, FoveaError) and b"\n" not in body:
-        raise error.with_text(f"{error} (with curl: --data-binary, not -d)")
+    error, body = prediction.images[0], sent[0]
+    if isinstance(error, InvalidImage) and not isinstance(body, FoveaError):
+        raise error.with_text(f"{error}{_hint(body, content_type)}")
     raise error
+
+
+def _hint(body: bytes | bytearray, content_type: str) -> str:
+    if body[:1] == b"{" and not wraps_images(content_type):
+        return " (for JSON add the header Content-Type: application/json)"
+    # curl names this type, and with -d it takes the line ends out.
+    if content_type == "application/x-www-form-urlencoded" and b"\n" not in body:
+        return " (with curl: --data-binary, not -d)"
+    return ""

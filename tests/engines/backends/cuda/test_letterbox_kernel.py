@@ -64,7 +64,8 @@ def test_photographs_are_letterboxed_as_the_host_does_it(device, compiled, share
     for row in differences(batch, spec, images):
         assert row.max() <= 1.1
         # Pillow, which makes the crops, begins with the columns of narrow images.
-        assert spec.fit == "center-crop" or (row > 0.5).mean() < 1e-4
+        filtered = spec.fit == "center-crop" or spec.resample == "antialias"
+        assert filtered or (row > 0.5).mean() < 1e-4
 
 
 def test_rows_without_an_image_are_padding(device, compiled):

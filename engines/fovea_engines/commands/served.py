@@ -1,0 +1,59 @@
+"""Says which versions of a model are served, and how to serve another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
+from fovea_engines.repository.repository import ModelRepository
+from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
+
+
+def served_versions(repository: ModelRepository, name: str) -> tuple[int, ...]:
+    """Return the versions that are served, ascending; none where config.pbtxt is wrong."""
+    with suppress(InvalidModel, InvalidOption):
+        return repository.served(name)
+    return ()
+
+
+def serving_notes(
+    repository: ModelRepository, card: EngineCard, version: int, before: Sequence[int], command: str
+) -> Iterator[str]:
+    """Say what a build changed in serving, and how to serve its version.
+
+    Args:
+        repository: with the model.
+        card: of the version.
+        version: that was built, or found.
+        before: the versions that were served until then.
+        command: serves the repository.
+    """
+    name = card.name
+    config = repository.root / name / CONFIG_FILE
+    served = served_versions(repository, name)
+    if version in served:
+        if before and before[-1] not in served:
+            yield f"{_engine(repository, name, before[-1])} was served until now."
+        there = "" if card.judge is None else ", where such a GPU is: here it will not be ready"
+        yield f"Serve it: {command}{there}"
+        return
+    if not served:
+        yield f"No version of {name} is served, as {config} is wrong: correct it."
+        return
+    other = _engine(repository, name, served[-1])
+    policy = f"version_policy {{ specific {{ versions: [ {version} ] }} }}"
+    if read_config(config).version_policy is None:
+        yield f"Version {version} is not served. {other} is, as the newest."
+        yield f"To serve version {version}, add to {config}: {policy}"
+    else:
+        yield f"Version {version} is not served. {other} is, by the version_policy in {config}."
+        yield f"To serve version {version}, write there: {policy}. Without one the newest is."
+
+
+def _engine(repository: ModelRepository, name: str, version: int) -> str:
+    with suppress(NotFound, InvalidModel):
+        card = EngineCard.read(repository.folder(name, version) / CARD_FILE)
+        return f"Version {version} ({card.backend} {card.precision})"
+    return f"Version {version}"

@@ -1,0 +1,113 @@
+"""Decodes two tensors, corners and probabilities: PP-YOLOE, YOLO-NAS and DAMO-YOLO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.heads.base import IMAGENET
+from fovea_engines.detect.heads.evidence import fractions, no_corners, off_grid
+from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.plural import counted
+from fovea_engines.session import Array, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class YoloNas(ScoredBoxes):
+    """Decodes boxes [batch, cells, 4], corners in pixels, and scores [batch, cells, classes].
+
+    Training pads around images of 636 pixels at most. Here they fill the input of 640, which is
+    less than a percent larger.
+
+    Attributes:
+        named: what the metadata calls the family.
+        boxes_first: the order of the outputs, where both have four columns.
+        transposed: scores may be [batch, classes, cells].
+    """
+
+    family: ClassVar[str] = "yolo-nas"
+    named: ClassVar[str] = "yolonas"
+    boxes_first: ClassVar[bool] = True
+    transposed: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for two tensors over one grid, whatever they are called."""
+        found = cls._boxes_and_scores(signature.outputs)
+        if found is None:
+            return OTHERS
+        boxes, scores, classes = found
+        if isinstance(evidence := signature.on_levels([boxes.shape[1]], cls.strides), str):
+            return evidence
+        if isinstance(count := signature.count_classes(classes), str):
+            return count
+        strength, why = evidence
+        if signature.family == cls.named:
+            strength, why = Strength.METADATA, f"{why}; the metadata says {signature.family}"
+        elif signature.family:
+            return f"the metadata says {signature.family}"
+        return Fit((boxes.name, scores.name), count, f"{why}; {counted(count, 'class')}", strength)
+
+    @classmethod
+    def _boxes_and_scores(
+        cls, outputs: Sequence[TensorSpec]
+    ) -> tuple[TensorSpec, TensorSpec, int] | None:
+        """Return boxes, scores and the number of classes."""
+        if len(outputs) != 2 or any(
+            len(tensor.shape) != 3 or not tensor.dtype.startswith("float") for tensor in outputs
+        ):
+            return None
+        in_order = outputs if cls.boxes_first else outputs[::-1]
+        for boxes, scores in (in_order, in_order[::-1]):
+            _, cells, columns = boxes.shape
+            if columns == 4 and scores.shape[1] == cells:
+                return boxes, scores, scores.shape[2]
+            if columns == 4 and cls.transposed and scores.shape[2] == cells:
+                return boxes, scores, scores.shape[1]
+        return None
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what is no probability, and boxes of another form."""
+        if (reason := super(YoloNas, self).contradiction(outputs)) is not None:
+            return reason
+        boxes = outputs[self.outputs[0]][0]
+        return fractions(boxes) or off_grid(boxes, corners=True) or no_corners(boxes)
+
+    def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
+        """Return the only level."""
+        boxes, scores = (outputs[name][row] for name in self.outputs)
+        return [(scores if len(scores) == len(boxes) else scores.T, boxes)]
+
+    def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return the values: they are corners already."""
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class PpYoloE(YoloNas):
+    """Decodes what PP-YOLOE and PP-YOLOE+ give before their suppression."""
+
+    family: ClassVar[str] = "ppyoloe"
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "fit": "stretch",
+        **IMAGENET,
+    }
+    guessed: ClassVar[str] = "PP-YOLOE takes mean and std of ImageNet, and PP-YOLOE+ takes neither"
+    named: ClassVar[str] = "ppyoloe"
+    transposed: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class DamoYolo(YoloNas):
+    """Decodes what DAMO-YOLO exports without its suppression: scores, boxes."""
+
+    family: ClassVar[str] = "damo-yolo"
+    preprocess: ClassVar[Mapping[str, Any]] = {"scale": 1.0, "anchor": "top-left", "pad": 0}
+    guessed: ClassVar[str] = "DAMO-YOLO keeps the aspect and pads, or stretches, by its config"
+    named: ClassVar[str] = "damoyolo"
+    boxes_first: ClassVar[bool] = False

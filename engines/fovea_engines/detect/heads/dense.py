@@ -1,0 +1,108 @@
+"""Decodes outputs with a box for every cell or anchor of a grid, which need suppression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Head, Layout, corners
+from fovea_engines.detect.heads.evidence import (
+    fractions,
+    no_probabilities,
+    no_sizes,
+    objectness_first,
+    off_grid,
+    usual,
+)
+from fovea_engines.detect.heads.signature import Fit, Signature, Strength
+from fovea_engines.detect.nms import detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Dense(Head):
+    """Decodes one output whose columns are those of its `layout`, boxes in pixels of the input.
+
+    The score is the probability of the best class, times the objectness where there is one.
+
+    Attributes:
+        per_cell: boxes of each cell.
+        rare: a more usual family has an output of the same shape.
+    """
+
+    layout: ClassVar[Layout]
+    per_cell: ClassVar[int] = 1
+    rare: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for an output with a column for each class, on a grid."""
+        axis, others = cls.layout.axis, cls.layout.classes
+        fit = signature.fit_grid(axis=axis, per_cell=cls.per_cell, others=others)
+        if isinstance(fit, Fit) and cls.rare:
+            return replace(fit, strength=Strength.RARE)
+        return fit
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what is no probability of a class, and boxes of another form."""
+        table = self._table(outputs[self.outputs[0]][0])
+        boxes, layout = table[:4].T, self.layout
+        if (reason := no_probabilities(table[4:].T, 4)) is not None:
+            return reason
+        if not layout.objectness:
+            # Classes beside an objectness may be sure of anything where nothing is.
+            reason = usual(table[4:].T, 4) or objectness_first(table[4:].T, 4)
+        return (
+            reason
+            or fractions(boxes)
+            or (None if layout.corners else no_sizes(boxes[:, 2:], 2))
+            or off_grid(boxes, corners=layout.corners)
+        )
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        layout = self.layout
+        output = outputs[self.outputs[0]][row]
+        table = self._table(output)
+        found = np.flatnonzero(self.bound(table) >= options.conf)
+        few = output.take(found, axis=1) if layout.axis == 1 else output[found].T
+        few = few.astype(np.float32, copy=False)
+        classes = few[layout.classes :]
+        scores = classes.max(axis=0)
+        if layout.objectness:
+            scores = few[4] * scores
+        boxes = self.boxes(few[:4].T, found, table.shape[1])
+        return detections(boxes, scores, classes.argmax(axis=0), options)
+
+    def bound(self, table: NDArray[Any]) -> NDArray[Any]:
+        """Return what the scores of all boxes cannot exceed, of a table [columns, boxes]."""
+        # No class exceeds 1, so objectness rejects most boxes.
+        return table[4] if self.layout.objectness else best_class(table[4:])
+
+    def boxes(
+        self, few: NDArray[np.float32], found: NDArray[np.intp], total: int
+    ) -> NDArray[np.float32]:
+        """Return corners [n, 4], in pixels, of the boxes at the indices `found` of all."""
+        return few if self.layout.corners else corners(few)
+
+    def _table(self, output: Array) -> NDArray[Any]:
+        """Return one image's output as [columns, boxes]."""
+        return output if self.layout.axis == 1 else output.T
+
+
+def best_class(classes: Array) -> NDArray[np.floating]:
+    """Return each cell's best class probability: float [cells] of [classes, cells]."""
+    if classes.dtype == np.float16:
+        # Non-negative float16 values sort like their bits, and numpy compares integers 80 times as
+        # fast (measured: .06 ms for [80, 8400] instead of 5).
+        best: NDArray[np.floating] = classes.view(np.int16).max(axis=0).view(np.float16)
+    else:
+        best = classes.max(axis=0)
+    return best

@@ -1,0 +1,299 @@
+"""Finds what a model's numbers on sample images say against a reading of them.
+
+Each check gets columns of one image's output, names a column by its number in the output, and
+returns the reason why they cannot be what a head takes them for; None if they can.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Columns = NDArray[Any]
+
+# Rounding, also to float16, takes a probability so far out of 0 to 1.
+_ROUNDING = 2e-3
+# Half of all boxes are surer of no class than this: a detector's boxes are mostly background.
+_USUAL = 0.9
+# Sizes of boxes as logarithms of strides stay under this: exp(10) strides are wider than any image.
+_LARGEST_LOG = 10.0
+# So few of a detector's boxes have their centre outside the input.
+_OUTSIDE = 0.1
+# The sum of a softmax in float16 is so far off 1.
+_SHARES = 0.02
+# x grows in .86 to .98 of all steps of trained and random models, and sizes in .33 to .53.
+_GROWS = 0.7
+_MOST_WRONG = 0.1
+# The median of SCRFD's distances is .5 to 2.2 strides, and 9 to 35 in pixels.
+_FAR = 5.0
+# A trained DETR's boxes end at the edge of the image, but for some hundredths of its side.
+_LARGEST_OVERHANG = 0.1
+# The best class beside an objectness, for most boxes: .15 (YOLOX) and .18 (YOLOv5) in trained ones;
+# without objectness 1e-6 in YOLOv8, and .05 before training.
+_SURE_OF_BACKGROUND = 0.1
+# Boxes that are fractions of the image may reach a little over its edge.
+_LARGEST_FRACTION = 2.0
+# Boxes of a trained model lie all over the image; without training they can all be the same.
+_LEAST_SPREAD = 0.3
+# Of fewer boxes all can be wide, so that their sizes exceed their centres.
+_ENOUGH = 20
+# Logit of the same surety as `_USUAL`.
+_USUAL_LOGIT = 2.2
+
+
+def no_probabilities(columns: Columns, first: int = 0) -> str | None:
+    """Exclude columns, [boxes, n], of which one goes beyond 0..1."""
+    reasons = (no_probability(one, f"column {n}") for n, one in enumerate(columns.T, first))
+    return next(filter(None, reasons), None)
+
+
+def no_probability(values: Columns, name: str) -> str | None:
+    """Exclude scores, [boxes], that go beyond 0..1."""
+    values = np.asarray(values, np.float32)
+    values = values[np.isfinite(values)]
+    low, high = values.min(initial=0), values.max(initial=0)
+    if low < -_ROUNDING or high > 1 + _ROUNDING:
+        return f"{name} is no probability: it goes from {low:.3g} to {high:.3g}"
+    return None
+
+
+def usual(columns: Columns, first: int = 0) -> str | None:
+    """Exclude probabilities, [boxes, n], of which one is high for most boxes."""
+    if not len(columns):
+        return None
+    middle = np.median(np.asarray(columns, np.float32), axis=0)
+    at = int(middle.argmax())
+    if middle[at] > _USUAL:
+        return f"column {first + at} is {middle[at]:.3g} for most boxes, so it is no class"
+    return None
+
+
+def no_class_ids(column: Columns, name: str) -> str | None:
+    """Exclude a column of class ids, [boxes], that are negative or no whole numbers; -1 is none."""
+    values = np.asarray(column, np.float32)
+    values = values[np.isfinite(values)]
+    wrong = values[(values < -1) | (values != values.round())]
+    if len(wrong):
+        return f"{name} holds no class ids: one is {wrong[0]:.3g}"
+    return None
+
+
+def lower_class_ids(column: Columns, first: int, name: str) -> str | None:
+    """Exclude class ids, [boxes], of which one is less than the `first` there is."""
+    wrong = column[column < first]
+    return f"{name} has a class {wrong[0]:.3g}, and the first is {first}" if len(wrong) else None
+
+
+def whole_numbers(columns: Columns, first: int = 0) -> str | None:
+    """Exclude probabilities, [boxes, n], of which one is only ever 0 or 1, as two class ids are."""
+    values = np.asarray(columns, np.float32)
+    only = (values == values.round()).all(axis=0) & values.any(axis=0)
+    if only.any():
+        return f"column {first + int(only.argmax())} has whole numbers only, so it is no class"
+    return None
+
+
+def no_logarithms(columns: Columns, first: int) -> str | None:
+    """Exclude sizes, [boxes, 2], that are too large for logarithms."""
+    values = np.asarray(columns, np.float32)
+    middle = np.median(np.abs(values[np.isfinite(values)])) if values.size else 0
+    if middle > _LARGEST_LOG:
+        return f"columns {first} and {first + 1} are no logarithms: most are over {middle:.3g}"
+    return None
+
+
+def no_shares(columns: Columns) -> str | None:
+    """Exclude columns, [boxes, n], that do not add up to 1 as those of a softmax do."""
+    values = np.asarray(columns, np.float32)
+    totals = values[np.isfinite(values).all(axis=1) & values.any(axis=1)].sum(axis=1)
+    if len(totals) and np.abs(totals - 1).max() > _SHARES:
+        return f"they do not add up to 1, as a softmax's do: one box has {totals.max():.3g}"
+    return None
+
+
+def no_logits(columns: Columns) -> str | None:
+    """Exclude columns, [boxes, n], that all lie within 0..1, as after a sigmoid or a softmax."""
+    values = np.asarray(columns, np.float32)
+    values = values[np.isfinite(values)]
+    if values.any() and values.min() >= 0 and values.max() <= 1:
+        return f"they are no logits: all are from {values.min():.3g} to {values.max():.3g}"
+    return None
+
+
+def no_distances(columns: Columns) -> str | None:
+    """Exclude distances in strides, [boxes, 4], that are too far for most boxes."""
+    values = np.asarray(columns, np.float32)
+    middle = np.median(values[np.isfinite(values)]) if np.isfinite(values).any() else 0
+    if middle > _FAR:
+        return f"distances are in no strides: most are over {middle:.3g}"
+    return None
+
+
+def far_off(columns: Columns) -> str | None:
+    """Exclude places in cells, [boxes, 2], of which most are farther off than the next cell."""
+    values = np.asarray(columns, np.float32)
+    values = np.abs(values[np.isfinite(values)])
+    if len(values) and np.median(values) > 1:
+        return f"they are no places in cells: most are over {np.median(values):.3g}"
+    return None
+
+
+def fractions(boxes: Columns) -> str | None:
+    """Exclude boxes in pixels, [boxes, 4], that all lie within 0..1, as fractions of the image."""
+    values = np.asarray(boxes, np.float32)
+    values = values[np.isfinite(values)]
+    largest = np.abs(values).max(initial=0)
+    # Zeros are padding, and say nothing.
+    if 0 < largest <= _LARGEST_FRACTION:
+        return f"boxes are no pixels: none is over {largest:.3g}"
+    return None
+
+
+def pixels(boxes: Columns) -> str | None:
+    """Exclude boxes as fractions of the image, [boxes, 4], of which most lie far outside 0..1."""
+    values = np.asarray(boxes, np.float32)
+    values = np.abs(values[np.isfinite(values)])
+    if len(values) and np.median(values) > _LARGEST_FRACTION:
+        return f"boxes are no fractions of the image: most numbers are over {np.median(values):.3g}"
+    return None
+
+
+def turned(boxes: Columns, size: tuple[int, int]) -> str | None:
+    """Exclude corners, [boxes, 4], that fit an input of (height, width) only with x and y swapped.
+
+    A square input shows nothing of it.
+    """
+    values = _finite_rows(boxes)
+    if not len(values):
+        return None
+    centres = (values[:, :2] + values[:, 2:]) / 2
+    share = float((centres > size[::-1]).any(axis=1).mean())
+    if share > _OUTSIDE and (centres <= size).all():
+        return f"{share:.0%} of the boxes are outside the input, and with x and y swapped none is"
+    return None
+
+
+def off_grid(boxes: Columns, *, corners: bool) -> str | None:
+    """Exclude boxes [boxes, 4], in the order of a grid's cells, of another form.
+
+    From cell to cell of a row, x grows, of centres as of corners, and a width does not.
+    """
+    left, top, right = (_growth(boxes[:, at]) > _GROWS for at in (0, 1, 2))
+    if top:
+        return "column 1 is no y: it grows from cell to cell, as x does"
+    if right and not corners:
+        return "column 2 is no width: it grows from cell to cell of the grid, as x does"
+    if left != right and corners:
+        return f"column {2 if left else 0} is no x: it does not grow from cell to cell of the grid"
+    return None
+
+
+def no_offsets(column: Columns, number: int) -> str | None:
+    """Exclude offsets within cells, [boxes], that grow from cell to cell as an x in pixels does."""
+    if _growth(column) < _GROWS:
+        return None
+    return f"column {number} is no offset in a cell: it grows from cell to cell, as x does"
+
+
+def _growth(column: Columns) -> float:
+    return float((np.diff(np.asarray(column, np.float32)) > 0).mean()) if len(column) > 1 else 0.0
+
+
+def objectness_first(classes: Columns, first: int) -> str | None:
+    """Exclude class probabilities, [boxes, n], of which the first is an objectness.
+
+    Classes beside an objectness are sure of something also where nothing is.
+    """
+    objectness, best = _medians(classes)
+    if best > _SURE_OF_BACKGROUND and objectness < best / 100:
+        return f"column {first} is an objectness: most boxes are {best:.2g} sure of another column"
+    return None
+
+
+def no_objectness(columns: Columns, number: int) -> str | None:
+    """Exclude an objectness and classes, [boxes, 1 + n], where classes are no surer than it."""
+    objectness, best = _medians(columns)
+    if best < 10 * objectness:
+        return f"column {number} is no objectness: for most boxes the others are no larger"
+    return None
+
+
+def _medians(columns: Columns) -> tuple[float, float]:
+    """Return the medians over boxes of the first column, and of the largest of the others."""
+    values = np.asarray(columns, np.float32)
+    values = values[np.isfinite(values).all(axis=1)]
+    if not len(values) or values.shape[1] < 2:
+        return 0.0, 0.0
+    return float(np.median(values[:, 0])), float(np.median(values[:, 1:].max(axis=1)))
+
+
+def no_sizes(columns: Columns, first: int) -> str | None:
+    """Exclude widths and heights, [boxes, 2], of which many are negative."""
+    values = np.asarray(columns, np.float32)
+    wrong = (values < 0).any(axis=1)
+    if wrong.sum() > _MOST_WRONG * len(values):
+        low = f"{wrong.mean():.0%} of the boxes have one below 0"
+        return f"columns {first} and {first + 1} are no sizes: {low}"
+    return None
+
+
+def no_corners(boxes: Columns) -> str | None:
+    """Exclude corners x1 y1 x2 y2, [boxes, 4], of which many are the wrong way round."""
+    values = _finite_rows(boxes)
+    wrong = (
+        ((values[:, 2] < values[:, 0]) | (values[:, 3] < values[:, 1])).mean() if len(values) else 0
+    )
+    if wrong > _MOST_WRONG:
+        return f"boxes are no corners: {wrong:.0%} have the second above or left of the first"
+    return None
+
+
+def centred_fractions(boxes: Columns) -> str | None:
+    """Exclude boxes, [boxes, 4], that are no centres and sizes as fractions of the image."""
+    values = _finite_rows(boxes)
+    if (reason := pixels(values)) is not None or not len(values):
+        return reason
+    spread = np.ptp(values[:, :2], axis=0).min() > _LEAST_SPREAD
+    if len(values) < _ENOUGH:
+        # Of few boxes, as a model gives that has suppressed already, none is centred far outside.
+        beyond = np.abs(values[:, :2] - 0.5) + values[:, 2:] / 2 > 0.5 + _LARGEST_OVERHANG
+        if beyond.any(axis=1).sum() > _MOST_WRONG * len(values):
+            return "boxes are no centres and sizes: they would reach far over the image's edge"
+        return None
+    if spread and (values[:, 2:] >= values[:, :2]).all():
+        return "boxes are no centres and sizes: each has the second point beyond the first"
+    return None
+
+
+def separate_classes(logits: Columns) -> str | None:
+    """Exclude logits of a softmax, [queries, classes], of which the largest says "none".
+
+    Where each class has a sigmoid, most queries are of no class, and say so of each.
+    """
+    values = _finite_rows(logits)
+    middle = np.median(values.max(axis=1)) if len(values) else 0
+    if middle > _USUAL_LOGIT:
+        return f"most queries are sure of a class: their largest logit is over {middle:.3g}"
+    return None
+
+
+def background_last(logits: Columns) -> str | None:
+    """Exclude logits of a sigmoid each, [queries, classes]: a softmax ends in "none".
+
+    That is the best class of most queries, or at least one of them is sure.
+    """
+    values = _finite_rows(logits)
+    if not len(values):
+        return None
+    best = values.max(axis=1)
+    share = np.mean(values[:, -1] >= best)
+    if share < 0.5 and np.median(best) < _USUAL_LOGIT:
+        return f'the last class is not "none": it is the best of {share:.0%} of the queries'
+    return None
+
+
+def _finite_rows(table: Columns) -> NDArray[np.float32]:
+    values = np.asarray(table, np.float32)
+    return values[np.isfinite(values).all(axis=1)]

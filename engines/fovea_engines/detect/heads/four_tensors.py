@@ -1,0 +1,175 @@
+"""Decodes boxes, scores and class ids as tensors of their own, and the number of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.detect.heads.suppressed import Rows, Suppressed
+from fovea_engines.session import Array, TensorSpec
+
+# Boxes, scores, class ids, number of rows.
+_PIXELS = (
+    ("det_boxes", "det_scores", "det_classes", "num_dets"),  # YOLOv6, v7, TensorRT-YOLO
+    ("bboxes", "scores", "labels", "num_dets"),  # YOLOv8-TensorRT
+    ("pred_boxes", "pred_scores", "pred_classes", "num_predictions"),  # super-gradients, "batch"
+)
+_API = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
+_TFLITE = tuple(f"TFLite_Detection_PostProcess{part}" for part in ("", ":2", ":1", ":3"))
+# tf2onnx may call the API's eight outputs by their place in the alphabet.
+_UNNAMED_API = ("Identity_1", "Identity_4", "Identity_2", "Identity_5")
+_MORE_OF_API = re.compile("raw_detection_|detection_(anchor_indices|multiclass_scores)$|Identity")
+_ADDED = re.compile(r"^graph\d_|:0$")
+
+
+@dataclass(frozen=True, slots=True)
+class EfficientNms(Suppressed):
+    """Decodes pixels of the input, as NVIDIA's EfficientNMS_TRT and stand-ins for it do.
+
+    Boxes are [batch, k, 4], scores and class ids [batch, k], and their number [batch, 1].
+    """
+
+    family: ClassVar[str] = "efficientnms"
+    guessed: ClassVar[str] = "RGB from 0 to 1, letterboxed, is a guess for this model"
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the four tensors, of names that mean pixels or of no known names."""
+        for names in _PIXELS:
+            if found := _named(signature, names):
+                return _fit(signature, found, "rows in pixels", Strength.NAMES)
+        if found := _named(signature, _API):
+            strength = Strength.SHAPE if _floats(found) else Strength.NAMES
+            return _fit(signature, found, "rows in pixels", strength)
+        if found := _shaped(signature, scores_first=True):
+            return _fit(signature, found, "rows in pixels")
+        return OTHERS
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude more rows than there are, too."""
+        boxes, _, _, count = (outputs[name][0] for name in self.outputs)
+        if not 0 <= _whole(count) <= len(boxes):
+            return f"{self.outputs[3]} is {_whole(count)}, and there are {len(boxes)} rows"
+        return super(EfficientNms, self).contradiction(outputs)
+
+    def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
+        """Return as many of an image's rows as the model counts."""
+        boxes, scores, class_ids, count = (outputs[name][row] for name in self.outputs)
+        counted = max(_whole(count), 0)
+        return Rows(boxes[:counted], scores[:counted], class_ids[:counted])
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFlowDetection(EfficientNms):
+    """Decodes TensorFlow's object detection API: y1 x1 y2 x2 as fractions, classes from 1.
+
+    Values are float32, the number of rows [batch]. Format: its exporter and `standard_fields`.
+    """
+
+    family: ClassVar[str] = "tf-detection"
+    preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", "scale": 1.0}
+    guessed: ClassVar[str] = (
+        "stretched, as for SSD, is a guess for this model (EfficientDet and Faster R-CNN keep the "
+        "aspect: letterbox)"
+    )
+    sized: ClassVar[bool] = True
+    y_first: ClassVar[bool] = True
+    normalised: ClassVar[bool] = True
+    first_class: ClassVar[int] = 1
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the API's names and types; others are for the numbers to tell."""
+        why = f"y1 x1 y2 x2 as fractions, classes from {cls.first_class}"
+        if found := _named(signature, _API) or _named(signature, _UNNAMED_API):
+            return _fit(signature, found, why, cls._of_api(_floats(found)))
+        if found := _shaped(signature, scores_first=False):
+            return _fit(signature, found, why) if _floats(found) else OTHERS
+        return OTHERS
+
+    @classmethod
+    def _of_api(cls, floats: bool) -> Strength:
+        # The plug-in for suppression uses these names too, with integers.
+        return Strength.NAMES if floats else Strength.RARE
+
+
+@dataclass(frozen=True, slots=True)
+class TfLiteDetection(TensorFlowDetection):
+    """Decodes the operator TFLite_Detection_PostProcess: as the API, with classes from 0.
+
+    Models of floats take -1 to 1, by the API's guide to mobile devices.
+    """
+
+    family: ClassVar[str] = "tflite-detection"
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "fit": "stretch",
+        "scale": 1.0,
+        "mean": (127.5, 127.5, 127.5),
+        "std": (127.5, 127.5, 127.5),
+    }
+    guessed: ClassVar[str] = "stretched, and values from -1 to 1 unless bytes, is a guess"
+    first_class: ClassVar[int] = 0
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the operator's names."""
+        if found := _named(signature, _TFLITE):
+            why = "y1 x1 y2 x2 as fractions, classes from 0"
+            return _fit(signature, found, why, Strength.NAMES)
+        return super(TfLiteDetection, cls).fit(signature)
+
+    @classmethod
+    def _of_api(cls, floats: bool) -> Strength:
+        return Strength.RARE
+
+
+def _named(signature: Signature, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+    """Return the tensors of these names; () if there are others, or they have other shapes."""
+    by_name = {_ADDED.sub("", tensor.name): tensor for tensor in signature.outputs}
+    others = by_name.keys() - set(names)
+    if not by_name.keys() >= set(names) or not all(map(_MORE_OF_API.match, others)):
+        return ()
+    return _sound(tuple(by_name[name] for name in names))
+
+
+def _shaped(signature: Signature, *, scores_first: bool) -> tuple[TensorSpec, ...]:
+    """Return the tensors by their shapes; two of floats are scores and classes, or the reverse."""
+    counts = [one for one in signature.outputs if one.shape[1:] in ((), (1,))]
+    boxes = [one for one in signature.outputs if len(one.shape) == 3]
+    others = [one for one in signature.outputs if one not in (*counts, *boxes)]
+    if (len(counts), len(boxes), len(others)) != (1, 1, 2):
+        return ()
+    whole = [one.dtype.startswith("int") for one in others]
+    if whole == [True, False] or (whole == [False, False] and not scores_first):
+        others.reverse()
+    return _sound((*boxes, *others, *counts))
+
+
+def _sound(found: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    boxes, scores, class_ids, count = found
+    ranks = len(boxes.shape), len(scores.shape), len(class_ids.shape)
+    sound = ranks == (3, 2, 2) and boxes.shape[2] in (-1, 4) and scores.dtype.startswith("float")
+    return found if sound and (len(count.shape) == 1 or count.shape[1:] in ((1,), (-1,))) else ()
+
+
+def _whole(count: Array) -> int:
+    """Return the one number of an array, 0 for NaN."""
+    return int(np.nan_to_num(np.float64(count.item())))
+
+
+def _floats(found: tuple[TensorSpec, ...]) -> bool:
+    return found[2].dtype.startswith("float")
+
+
+def _fit(
+    signature: Signature,
+    found: tuple[TensorSpec, ...],
+    why: str,
+    strength: Strength = Strength.SHAPE,
+) -> Fit:
+    return Fit(tuple(one.name for one in found), signature.num_labels, why, strength)

@@ -1,0 +1,129 @@
+"""Decodes the queries of a DETR: logits of classes, and boxes as fractions of the input."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Head, corners
+from fovea_engines.detect.heads.evidence import centred_fractions, no_logits, separate_classes
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.detect.nms import detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.plural import counted
+from fovea_engines.session import Array
+
+MOST_QUERIES = 1000
+"""DETRs have 50 to 900 queries; more rows are a grid."""
+
+COCO_IDS = 91
+"""COCO's category ids go up to 90 with gaps, so LibreYOLO's 80 names are not those of columns."""
+
+_ROUNDING = 1e-3
+_LEAST, _SUREST = 1e-37, 1 - 1e-7
+"""The nearest to 0 and 1 that a sigmoid in float32 comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queries(Head):
+    """Decodes logits [batch, queries, classes] and boxes cx cy w h, 0 to 1, [batch, queries, 4].
+
+    Queries do not double each other, so `iou` and `agnostic` have no effect.
+
+    Attributes:
+        names: pairs of names that exporters give to the logits and the boxes.
+        first: column of the first class.
+        after: number of columns after those of the classes.
+    """
+
+    sized: ClassVar[bool] = True
+    names: ClassVar[tuple[tuple[str, str], ...]]
+    first: ClassVar[int] = 0
+    after: ClassVar[int] = 0
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for both outputs, by name and by shape."""
+        by_name = {tensor.name: tensor for tensor in signature.outputs}
+        pair = next((pair for pair in cls.names if by_name.keys() >= set(pair)), None)
+        if pair is None:
+            return OTHERS
+        logits, boxes = (by_name[name] for name in pair)
+        if len(logits.shape) != 3 or len(boxes.shape) != 3 or boxes.shape[2] not in (4, -1):
+            return OTHERS
+        if not (logits.dtype.startswith("float") and boxes.dtype.startswith("float")):
+            return OTHERS
+        if more := sorted(by_name.keys() - set(pair)):
+            return f"{' and '.join(more)} beside boxes are not decoded yet"
+        rows = {logits.shape[1], boxes.shape[1]} - {-1}
+        if len(rows) > 1:
+            return f"{logits.shape[1]} rows of logits are not those of {boxes.shape[1]} boxes"
+        if max(rows, default=0) > MOST_QUERIES:
+            return f"{max(rows)} rows are a grid, and no queries"
+        columns, others = logits.shape[2], cls.first + cls.after
+        if (columns - others, signature.num_labels) == (COCO_IDS, 80):
+            why = "logits of COCO's 91 category ids, which the 80 names do not fit, and boxes"
+            return Fit(pair, COCO_IDS, why, Strength.NAMES)
+        if isinstance(count := signature.count_classes(columns, others), str):
+            return count
+        return Fit(pair, count, f"logits of {counted(count, 'class')} and boxes", Strength.NAMES)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what is no logit, and boxes that are no centres and sizes as fractions."""
+        logits, boxes = (outputs[name][0] for name in self.outputs)
+        if (reason := no_logits(logits)) is not None:
+            return f"of {self.outputs[0]}, {reason}"
+        return centred_fractions(boxes)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        logits, boxes = (outputs[name][row] for name in self.outputs)
+        query, class_ids, scores = self.scores(logits.astype(np.float32, copy=False), options)
+        assert self.size is not None, "it is sized"
+        scale = np.array(self.size[::-1] * 2, np.float32)
+        few = corners(boxes[query].astype(np.float32, copy=False) * scale)
+        return detections(few, scores, class_ids, options, suppress=False)
+
+    @abstractmethod
+    def scores(
+        self, logits: NDArray[np.float32], options: PredictOptions
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+        """Return query, class id and score of all that `options` may keep, in order of queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeparateQueries(Queries):
+    """Decodes classes that a sigmoid scores each for itself: a query may be of several classes."""
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude logits of which most queries would be sure of a class, and other boxes."""
+        logits = outputs[self.outputs[0]][0]
+        return separate_classes(logits) or super(SeparateQueries, self).contradiction(outputs)
+
+    def scores(
+        self, logits: NDArray[np.float32], options: PredictOptions
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+        """Return what `Queries.scores` does: as exporters do, the best of queries x classes.
+
+        A sigmoid is computed of those alone.
+        """
+        classes = logits[:, self.first : logits.shape[1] - self.after]
+        conf = options.conf
+        least = math.log(max(conf, _LEAST)) - math.log1p(-min(conf, _SUREST)) - _ROUNDING
+        passing = (classes >= least) & (classes < np.inf)
+        if options.classes is not None:
+            passing &= np.isin(np.arange(classes.shape[1]), options.classes)
+        query, class_ids = np.nonzero(passing)
+        found = classes[query, class_ids]
+        if len(found) > options.max_det:
+            best = found >= np.partition(found, -options.max_det)[-options.max_det]
+            query, class_ids, found = query[best], class_ids[best], found[best]
+        return query, class_ids, np.reciprocal(1 + np.exp(-found))

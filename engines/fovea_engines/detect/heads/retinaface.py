@@ -1,0 +1,90 @@
+"""Decodes RetinaFace, a detector of faces: offsets from prior boxes, scores and landmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.heads.base import corners
+from fovea_engines.detect.heads.evidence import no_logarithms, no_offsets, no_shares
+from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, cells
+from fovea_engines.session import Array
+
+PRIORS = {8: (16, 32), 16: (64, 128), 32: (256, 512)}
+"""Sides of the two square priors of each stride, pixels (RetinaFace, arXiv 1905.00641, with the
+MobileNet backbone of its PyTorch version)."""
+
+CENTRE_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
+"""Factors of the offsets, which SSD's implementation has beside its paper (arXiv 1512.02325)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetinaFace(ScoredBoxes):
+    """Decodes offsets [batch, priors, 4] and softmax of background and face [batch, priors, 2].
+
+    A centre is prior + .1 x offset x side, and a size is side x exp(.2 x offset).
+    """
+
+    family: ClassVar[str] = "retinaface"
+    labels: ClassVar[tuple[str, ...]] = ("face",)
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "anchor": "top-left",
+        "pad": 0,
+        "channels": "BGR",
+        "scale": 1.0,
+        "mean": (104.0, 117.0, 123.0),
+    }
+    guessed: ClassVar[str] = "programs that use RetinaFace pad, or stretch, each in its own way"
+    sized: ClassVar[bool] = True
+    strides: ClassVar[tuple[int, ...]] = tuple(PRIORS)
+    per_cell: ClassVar[int] = 2
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for offsets, scores and landmarks, whatever their names."""
+        found = [signature.by_columns(columns) for columns in (4, 2, 10)]
+        if len(signature.outputs) != 3 or any(len(tensors) != 1 for tensors in found):
+            return OTHERS
+        (offsets,), (scores,), (points,) = found
+        counts = {tensor.shape[-2] for tensor in (offsets, scores, points)}
+        if any(len(tensor.shape) != 3 for tensor in signature.outputs) or len(counts) != 1:
+            return OTHERS
+        if isinstance(evidence := signature.on_levels([*counts], cls.strides, cls.per_cell), str):
+            return evidence
+        return Fit((offsets.name, scores.name), 1, evidence[1], evidence[0])
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude scores that are no softmax, and sizes that are no logarithms."""
+        if (reason := super(RetinaFace, self).contradiction(outputs)) is not None:
+            return reason
+        offsets, scores = (outputs[name][0] for name in self.outputs)
+        if (reason := no_shares(scores)) is not None:
+            return f"of the scores, {reason}"
+        return no_logarithms(offsets[:, 2:], 2) or no_offsets(offsets[:: self.per_cell, 0], 0)
+
+    def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
+        """Return all levels as one."""
+        offsets, scores = (outputs[name][row] for name in self.outputs)
+        return [(scores[:, 1:], offsets)]
+
+    def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return corners."""
+        assert self.size is not None, "it is sized"
+        sides = _sides(self.size)[found]
+        places, strides = self.cells(found)
+        centre = (places + 0.5) * strides + CENTRE_VARIANCE * values[:, :2] * sides
+        size = np.exp(SIZE_VARIANCE * values[:, 2:]) * sides
+        return corners(np.concatenate([centre, size], axis=1))
+
+
+@lru_cache(maxsize=64)
+def _sides(size: tuple[int, int]) -> NDArray[np.float32]:
+    """Return the side [n, 1] of each prior for an input of (height, width) pixels."""
+    levels = [np.tile(sides, cells(size, (stride,))) for stride, sides in PRIORS.items()]
+    return np.concatenate(levels).astype(np.float32)[:, None]

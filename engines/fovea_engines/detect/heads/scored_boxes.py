@@ -1,0 +1,78 @@
+"""Decodes scores and boxes of a grid that come in tensors of their own, whole or by level."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.heads.dense import best_class
+from fovea_engines.detect.heads.evidence import no_probabilities, usual
+from fovea_engines.detect.heads.grid import grid
+from fovea_engines.detect.nms import detections
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
+
+Level = tuple[Array, Array]
+"""Scores [boxes, classes] and what makes the boxes, [boxes, n], of one image."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredBoxes(Head):
+    """Decodes levels of scores and boxes, the finest first.
+
+    Attributes:
+        strides: of the levels, pixels.
+        per_cell: boxes of each cell.
+    """
+
+    strides: ClassVar[tuple[int, ...]] = (8, 16, 32)
+    per_cell: ClassVar[int] = 1
+
+    @abstractmethod
+    def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
+        """Return one image's levels."""
+
+    @abstractmethod
+    def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Return corners [n, 4], in pixels, of n boxes of the indices `found` among all levels'."""
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude scores that are no probabilities."""
+        scores = np.concatenate([scores for scores, _ in self.levels(outputs, 0)])
+        reason = no_probabilities(scores) or usual(scores)
+        return reason and f"of the scores, {reason}"
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        start, indices, parts = 0, [], []
+        for scores, values in self.levels(outputs, row):
+            found = np.flatnonzero(best_class(scores.T) >= options.conf)
+            indices.append(start + found)
+            parts.append((scores[found], values[found]))
+            start += len(scores)
+        few, values = (
+            np.concatenate(column).astype(np.float32, copy=False)
+            for column in zip(*parts, strict=True)
+        )
+        boxes = self.boxes(values, np.concatenate(indices))
+        return detections(boxes, few.max(axis=1), few.argmax(axis=1), options)
+
+    def columns(self, outputs: Mapping[str, Array]) -> Array | None:
+        """Return what makes the first image's boxes, then their scores."""
+        tables = (np.concatenate(level, axis=1) for level in self.levels(outputs, 0))
+        table: Array = np.concatenate([np.asarray(one) for one in tables])
+        return table.T
+
+    def cells(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return column and row [n, 2] and stride [n, 1] of the cells of boxes."""
+        assert self.size is not None, "it is sized"
+        places, strides = grid(self.size, self.strides, self.per_cell)
+        return places[found], strides[found]

@@ -1,0 +1,44 @@
+"""Decodes torchvision's detectors: Faster R-CNN, RetinaNet, SSD, FCOS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.detect.heads.suppressed import Rows, Suppressed
+from fovea_engines.session import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Torchvision(Suppressed):
+    """Decodes boxes [k, 4], scores [k] and int64 labels [k] of one image.
+
+    Label 0 is the background, which is never found, so ids are those of the training. The graph
+    resizes, keeping the aspect, and normalises by itself; images of a batch it pads at the right
+    and bottom, near the mean colour. Format: the docs of torchvision.models.detection.
+    """
+
+    family: ClassVar[str] = "torchvision"
+    preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left"}
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for three outputs without a batch."""
+        if len(signature.outputs) != 3:
+            return OTHERS
+        by_kind = {(len(one.shape), one.dtype[:5]): one for one in signature.outputs}
+        found = [by_kind.get(kind) for kind in ((2, "float"), (1, "float"), (1, "int64"))]
+        boxes, scores, labels = found
+        if boxes is None or scores is None or labels is None or boxes.shape[1] not in (-1, 4):
+            return OTHERS
+        names = boxes.name, scores.name, labels.name
+        named = names == ("boxes", "scores", "labels")
+        strength = Strength.NAMES if named else Strength.SHAPE
+        return Fit(names, signature.num_labels, "rows of one image: box, score, label", strength)
+
+    def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
+        """Return the one image's rows."""
+        boxes, scores, labels = (outputs[name] for name in self.outputs)
+        return Rows(boxes, scores, labels)

@@ -1,0 +1,67 @@
+"""Describes the result of an edit, and explains names that a graph does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+import onnx
+
+from fovea_engines.session import Array
+from fovea_preprocess.errors import InvalidOption
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Converts the values of an input: `raw` those before an edit to those now, `cooked` back."""
+
+    raw: Callable[[Array], Array]
+    cooked: Callable[[Array], Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edited:
+    """An edited model, and how to compare it with the one before.
+
+    Attributes:
+        what: what was done, for people.
+        origin: the tensor before of an input or output; those that kept their names are left out.
+        values: of inputs that take other values than before.
+        keeps: the outputs must be the same as before; False where the edit is to change them.
+        together: rows are computed in one call now that were not before.
+        advice: what to do if the model cannot run, or computes something else.
+    """
+
+    model: onnx.ModelProto
+    what: str
+    origin: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Values] = field(default_factory=dict)
+    keeps: bool = True
+    together: bool = False
+    advice: str = "name another tensor"
+
+
+def copied(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy that an edit may change."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def expect(name: str, known: Iterable[str], kind: str) -> None:
+    """Raise InvalidOption, with the nearest names, where a name is not a known one."""
+    names = list(known)
+    if name not in names:
+        raise InvalidOption(f"the model has no {kind} {name!r}{nearest(name, names)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a question about the known names that are most like a name; empty if none is."""
+    names = list(known)
+    near = get_close_matches(name, names, _SHOWN, cutoff=0.5)
+    if not near and len(names) <= _SHOWN:
+        near = names
+    return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -1,0 +1,17 @@
+"""docs/heads.md lists the families that are decoded, and no other."""
+
+import re
+from pathlib import Path
+
+from fovea_engines.detect.heads.registry import FAMILIES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_families():
+    page = (ROOT / "docs" / "heads.md").read_text()
+    table = page.split("## Families")[1]
+    cells = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    listed = re.findall(r"`([a-z0-9-]+)`", " ".join(cells))
+    assert sorted(listed) == sorted(FAMILIES)
+    assert f"{len(FAMILIES)} families" in (ROOT / "README.md").read_text()

@@ -1,0 +1,132 @@
+"""`fovea edit` as it is typed."""
+
+import hashlib
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+from tests.engines.tiny import save, tiny_detector
+
+
+def test_a_detector_is_cut_freed_and_normalised_at_once(fovea, shared, tmp_path):
+    source = shared / "models" / "heads" / "tf-od.onnx"
+    digest = hashlib.sha256(source.read_bytes()).digest()
+    options = ("--output", "h_Concat27_0", "--output", "h_Transpose37_0", "--batch", "dynamic")
+    names = ("--rename", "h_Concat27_0=boxes", "--meta", "task=detect", "--strip-metadata")
+    code, out, err = fovea("edit", source, "--out", "raw.onnx", *options, *names)
+    assert code == 0, err
+    for text in (
+        "input_tensor uint8 1x416x416x3",
+        "input_tensor uint8 ?x416x416x3",
+        "boxes float32 ?x3549x4",
+        "nodes dropped",
+        "batch: dynamic instead of 1",
+        "rename: h_Concat27_0 is now boxes",
+    ):
+        assert text in out
+    session = onnxruntime.InferenceSession(tmp_path / "raw.onnx")
+    boxes = session.run(["boxes"], {"input_tensor": np.zeros((2, 416, 416, 3), np.uint8)})[0]
+    assert boxes.shape == (2, 3549, 4)
+    assert session.get_modelmeta().custom_metadata_map == {"task": "detect"}
+    assert hashlib.sha256(source.read_bytes()).digest() == digest
+
+
+def test_json_has_both_models_and_every_edit(fovea, tiny_model):
+    edits = ("--normalise", "1/255", "--uint8", "--replace-op", "Sigmoid=Softsign")
+    code, out, _ = fovea("edit", tiny_model, "--out", "m.onnx", *edits, "--json")
+    assert code == 0
+    report = json.loads(out)
+    assert (report["source"], report["out"]) == (str(tiny_model), "m.onnx")
+    assert report["before"]["inputs"][0] == {
+        "name": "images",
+        "dtype": "float32",
+        "shape": [-1, 3, 64, 64],
+    }
+    assert report["after"]["inputs"][0]["dtype"] == "uint8"
+    # Softsign goes below 0, and so is no probability.
+    assert (report["before"]["head"], report["after"]["head"]) == ("yolov8", None)
+    assert report["after"]["nodes"] == report["before"]["nodes"] + 2
+    added, replaced = report["steps"]
+    assert added["difference"] < 1e-4
+    assert not added["expected"]
+    assert replaced["difference"] > 0.1
+    assert replaced["expected"]
+
+
+def test_what_was_there_is_replaced_but_never_the_model(fovea, tiny_model, tmp_path):
+    (tmp_path / "m.onnx").write_bytes(tiny_model.read_bytes())
+    (tmp_path / "link.onnx").symlink_to("m.onnx")
+    for out in ("m.onnx", "./m.onnx", "link.onnx"):
+        code, _, err = fovea("edit", "m.onnx", "--out", out, "--strip-metadata")
+        assert code == 2
+        assert "is the model itself: name another file" in err
+    assert (tmp_path / "m.onnx").read_bytes() == tiny_model.read_bytes()
+    (tmp_path / "old.onnx").write_text("old")
+    assert fovea("edit", "m.onnx", "--out", "old.onnx", "--strip-metadata")[0] == 0
+    assert not onnx.load(tmp_path / "old.onnx").metadata_props
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        ((), 2, "nothing to edit: add an option"),
+        (("--output", "c9"), 2, "no tensor 'c9'; did you mean"),
+        (("--batch", "0"), 2, "give a whole number from 1 to 9999, or dynamic"),
+        (("--size", "big"), 2, "HEIGHTxWIDTH"),
+        (("--size", "100"), 2, "multiples of 32"),
+        (("--size", "96"), 1, "'Mul_1' (Mul) computes with 64, which is of the size there was"),
+        (("--normalise", "x"), 2, "write SCALE[,MEAN[,STD]]"),
+        (("--uint8",), 2, "--uint8 has no effect without --normalise"),
+        (("--rename", "output0"), 2, "write two names with = between them"),
+        (("--rename", "a=b", "--rename", "a=c"), 2, "given twice for 'a'"),
+        (("--rename", "output0=images"), 2, "'images' cannot be a new name"),
+        (("--drop-normalise",), 1, "cannot be dropped"),
+    ],
+)
+def test_what_cannot_be_edited_is_a_sentence(fovea, tiny_model, tmp_path, options, code, says):
+    model = onnx.load(tiny_model)
+    for node in model.graph.node:
+        node.name = f"{node.op_type}_1"
+    onnx.save(model, tmp_path / "m.onnx")
+    found, out, err = fovea("edit", "m.onnx", "--out", "o.onnx", *options)
+    assert (found, out) == (code, ""), err
+    assert says in err
+    assert err.splitlines()[-1].startswith("error: ")
+    assert not (tmp_path / "o.onnx").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"not a model", bytes(1000)])
+def test_what_is_no_model_is_a_sentence(fovea, tmp_path, content):
+    (tmp_path / "m.onnx").write_bytes(content)
+    code, out, err = fovea("edit", "m.onnx", "--out", "o.onnx", "--strip-metadata")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: m.onnx ")
+
+
+def test_a_folder_that_is_not_there_is_named(fovea, tiny_model):
+    code, _, err = fovea("edit", tiny_model, "--out", "absent/o.onnx", "--strip-metadata")
+    assert code == 1
+    assert "absent/o.onnx cannot be written (No such file or directory)" in err
+
+
+def test_nothing_is_written_where_rows_are_mixed(fovea, tmp_path):
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["mean"], "over_all", keepdims=1),
+        helper.make_node("Sub", ["images", "mean"], ["out"], "sub"),
+    ]
+    image = ("images", [1, 3, 8, 8])
+    save(tmp_path / "m.onnx", nodes, [image], [("out", image[1])])
+    code, _, err = fovea("edit", "m.onnx", "--out", "o.onnx", "--batch", "dynamic")
+    assert code == 1
+    assert "node 'over_all' (ReduceMean) then computes something else" in err
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_an_edited_model_is_built_and_served_as_any(fovea, tmp_path):
+    tiny_detector(tmp_path / "m.onnx", batch=1)
+    assert fovea("edit", "m.onnx", "--out", "free.onnx", "--batch", "dynamic")[0] == 0
+    code, _, err = fovea("build", "free.onnx", "--max-batch", 4, "--backend", "onnxruntime")
+    assert code == 0, err

@@ -1,0 +1,133 @@
+"""Heads against the answers of their own families, which ../shared/models/heads stores.
+
+file = File(shared, "rfdetr")
+told = file.recognise()
+file.assert_expected(told.family)
+"""
+
+import json
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.recognise import open_head, recognise
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.evaluate.observe import observer
+from fovea_engines.evaluate.samples import read_image
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_preprocess.preprocessor import Preprocessor
+
+NEAR = 1e-3
+USUAL = PredictOptions()
+
+
+class File:
+    """One file, run by plain ONNX Runtime. What it takes beside the image is made a constant.
+
+    Attributes:
+        images: pixels, uint8 RGB, and the rows that its family finds there.
+    """
+
+    def __init__(self, shared, name):
+        path = shared / "models" / "heads" / f"{name}.onnx"
+        self.graph = onnx.load(path)
+        _fill_in(self.graph)
+        self.inputs, self.outputs = graph_inputs(self.graph), graph_outputs(self.graph)
+        self.metadata = metadata_of(self.graph)
+        stored = json.loads(path.with_suffix(".expected.json").read_text())["images"]
+        data = shared / "data"
+        self.images = {
+            image: (read_image(data / ("" if image == "bus.jpg" else "coco64/val") / image), rows)
+            for image, rows in stored.items()
+        }
+
+    @cached_property
+    def session(self):
+        return onnxruntime.InferenceSession(
+            self.graph.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+
+    def recognise(self, family=None, metadata=True):
+        """Recognise the file by its numbers, too, with or without its metadata."""
+        kept = self.metadata if metadata else {}
+        seen = observer(self.graph)
+        return recognise(self.inputs, self.outputs, kept, family, observe=seen)
+
+    def spec(self, family, trained=None):
+        return default_preprocess(family, self.inputs, self.metadata, trained=trained)
+
+    def run(self, pixels, spec, resized=None):
+        """Outputs for an image, [1, ...], and where it lies in the input.
+
+        `resized` is what a family's own code makes of it where the preprocessor rounds differently:
+        float [3, height, width].
+        """
+        row = np.empty((1, *spec.row_shape), spec.dtype)
+        where = Preprocessor(spec)(pixels, row[0])
+        if resized is not None:
+            row[0] = resized(pixels, spec)
+        names = [output.name for output in self.outputs]
+        answer = self.session.run(names, {self.inputs[0].name: row})
+        return dict(zip(names, answer, strict=True)), where
+
+    def assert_expected(
+        self, family=None, options=USUAL, trained=None, resized=None, score=NEAR, iou=0.99
+    ):
+        """Find the stored rows on every image: the same classes, boxes and scores, and no more.
+
+        Rows within `score` of the threshold, `options.conf`, may fall either way. Letterboxed boxes
+        need a lower `iou`: many families ignore that the sizes of a letterboxed image are rounded.
+        `trained` has fields of `PreprocessSpec` where the file was not made with the family's own.
+        """
+        told = self.recognise(family)
+        head, spec = open_head(told, self.inputs), self.spec(told.family, trained)
+        lower = replace(options, conf=options.conf - score)
+        for pixels, rows in self.images.values():
+            outputs, where = self.run(pixels, spec, resized)
+            found = head.decode(outputs, 0, lower)
+            boxes = where.boxes_to_source(found.boxes)
+            left = unmatched((boxes, found.scores, found.class_ids), rows, pixels.shape, iou, score)
+            more = [row for row in left if row[1] >= options.conf + score]
+            assert not more, f"more was found: {more}"
+
+
+def unmatched(found, rows, shape, iou=0.99, score=NEAR):
+    """Find each stored row, clipped to an image of this shape, and return what else was found.
+
+    `found` is boxes, scores and class ids. It is an AssertionError where a row is not found.
+    """
+    height, width = shape[:2]
+    left = list(zip(*(np.asarray(column).tolist() for column in found), strict=True))
+    for want in rows:
+        box = np.clip(want["box"], 0, [width, height, width, height])
+        alike = [row for row in left if row[2] == want["class_id"]]
+        near = [
+            row for row in alike if abs(row[1] - want["score"]) <= score and _same(row[0], box, iou)
+        ]
+        assert near, f"{want} is not found; of its class there are {alike}"
+        left.remove(min(near, key=lambda row: np.abs(np.subtract(row[0], box)).max()))
+    return left
+
+
+def _same(box, want, iou):
+    """Return True if boxes overlap by `iou`, or if their corners agree to .05 pixels."""
+    sides = np.minimum(box[2:], want[2:]) - np.maximum(box[:2], want[:2])
+    common = np.prod(np.maximum(sides, 0))
+    areas = sum(np.prod(np.subtract(each[2:], each[:2])) for each in (box, want))
+    return common >= iou * (areas - common) or np.abs(np.subtract(box, want)).max() < 0.05
+
+
+def _fill_in(graph):
+    """Replace inputs beside the image by constants of the input's size, as a build does."""
+    images, *others = graph_inputs(graph)
+    height, width = images.shape[2:]
+    known = {"orig_target_sizes": [[width, height]], "im_shape": [[height, width]]}
+    for tensor in others:
+        value = np.array(known.get(tensor.name, [[1, 1]]), tensor.dtype)
+        graph.graph.initializer.append(onnx.numpy_helper.from_array(value, tensor.name))
+    for value in [v for v in graph.graph.input if v.name in {t.name for t in others}]:
+        graph.graph.input.remove(value)

@@ -1,0 +1,36 @@
+"""RF-DETR on the files that its exporter writes."""
+
+import cv2
+import pytest
+from tests.engines.detect.heads.expected import File
+
+
+def bilinear(pixels, spec):
+    """As rfdetr: bilinear on floats, which are not rounded to whole grey levels."""
+    scaled = cv2.resize(pixels.astype("float32"), (spec.width, spec.height)) * spec.scale
+    return ((scaled - spec.mean) / spec.std).transpose(2, 0, 1)
+
+
+def test_rows_are_those_of_the_family(shared):
+    file = File(shared, "rfdetr")
+    assert file.recognise().family == "rfdetr"
+    file.assert_expected(resized=bilinear)
+
+
+@pytest.mark.parametrize(("family", "first"), [("last", 0), ("first", 1)])
+def test_a_background_column_is_no_class(shared, family, first):
+    file = File(shared, "rfdetr")
+    told = file.recognise(f"rfdetr-background-{family}")
+    assert told.num_classes == 90
+    for _, rows in file.images.values():
+        for row in rows:
+            row["class_id"] -= first
+    file.assert_expected(told.family, resized=bilinear)
+
+
+@pytest.mark.parametrize("more", ["masks", "keypoints"])
+def test_what_is_more_than_boxes_is_left_alone(shared, more):
+    file = File(shared, {"masks": "rfdetr-seg", "keypoints": "rfdetr-keypoints"}[more])
+    told = file.recognise()
+    assert told.family is None
+    assert f"{more} beside boxes are not decoded yet" in told.reason

@@ -1,0 +1,135 @@
+"""Heads with scores and boxes in tensors of their own, on real files."""
+
+import cv2
+import numpy as np
+import pytest
+from tests.engines.detect.heads.expected import File
+
+from fovea_engines.detect.heads.recognise import open_head, recognise
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.graph.normalise import normalise
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs
+from fovea_engines.session import TensorSpec
+
+
+def rounded_down(pixels, spec):
+    """Letterbox an image as NanoDet's program does, with sides rounded down."""
+    scale = min(spec.height / pixels.shape[0], spec.width / pixels.shape[1])
+    height, width = (int(side * scale) for side in pixels.shape[:2])
+    inside = np.zeros((spec.height, spec.width, 3), np.uint8)
+    top, left = (spec.height - height) // 2, (spec.width - width) // 2
+    inside[top : top + height, left : left + width] = cv2.resize(
+        pixels, (width, height), interpolation=cv2.INTER_AREA
+    )
+    return ((inside[:, :, ::-1] - np.array(spec.mean)) / spec.std).transpose(2, 0, 1)
+
+
+LARGE, SMALL = (640, 640), (320, 320)
+FILES = {
+    "centerface": ("centerface", LARGE, {"options": PredictOptions(iou=0.3)}),
+    "nanodet-m-416": (
+        "nanodet",
+        None,
+        {
+            "options": PredictOptions(iou=0.6, agnostic=True),
+            "resized": rounded_down,
+            "iou": 0.97,
+        },
+    ),
+    "retinaface-mnet025": ("retinaface", LARGE, {}),
+    "scrfd-500m": ("scrfd", LARGE, {}),
+    "ultraface-rfb-320": ("ultraface", None, {"options": PredictOptions(iou=0.3)}),
+    "yolo5face-500m": (
+        "yolov5-face",
+        SMALL,
+        {"trained": {"anchor": "top-left", "pad": 0}, "iou": 0.96},
+    ),
+    "yunet-n-dynamic": ("yunet", LARGE, {}),
+}
+"""Family, size, and how the stored rows were made."""
+
+USUAL = PredictOptions(iou=0.45)
+
+
+@pytest.fixture(scope="module", params=FILES)
+def case(request, shared):
+    """A file of a fixed size, its head, and its outputs for bus.jpg."""
+    family, size, how = FILES[request.param]
+    file = File(shared, request.param)
+    if size is not None:
+        file.graph = normalise(file.graph, size, lambda note: None)
+        file.inputs, file.outputs = graph_inputs(file.graph), graph_outputs(file.graph)
+    told = file.recognise()
+    assert told.family == family
+    pixels, _ = file.images["bus.jpg"]
+    outputs, _ = file.run(pixels, file.spec(family, how.get("trained")))
+    return file, told, open_head(told, file.inputs), outputs, {"options": USUAL, **how}
+
+
+def test_rows_are_the_stored_ones(case):
+    file, told, _, _, how = case
+    file.assert_expected(**how)
+    assert told.labels == (None if told.num_classes == 80 else ("face",))
+
+
+def test_it_is_recognised_again_without_numbers(case):
+    """As an engine is opened: by its family, and by what is declared of its outputs."""
+    file, told, *_ = case
+    again = recognise(file.inputs, file.outputs, {}, told.family)
+    assert (again.outputs, again.num_classes) == (told.outputs, told.num_classes)
+    open_ends = [TensorSpec(t.name, t.dtype, (-1, -1, *t.shape[2:])) for t in file.outputs]
+    if len(file.outputs[0].shape) == 3 and told.family != "yolov5-face":
+        assert recognise(file.inputs, open_ends, {}, told.family).outputs == told.outputs
+
+
+def test_rows_of_a_batch_are_independent(case):
+    *_, head, outputs, _ = case
+    alone = head.decode(outputs, 0, USUAL)
+    two = {name: np.concatenate([array * 0, array]) for name, array in outputs.items()}
+    within = head.decode(two, 1, USUAL)
+    assert len(alone) > 0
+    assert within.boxes.tolist() == alone.boxes.tolist()
+    assert within.scores.tolist() == alone.scores.tolist()
+
+
+def test_half_precision_is_read(case):
+    *_, head, outputs, _ = case
+    whole = head.decode(outputs, 0, USUAL)
+    half = {name: array.astype(np.float16) for name, array in outputs.items()}
+    found = head.decode(half, 0, USUAL)
+    assert found.class_ids.tolist() == whole.class_ids.tolist()
+    assert found.boxes == pytest.approx(whole.boxes, abs=2)
+    assert found.scores == pytest.approx(whole.scores, abs=0.01)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_broken_numbers_give_no_boxes(case, bad):
+    *_, head, outputs, _ = case
+    broken = {name: np.full_like(array, bad) for name, array in outputs.items()}
+    assert len(head.decode(broken, 0, PredictOptions(conf=0))) == 0
+    random = np.random.default_rng(7)
+    for name, array in outputs.items():
+        broken[name] = np.where(random.random(array.shape) < 0.001, np.float32(bad), array)
+    found = head.decode(broken, 0, PredictOptions(conf=0.01))
+    assert len(found) > 0
+    assert np.isfinite(found.boxes).all()
+
+
+def test_columns_are_those_of_the_boxes(case):
+    *_, head, outputs, _ = case
+    table = head.columns(outputs)
+    assert table.shape[1] > 1000
+    assert np.isfinite(table).all()
+
+
+@pytest.mark.parametrize("change", [lambda a: a * 100, lambda a: np.log(a + 1e-6)])
+def test_scores_that_are_none_exclude_the_family(case, change):
+    *_, head, outputs, _ = case
+    planted = {name: array.copy() for name, array in outputs.items()}
+    if head.family == "yolov5-face":
+        [rows] = planted.values()
+        rows[..., [4, 15]] = change(rows[..., [4, 15]])
+    for name in head.outputs:
+        if outputs[name].min() >= 0 and outputs[name].max() <= 1:
+            planted[name] = change(outputs[name])
+    assert "no probability" in head.contradiction(planted)

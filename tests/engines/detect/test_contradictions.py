@@ -1,0 +1,238 @@
+"""Models that compute something else than their shapes promise are never misread.
+
+Each case changes the end of a real model's graph, as exports and scripts of users do.
+"""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.heads.recognise import recognise
+from fovea_engines.evaluate.observe import observer
+from fovea_engines.graph.load import load
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
+from fovea_preprocess.errors import FoveaError, InvalidOption, UnsupportedModel
+
+
+class Surgeon:
+    """Appends operators to the only output of a model, which keeps its name."""
+
+    def __init__(self, path, metadata=True):
+        self.model = load(path).proto
+        [self.output] = self.model.graph.output
+        self.name = self.output.name
+        for node in self.model.graph.node:
+            node.output[:] = ["raw" if name == self.name else name for name in node.output]
+            node.input[:] = ["raw" if name == self.name else name for name in node.input]
+        self.last, self.count = "raw", 0
+        if not metadata:
+            del self.model.metadata_props[:]
+
+    def __call__(self, operator, *constants, **attributes):
+        self.count += 1
+        names = [f"planted/{self.count}/{i}" for i in range(len(constants))]
+        tensors = map(numpy_helper.from_array, constants, names)
+        self.model.graph.initializer.extend(tensors)
+        made = f"planted/{self.count}"
+        node = helper.make_node(operator, [self.last, *names], [made], **attributes)
+        self.model.graph.node.append(node)
+        self.last = made
+        return self
+
+    def take(self, columns, axis):
+        return self("Gather", np.array(columns, np.int64), axis=axis)
+
+    def scale(self, factors, axis):
+        shape = [1, 1, 1]
+        shape[axis] = -1
+        return self("Mul", np.array(factors, np.float32).reshape(shape))
+
+    def finished(self, swapped=False):
+        self.model.graph.node[-1].output[0] = self.name
+        if swapped:
+            dims = self.output.type.tensor_type.shape.dim
+            lengths = [dims[0].dim_value or "batch", dims[2].dim_value, dims[1].dim_value]
+            kept = helper.make_tensor_value_info(self.name, onnx.TensorProto.FLOAT, lengths)
+            self.output.CopyFrom(kept)
+        return self.model
+
+
+def logits(surgeon, first, columns, axis):
+    """Undo the sigmoid of the columns from `first` on: log(p / (1 - p))."""
+    inside = np.zeros(columns, np.float32)
+    inside[first:] = 1
+    surgeon.scale(1 - 2e-6 * inside, axis)
+    raw = surgeon.last
+    shape = [1, 1, 1]
+    shape[axis] = -1
+    chosen = (inside > 0).reshape(shape)
+    surgeon("Clip", np.float32(1e-6), np.float32(1 - 1e-6))
+    clipped = surgeon.last
+    surgeon("Mul", np.float32(-1))("Add", np.float32(1))
+    nodes, other = surgeon.model.graph, surgeon.last
+    nodes.node.append(helper.make_node("Div", [clipped, other], ["planted/odds"]))
+    nodes.node.append(helper.make_node("Log", ["planted/odds"], ["planted/logits"]))
+    nodes.initializer.append(numpy_helper.from_array(chosen, "planted/chosen"))
+    where = ["planted/chosen", "planted/logits", raw]
+    nodes.node.append(helper.make_node("Where", where, ["planted/where"]))
+    surgeon.last = "planted/where"
+    return surgeon
+
+
+BOXES = [1 / 640] * 4
+V8, V10 = list(range(84)), list(range(6))
+TRANSPOSED = {"perm": [0, 2, 1]}
+CASES = {
+    "v8, fractions of the image": (
+        "yolov8n", lambda s: s.scale([*BOXES, *[1] * 80], 1), "yolov8", "boxes are no pixels"
+    ),
+    "v8, classes before boxes": (
+        "yolov8n", lambda s: s.take([*V8[4:], *V8[:4]], 1), "yolov8", "no probability"
+    ),
+    "v8, sizes before centres": (
+        "yolov8n", lambda s: s.take([2, 3, 0, 1, *V8[4:]], 1), "yolov8", "column 2 is no width"
+    ),
+    "v8, scores without sigmoid": (
+        "yolov8n", lambda s: logits(s, 4, 84, 1), "yolov8", "no probability"
+    ),
+    "v8, transposed": (
+        "yolov8n", lambda s: s("Transpose", **TRANSPOSED), "rtmdet", "column 2 is no x"
+    ),
+    "v8, percent": (
+        "yolov8n", lambda s: s.scale([*[1] * 4, *[100] * 80], 1), "yolov8", "no probability"
+    ),
+    "v10, score and class swapped": (
+        "yolov10n", lambda s: s.take([0, 1, 2, 3, 5, 4], 2), "yolov10", "column 4 is no probability"
+    ),
+    "v10, fractions of the image": (
+        "yolov10n", lambda s: s.scale([*BOXES, 1, 1], 2), "yolov10", "boxes are no pixels"
+    ),
+    "v10, class and score before the box": (
+        "yolov10n", lambda s: s.take([5, 4, 0, 1, 2, 3], 2), "yolov10", "no probability"
+    ),
+    "v10, corners swapped": (
+        "yolov10n", lambda s: s.take([2, 3, 0, 1, 4, 5], 2), "yolov10", "no corners"
+    ),
+    "v5, fractions of the image": (
+        "yolov5n", lambda s: s.scale([*BOXES, *[1] * 81], 2), "yolov5", "boxes are no pixels"
+    ),
+    "v5, without sigmoid": (
+        "yolov5n", lambda s: logits(s, 4, 85, 2), "yolov5", "no probability"
+    ),
+    "v5, transposed": (
+        "yolov5n", lambda s: s("Transpose", **TRANSPOSED), "yolov8", "25200|boxes are not"
+    ),
+    "X, decoded head on a raw grid": (
+        "yolox_nano", lambda s: s("Identity"), "yolox-decoded", "no sizes in pixels"
+    ),
+    "X, without sigmoid": (
+        "yolox_nano", lambda s: logits(s, 4, 85, 2), "yolox", "no probability"
+    ),
+}  # fmt: skip
+
+
+def planted(shared, case):
+    model, cut, family, says = CASES[case]
+    surgeon = cut(Surgeon(shared / "models" / f"{model}.onnx"))
+    return surgeon.finished(case.endswith("transposed")), family, says
+
+
+def recognised(model, family=None):
+    return recognise(
+        graph_inputs(model), graph_outputs(model), metadata_of(model), family, observer(model)
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_exclude_the_family(shared, case):
+    model, family, says = planted(shared, case)
+    found = recognised(model)
+    if family != "yolox-decoded":
+        assert found.family is None
+    with pytest.raises(UnsupportedModel, match=says):
+        recognised(model, family)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_none_is_misread_without_metadata(shared, case):
+    model, _, _ = planted(shared, case)
+    del model.metadata_props[:]
+    raw_grid = case == "X, decoded head on a raw grid"
+    assert recognised(model).family == ("yolox" if raw_grid else None)
+
+
+@pytest.mark.parametrize("case", ["v8, fractions of the image", "X, without sigmoid"])
+def test_a_build_stops_where_the_head_contradicts_the_numbers(shared, tmp_path, case):
+    model, family, says = planted(shared, case)
+    source = tmp_path / "planted.onnx"
+    onnx.save(model, source)
+    plan = BuildPlan(source, "planted", tmp_path / "models", family=family)
+    with pytest.raises(FoveaError, match=says) as refused:
+        build(plan)
+    assert "it could be" in str(refused.value) or "leave it out" in str(refused.value)
+    assert not (tmp_path / "models" / "planted").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "family", "says"),
+    [
+        ("yolo11-obb-nometa", "yolov8", "column 84 is no probability"),
+        ("yolox-nano-decoded", "yolox", "no logarithms"),
+        ("yolov6-clothes", "yolox", "no logarithms"),
+        ("yolov6-clothes", "yolox-decoded", "column 4 is 1 for every box"),
+        ("yolox-nano-decoded", "yolov6", "column 4, which YOLOv6 leaves at 1"),
+        ("yolo5face-500m", "yolov5", "no probability"),
+        ("libreyolo-yolo9t", "yolov8", "column 2 is no width"),
+    ],
+)
+def test_heads_that_look_like_others(shared, file, family, says):
+    model = load(shared / "models" / "heads" / f"{file}.onnx").proto
+    if file == "yolo5face-500m":
+        for dim in model.graph.input[0].type.tensor_type.shape.dim[2:]:
+            dim.dim_value = 320
+    with pytest.raises(UnsupportedModel, match=says):
+        recognised(model, family)
+
+
+def test_a_build_asks_between_two_heads(shared, tmp_path):
+    """Without its metadata a RTMDet cannot be told from a PicoDet: the same output for each."""
+    model = load(shared / "models" / "heads" / "rtmdet.onnx").proto
+    del model.metadata_props[:]
+    source = tmp_path / "rtmdet.onnx"
+    onnx.save(model, source)
+    plan = BuildPlan(source, "rtmdet", tmp_path / "models")
+    with pytest.raises(InvalidOption, match=r"--head rtmdet finds \d+ box.*--head picodet finds"):
+        build(plan)
+    image = tmp_path / "models" / "rtmdet" / "failed-build" / "heads.jpg"
+    assert image.read_bytes()[:2] == b"\xff\xd8"
+    assert (
+        build(BuildPlan(source, "rtmdet", tmp_path / "models", family="rtmdet")).family == "rtmdet"
+    )
+    tensors = build(BuildPlan(source, "raw", tmp_path / "models", family="tensors"))
+    assert (tensors.family, tensors.task) == (None, "tensors")
+
+
+def test_a_class_beside_an_objectness_may_be_sure_everywhere(shared):
+    """YOLOv5 does not train the class of a model that has only one, and leaves it at .99998."""
+    surgeon = Surgeon(shared / "models" / "yolov5n.onnx", metadata=False)
+    surgeon.take([*range(5), 5], 2).scale([1, 1, 1, 1, 1, 0], 2)
+    surgeon("Add", np.float32([0, 0, 0, 0, 0, 0.99998]))
+    model = surgeon.finished()
+    model.graph.output[0].type.tensor_type.shape.dim[2].dim_value = 6
+    assert recognised(model).family == "yolov5"
+
+
+@pytest.mark.parametrize("file", ["hf-rtdetr", "rfdetr"])
+def test_probabilities_are_no_logits(shared, file):
+    model = load(shared / "models" / "heads" / f"{file}.onnx").proto
+    logits = next(value.name for value in model.graph.output if "boxes" not in value.name)
+    logits = "labels" if file == "rfdetr" else logits
+    for node in model.graph.node:
+        node.output[:] = ["raw" if name == logits else name for name in node.output]
+    model.graph.node.append(helper.make_node("Sigmoid", ["raw"], [logits]))
+    found = recognised(model)
+    assert found.family is None
+    assert "no logits" in found.reason
