@@ -6,16 +6,18 @@ with Client("http://127.0.0.1:8000") as client:
 """
 
 from fovea_client._client import Client, server_address
-from fovea_client._wire import ImageFormat, PredictOptions
+from fovea_client._wire import ImageFormat, MaskFormat, PredictOptions, image_result
 from fovea_client.answers import (
     Box,
     Detection,
     ImageError,
     ImageResult,
+    Keypoint,
     Model,
     ModelSummary,
     ModelVersion,
     Prediction,
+    RunLengths,
     Tensor,
     TensorMetadata,
     Timing,
@@ -39,16 +41,20 @@ __all__ = [
     "ImageFormat",
     "ImageResult",
     "ImageSource",
+    "Keypoint",
+    "MaskFormat",
     "Model",
     "ModelSummary",
     "ModelVersion",
     "PredictOptions",
     "Prediction",
     "QueueFull",
+    "RunLengths",
     "ServerError",
     "Tensor",
     "TensorMetadata",
     "Timing",
     "UnexpectedAnswer",
+    "image_result",
     "server_address",
 ]

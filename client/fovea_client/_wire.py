@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -21,10 +22,12 @@ from fovea_client.answers import (
     Detection,
     ImageError,
     ImageResult,
+    Keypoint,
     Model,
     ModelSummary,
     ModelVersion,
     Prediction,
+    RunLengths,
     Tensor,
     TensorMetadata,
     Timing,
@@ -32,6 +35,7 @@ from fovea_client.answers import (
 from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
 
 ImageFormat = Literal["image/jpeg", "image/png"]
+MaskFormat = Literal["rle", "polygon", "png", "none"]
 
 
 class PredictOptions(TypedDict, total=False):
@@ -45,6 +49,7 @@ class PredictOptions(TypedDict, total=False):
             "person,5".
         max_det: most detections per image, from 1 up.
         agnostic: suppress across classes as well.
+        mask: form of a segmenter's masks: "rle", "polygon", "png" or "none".
         timeout_ms: time after which the server gives the request up, milliseconds.
     """
 
@@ -54,6 +59,7 @@ class PredictOptions(TypedDict, total=False):
     classes: Iterable[int | str] | None
     max_det: int | None
     agnostic: bool | None
+    mask: MaskFormat | None
     timeout_ms: float | None
 
 
@@ -78,6 +84,7 @@ def predict(
     classes: Iterable[int | str] | None = None,
     max_det: int | None = None,
     agnostic: bool | None = None,
+    mask: MaskFormat | None = None,
     timeout_ms: float | None = None,
 ) -> Request:
     """Request the detections in encoded images, or one image with them drawn in.
@@ -96,6 +103,7 @@ def predict(
         "classes": None if classes is None else _classes(classes),
         "max_det": max_det,
         "agnostic": None if agnostic is None else str(agnostic).lower(),
+        "mask": mask,
     }
     given = {name: value for name, value in options.items() if value is not None}
     path = model_path(model, version) + "/predict" + (f"?{urlencode(given)}" if given else "")
@@ -153,7 +161,7 @@ def prediction(response: Response) -> Prediction:
             model=str(answer["model"]),
             version=str(answer["version"]),
             task=str(answer["task"]),
-            images=tuple(_image(image) for image in answer["images"]),
+            images=tuple(image_result(image) for image in answer["images"]),
             timing_ms=Timing(**timing),
         )
 
@@ -230,7 +238,8 @@ def _summary(kind: type[ModelSummary], value: dict[str, Any]) -> dict[str, Any]:
     return given | {"versions": tuple(versions)}
 
 
-def _image(value: dict[str, Any]) -> ImageResult | ImageError:
+def image_result(value: dict[str, Any]) -> ImageResult | ImageError:
+    """Read the JSON of one image in an answer: its results, or its error."""
     if "error" in value:
         return ImageError(str(value["error"]["code"]), str(value["error"]["message"]))
     return ImageResult(
@@ -249,7 +258,23 @@ def _detection(value: dict[str, Any]) -> Detection:
         score=float(value["score"]),
         class_id=int(value["class_id"]),
         class_name=str(value["class_name"]),
+        mask=_mask(value.get("mask")),
+        keypoints=tuple(
+            Keypoint(str(each["name"]), *(float(each[name]) for name in ("x", "y", "score")))
+            for each in value.get("keypoints", ())
+        ),
     )
+
+
+def _mask(value: Any) -> RunLengths | tuple[tuple[float, ...], ...] | bytes | None:
+    match value:
+        case None:
+            return None
+        case str():
+            return base64.b64decode(value, validate=True)
+        case {"size": [int(height), int(width)], "counts": str(counts)}:
+            return RunLengths((height, width), counts)
+    return tuple(tuple(map(float, outline)) for outline in value)
 
 
 def _tensor(value: dict[str, Any]) -> Tensor:

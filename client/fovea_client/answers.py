@@ -20,13 +20,39 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
+class Keypoint:
+    """A named point, in pixels of the upright original; it may lie outside. The score is 0 to 1."""
+
+    name: str
+    x: float
+    y: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunLengths:
+    """A mask as COCO's compressed run lengths; `size` is (height, width) of the image."""
+
+    size: tuple[int, int]
+    counts: str
+
+
+@dataclass(frozen=True, slots=True)
 class Detection:
-    """One detected object; the score is 0 to 1."""
+    """One detected object; the score is 0 to 1.
+
+    Attributes:
+        mask: of a segmenter, in the form that the request asked for: run lengths, polygons of
+            x1 y1 x2 y2 ..., or a PNG file of the whole image; None without masks.
+        keypoints: of a pose model.
+    """
 
     box: Box
     score: float
     class_id: int
     class_name: str
+    mask: RunLengths | tuple[tuple[float, ...], ...] | bytes | None = None
+    keypoints: tuple[Keypoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fovea_engines.backends.registry import get_backend, mismatch, open_session
 from fovea_engines.detect.class_names import resolve_classes
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.recognise import Recognition, open_head, recognise
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.repository.card import CARD_FILE, EngineCard
@@ -47,7 +48,12 @@ class Engine(Closing):
         self.num_classes = None if card.labels is None else len(card.labels)
         if card.family is not None:
             found = Recognition(
-                card.family, card.reason, card.task, card.num_classes, card.head_outputs
+                card.family,
+                card.reason,
+                card.task,
+                card.num_classes,
+                card.head_outputs,
+                skeleton=card.skeleton,
             )
             if not card.head_outputs:
                 found = recognise(card.inputs, card.outputs, card.metadata, card.family)
@@ -110,10 +116,10 @@ class Engine(Closing):
         """Return the options with class ids in place of class names; `InvalidOption` if unknown."""
         return resolve_classes(options, self.labels, self.card.name, self.num_classes)
 
-    def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
-        """Find the objects in one image: uint8 [height, width, 3], RGB, upright.
+    def predict(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Finding:
+        """Find what is in one image: uint8 [height, width, 3], RGB, upright.
 
-        Boxes are in pixels of the image.
+        It is in pixels of the image.
 
         Raises:
             UnsupportedModel: the head is not known; use `session.infer`.
@@ -122,8 +128,16 @@ class Engine(Closing):
         if self.head is None or self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")
         outputs, back = self._run(self.preprocessor, pixels)
-        found = self.head.decode(outputs, 0, self.resolve(options))
-        return Detections(back.boxes_to_source(found.boxes), found.scores, found.class_ids)
+        return self.head.decode(outputs, 0, self.resolve(options)).to_source(back)
+
+    def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
+        """Find the objects in one image, as `predict`; UnsupportedModel if it is for none."""
+        found = self.predict(pixels, options)
+        if not isinstance(found, Detections):
+            raise UnsupportedModel(
+                f"{self.card.name} finds no objects: its task is {self.card.task}"
+            )
+        return found
 
     def outputs_of(self, pixels: NDArray[np.uint8]) -> dict[str, Array]:
         """Return the raw outputs for an image: uint8 [h, w, 3], RGB, upright.

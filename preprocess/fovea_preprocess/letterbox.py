@@ -58,11 +58,15 @@ class LetterboxMap:
             slice(max(self.offset_x, 0), min(self.offset_x + self.scaled_width, self.input_width)),
         )
 
+    def points_to_source(self, points: Floats) -> NDArray[np.float32]:
+        """Map points of the input, [..., 2] as x y, to the image, without clipping."""
+        factor, shift, _ = self._to_source
+        return (points * factor - shift).astype(np.float32)
+
     def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
         """Map boxes of the input, [n, 4] as x1 y1 x2 y2, to the image, and clip them to it."""
-        factor, shift, limit = self._to_source
-        points = (boxes.reshape(-1, 2) * factor - shift).astype(np.float32)
-        return np.clip(points, 0, limit, out=points).reshape(-1, 4)
+        points = self.points_to_source(boxes.reshape(-1, 2))
+        return np.clip(points, 0, self._to_source[2], out=points).reshape(-1, 4)
 
     @cached_property
     def _to_source(self) -> tuple[Floats, Floats, Floats]:

@@ -80,6 +80,7 @@ def test_a_prediction_takes_a_plain_image_and_typed_options(operations):
         "classes": "array",
         "max_det": "integer",
         "agnostic": "boolean",
+        "mask": "string",
     }
     assert {"image/jpeg", "image/png"} < set(predict["responses"]["200"]["content"])
 

@@ -90,6 +90,7 @@ def assemble(
         cpu_features=() if plan.runtime.on_gpu or weight_bits == 7 else sets_for(precision),
         head_outputs=tuple(names[name] for name in prepared.head.outputs),
         num_classes=prepared.head.num_classes,
+        skeleton=prepared.head.skeleton,
     )
     return Engine(card, session)
 

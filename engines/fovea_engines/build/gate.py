@@ -17,6 +17,7 @@ from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.half import check_overflow, rounded, to_half
 from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
@@ -126,7 +127,8 @@ def _agreement(
             whole = opened.enter_context(candidate(plan, fused, fused.graph, precision, encoding))
         check_fused(core, whole, plan.check_images)
         agreement = check_agreement(core, plan.source, plan.check_images, ranked)
-        if whole is engine or engine.card.judge is not None or engine.head is None:
+        measurable = isinstance(engine.head, Detector) and engine.card.judge is None
+        if whole is engine or not measurable:
             return agreement
         # The engine runs on this machine, so its own detections are measured.
         source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
@@ -149,7 +151,7 @@ def check_agreement(
     pairs = answers(engine, samples)
     if card.precision != "fp32":
         return replace(measure(engine.head, pairs), images_from=_folder(images))
-    check = IdentityCheck(engine.head)
+    check = IdentityCheck(engine.head if isinstance(engine.head, Detector) else None)
     found = measure(engine.head, check.each(pairs))
     return replace(
         found,
@@ -175,7 +177,7 @@ def compare_engines(one: Engine, other: Engine, images: Path | None = None) -> A
 
 def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None:
     """Refuse, as a Disagreement, image front and NMS tail that change the results of the `core`."""
-    if core.head is None:
+    if not isinstance(core.head, Detector):
         lost = _outputs_lost(core, fused, images)
     else:
         lost = 1 - compare_engines(core, fused, images).quality

@@ -118,7 +118,7 @@ def fuse(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> Pr
     head, spec = prepared.head, prepared.preprocess
     # Parts that are only a default are skipped where the model does not support them.
     fuses = plan.runtime.fuses
-    if plan.nms_tail or (plan.nms_tail is None and fuses and head.family is not None):
+    if plan.nms_tail or (plan.nms_tail is None and fuses and head.task == "detect"):
         head = add_nms_tail(fused, head)
     if plan.image_front or (plan.image_front is None and fuses):
         spec = add_image_front(fused, spec)

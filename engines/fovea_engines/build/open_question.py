@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.build.report import FAILED_FOLDER
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw import captioned, draw, encode
+from fovea_engines.detect.draw.draw import captioned, draw, encode
+from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Observe, Recognition
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.evaluate.observe import observer
 from fovea_engines.evaluate.samples import sample_images
-from fovea_engines.plural import counted
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.letterbox import fit
@@ -35,29 +32,33 @@ def ask(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     )
     if not observe(None):
         return InvalidOption(question)
-    panes, found = [], []
+    panes, answers = [], []
     for family in recognition.open:
         spec = default_preprocess(family, inputs, metadata, trained=plan.preprocess)
-        boxes = _detect(recognition, family, spec, observe, pixels.shape[:2])
-        found.append(f"--head {family} finds {counted(len(boxes), 'box')}")
-        panes.append(captioned(draw(pixels, boxes, plan.labels), f"--head {family}"))
+        found = _found(recognition, family, spec, observe, pixels.shape[:2])
+        answers.append(f"--head {family} finds {found.summary}")
+        panes.append(captioned(draw(found, pixels, plan.labels), f"--head {family}"))
     folder = ModelRepository(plan.repository).empty_folder(plan.name, FAILED_FOLDER)
     path = folder / "heads.jpg"
     path.write_bytes(encode(np.hstack(panes), "image/jpeg"))
-    return InvalidOption(f"{question}. On {name}, {', '.join(found)}: see {path}")
+    return InvalidOption(f"{question}. On {name}, {', '.join(answers)}: see {path}")
 
 
-def _detect(
+def _found(
     recognition: Recognition,
     family: str,
     spec: PreprocessSpec,
     observe: Observe,
     sides: tuple[int, ...],
-) -> Detections:
+) -> Finding:
     """Return what a family finds on the first image, of (height, width) pixels."""
     [verdict] = (one for one in recognition.verdicts if one.family == family)
     assert verdict.fit is not None, "it fits"
-    head = FAMILIES[family].open(verdict.fit.outputs, (spec.height, spec.width))
-    boxes = head.decode(observe(family)[0], 0, PredictOptions())
-    back = fit(spec, sides[1], sides[0])
-    return replace(boxes, boxes=back.boxes_to_source(boxes.boxes))
+    head = FAMILIES[family].open(
+        verdict.fit.outputs,
+        (spec.height, spec.width),
+        verdict.fit.num_classes,
+        verdict.fit.skeleton,
+    )
+    found = head.decode(observe(family)[0], 0, PredictOptions())
+    return found.to_source(fit(spec, sides[1], sides[0]))

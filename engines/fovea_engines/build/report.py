@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from fovea_engines.build.assemble import reference
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.build.search import Sensitivity
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw import captioned, draw, encode
+from fovea_engines.detect.draw.draw import captioned, draw, encode
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.dataset import read_class_names
 from fovea_engines.evaluate.agreement.matching import match
@@ -34,6 +34,7 @@ from fovea_engines.repository.figures import (
     left_out_text,
 )
 from fovea_engines.repository.writing import write_file
+from fovea_preprocess.letterbox import LetterboxMap
 
 FAILED_FOLDER: Final = "failed-build"
 """Folder of a model that holds the report of its last refused build; it is no version."""
@@ -79,14 +80,14 @@ def worst_image(
     framed in red. They are paired by the rules of the agreement figures. Classes without a name in
     the model take the build's labels. None when the engine has no head, and so no boxes.
     """
-    if engine.head is None:
+    if not isinstance(engine.head, Detector):
         return None
     pixels = sample_image(plan.check_images, name)
     options = PredictOptions(conf=CONF - MARGIN)
     with reference(plan, prepared, prepared.graph, "fp32") as source:
         want, have = source.detect(pixels, options), engine.detect(pixels, options)
     found = match(want, have, CONF, MARGIN)
-    labels = engine.labels
+    labels, skeleton = engine.labels, engine.card.skeleton
     if labels is None and plan.data is not None:
         labels = read_class_names(plan.data)
 
@@ -97,20 +98,18 @@ def worst_image(
         (have, found.have, f"{precision} on {engine.card.backend}", "extra"),
     ):
         odd = np.setdiff1d(np.flatnonzero(one.scores >= CONF), agreed)
-        canvas = _draw(pixels, _take(one, np.sort(agreed)), _take(one, odd), labels)
+        canvas = _draw(pixels, one.take(np.sort(agreed)), one.take(odd), labels, skeleton)
         caption = f"{title}: {len(agreed) + len(odd)} found, {len(odd) or 'none'} {only}"
         panes.append(captioned(canvas, caption))
     return np.hstack(panes)
 
 
-def _take(detections: Detections, chosen: NDArray[np.intp]) -> Detections:
-    return Detections(
-        detections.boxes[chosen], detections.scores[chosen], detections.class_ids[chosen]
-    )
-
-
 def _draw(
-    pixels: Pixels, agreed: Detections, odd: Detections, labels: tuple[str, ...] | None
+    pixels: Pixels,
+    agreed: Detections,
+    odd: Detections,
+    labels: tuple[str, ...] | None,
+    skeleton: Skeleton | None,
 ) -> Pixels:
     """Draw the image at the report's size: shared detections in grey, others in colour."""
     height, width = pixels.shape[:2]
@@ -118,14 +117,14 @@ def _draw(
     size = max(1, round(width * factor)), max(1, round(height * factor))
     smooth = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
     image = np.asarray(cv2.resize(pixels, size, interpolation=smooth), np.uint8)
-    by = np.array([size[0] / width, size[1] / height] * 2, np.float32)
+    to_image = LetterboxMap(*size, width, height, width, height, 0, 0)
 
-    same = draw(image, replace(agreed, boxes=agreed.boxes * by), labels)
+    same = draw(agreed.to_source(to_image), image, labels, skeleton)
     canvas = np.repeat(cv2.cvtColor(same, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
-    odd = replace(odd, boxes=odd.boxes * by)
+    odd = odd.to_source(to_image)
     for x1, y1, x2, y2 in odd.boxes.round().astype(int).tolist():
         cv2.rectangle(canvas, (x1, y1), (x2, y2), _RED, _FRAME)
-    return draw(canvas.astype(np.uint8), odd, labels)
+    return draw(odd, canvas.astype(np.uint8), labels, skeleton)
 
 
 def _card_text(

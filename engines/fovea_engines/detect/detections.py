@@ -2,26 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect.finding import Finding
+from fovea_engines.detect.masks import Masks
+from fovea_engines.plural import counted
+from fovea_engines.session import Array
+from fovea_preprocess.letterbox import LetterboxMap
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Detections:
-    """Detections of one image, best first.
+class Detections(Finding):
+    """Objects in one image, best first.
 
     Attributes:
         boxes: float32 [n, 4], corners x1 y1 x2 y2 in pixels: of the model's input as a head returns
-            them, of the upright original after `LetterboxMap`.
+            them, of the upright original after `to_source`.
         scores: float32 [n], 0 to 1, descending.
         class_ids: int32 [n].
+        masks: of the objects; None without the task, or where the request wants none.
+        keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None without the task.
     """
 
     boxes: NDArray[np.float32]
     scores: NDArray[np.float32]
     class_ids: NDArray[np.int32]
+    masks: Masks | None = None
+    keypoints: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    @property
+    def summary(self) -> str:
+        """Return the number of objects."""
+        return counted(len(self), "object")
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Return all arrays that it keeps in memory."""
+        parts: list[Array] = [self.boxes, self.scores, self.class_ids]
+        if self.masks is not None:
+            parts += [*self.masks.windows, self.masks.places, self.masks.bounds]
+        if self.keypoints is not None:
+            parts.append(self.keypoints)
+        return parts
+
+    def to_source(self, back: LetterboxMap) -> Self:
+        """Return it in pixels of the upright image; boxes are clipped to it, keypoints are not."""
+        points = self.keypoints
+        if points is not None:
+            points = np.concatenate([back.points_to_source(points[..., :2]), points[..., 2:]], -1)
+        return replace(
+            self,
+            boxes=back.boxes_to_source(self.boxes),
+            masks=None if self.masks is None else self.masks.to_source(back),
+            keypoints=points,
+        )
+
+    def take(self, chosen: NDArray[np.intp]) -> Self:
+        """Return the objects of these indices."""
+        return replace(
+            self,
+            boxes=self.boxes[chosen],
+            scores=self.scores[chosen],
+            class_ids=self.class_ids[chosen],
+            masks=None if self.masks is None else self.masks.take(chosen),
+            keypoints=None if self.keypoints is None else self.keypoints[chosen],
+        )

@@ -44,6 +44,33 @@ def detections(
         At most `options.max_det` detections in new arrays, by score descending; equal scores keep
         their order.
     """
+    kept = choose(boxes, scores, class_ids, options, suppress=suppress)
+    return take(boxes, scores, class_ids, kept)
+
+
+def take(
+    boxes: NDArray[np.floating],
+    scores: NDArray[np.floating],
+    class_ids: NDArray[np.integer],
+    kept: NDArray[np.intp],
+) -> Detections:
+    """Return the candidates of these indices as detections, in new arrays."""
+    return Detections(
+        boxes=boxes[kept].astype(np.float32, copy=False),
+        scores=np.minimum(scores[kept], 1).astype(np.float32, copy=False),
+        class_ids=class_ids[kept].astype(np.int32, copy=False),
+    )
+
+
+def choose(
+    boxes: NDArray[np.floating],
+    scores: NDArray[np.floating],
+    class_ids: NDArray[np.integer],
+    options: PredictOptions,
+    *,
+    suppress: bool = True,
+) -> NDArray[np.intp]:
+    """Return the indices of the candidates that `detections` keeps, best first."""
     x1, y1, x2, y2 = boxes.T
     # Each comparison is False for NaN, and together they exclude infinity.
     sound = (x1 < x2) & (y1 < y2) & (scores >= options.conf) & (scores < np.inf)
@@ -52,18 +79,11 @@ def detections(
         sound &= np.isin(class_ids, options.classes)
     order = np.flatnonzero(sound)
     order = order[np.argsort(-scores[order], kind="stable")[:MAX_CANDIDATES]]
-
-    boxes, scores, class_ids = boxes[order], scores[order], class_ids[order]
-    if suppress and len(order) > 1:
-        groups = None if options.agnostic else class_ids
-        kept = greedy(boxes.astype(np.float32, copy=False), groups, options.iou, options.max_det)
-    else:
-        kept = np.arange(min(len(order), options.max_det))
-    return Detections(
-        boxes=boxes[kept].astype(np.float32, copy=False),
-        scores=np.minimum(scores[kept], 1).astype(np.float32, copy=False),
-        class_ids=class_ids[kept].astype(np.int32, copy=False),
-    )
+    if not suppress or len(order) < 2:
+        return order[: options.max_det]
+    groups = None if options.agnostic else class_ids[order]
+    ordered = boxes[order].astype(np.float32, copy=False)
+    return order[greedy(ordered, groups, options.iou, options.max_det)]
 
 
 def greedy(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
 
 from fovea_preprocess.errors import InvalidOption
 
 MAX_DETECTIONS = 3000
 MAX_CLASSES = 1000
+
+MaskFormat = Literal["rle", "polygon", "png", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,10 @@ class PredictOptions:
         metadata={"description": "most detections an image", "ge": 1, "le": MAX_DETECTIONS},
     )
     agnostic: bool = field(default=False, metadata={"description": "suppress across classes"})
+    mask: MaskFormat = field(
+        default="rle",
+        metadata={"description": "of a segmenter: COCO's RLE or polygons, a PNG file, or no masks"},
+    )
 
     def __post_init__(self) -> None:
         for name, least, most in _RANGES:
@@ -50,6 +57,10 @@ class PredictOptions:
             # A chained comparison also refuses NaN.
             if not least <= value <= most:
                 raise InvalidOption(f"{name} is {value}; it must be from {least} to {most}")
+        if self.mask not in get_args(MaskFormat):
+            raise InvalidOption(
+                f"mask is {self.mask!r}; it must be one of {', '.join(get_args(MaskFormat))}"
+            )
         if self.classes is None:
             return
         if len(self.classes) > MAX_CLASSES:

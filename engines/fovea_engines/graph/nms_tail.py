@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto
 from onnx.helper import set_model_props
 
-from fovea_engines.detect.heads.base import Head, Layout, OnGrid
+from fovea_engines.detect.heads.base import Detector, Head, Layout, OnGrid
 from fovea_engines.detect.heads.recognise import Recognition, open_head
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import describe
@@ -82,12 +82,21 @@ def add_nms_tail(
     outputs = graph_outputs(model)
     head = open_head(recognition, graph_inputs(model))
     if head is None:
-        families = ", ".join(name for name, each in FAMILIES.items() if each.layout is not None)
+        families = ", ".join(
+            name
+            for name, each in FAMILIES.items()
+            if issubclass(each, Detector) and each.layout is not None
+        )
         raise UnsupportedModel(
             f"suppression in the graph is for detectors of {families}: build without it "
             f"({recognition.reason})"
         )
-    if head.layout is None:
+    if head.task != "detect":
+        raise UnsupportedModel(
+            f"suppression in the graph returns boxes alone, and the task of this model is "
+            f"{head.task!r}: build without it"
+        )
+    if not isinstance(head, Detector) or head.layout is None:
         return recognition
     [spec] = (tensor for tensor in outputs if tensor.name == head.outputs[0])
     _check_graph(model, spec)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.device import (
     BFLOAT16_SETS,
     Gpu,
@@ -58,6 +59,7 @@ class EngineCard:
         head_outputs: names of the outputs that the head reads, in its order; empty without a
             family, and in cards of earlier builds.
         num_classes: of the head; None where unknown.
+        skeleton: of the keypoints that the head finds; None without them.
         task: e.g. "detect"; "tensors" where unknown.
         labels: class names by id; None where unknown.
         preprocess: preprocessing of an image to an input row; without a family the usual YOLO way
@@ -115,6 +117,7 @@ class EngineCard:
     refused: str | None = None
     head_outputs: tuple[str, ...] = ()
     num_classes: int | None = None
+    skeleton: Skeleton | None = None
 
     @property
     def cpu_mismatch(self) -> str | None:

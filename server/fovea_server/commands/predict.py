@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fovea_client import FoveaClientError, ImageError, ImageResult, Prediction, ServerError
+from fovea_client import (
+    Detection,
+    FoveaClientError,
+    ImageError,
+    ImageResult,
+    Prediction,
+    ServerError,
+)
 from fovea_engines.commands.options import (
     RepositoryOption,
     ServedModelArgument,
@@ -72,9 +80,19 @@ def predict(
     agnostic: Annotated[
         bool, typer.Option("--agnostic", help="Suppress across classes as well.")
     ] = False,
+    mask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORM",
+            help="Form of a segmenter's masks: rle, polygon, png (base64) or none.",
+            show_default="rle",
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the images with boxes drawn in.", file_okay=False),
+        typer.Option(
+            metavar="DIR", help="Write the images with what was found drawn in", file_okay=False
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document, as the server answers.")
@@ -97,6 +115,7 @@ def predict(
         "classes": _classes(classes),
         "max_det": max_det,
         "agnostic": agnostic or None,
+        "mask": mask,
     }
     given = {name: value for name, value in given.items() if value is not None}
     outcomes = []
@@ -226,7 +245,7 @@ def _image_json(outcome: _Outcome) -> dict[str, Any]:
     image = outcome.prediction.image
     size = {"width": image.width, "height": image.height, "orientation": image.orientation}
     if not image.tensors:
-        return size | {"detections": [asdict(found) for found in image.detections]}
+        return size | {"detections": [_detection_json(found) for found in image.detections]}
     return size | {
         "tensors": [
             {
@@ -238,3 +257,11 @@ def _image_json(outcome: _Outcome) -> dict[str, Any]:
             for tensor in image.tensors
         ]
     }
+
+
+def _detection_json(found: Detection) -> dict[str, Any]:
+    """Return the JSON of an object as the server writes it, without the parts it does not have."""
+    parts = {name: value for name, value in asdict(found).items() if value not in (None, ())}
+    if isinstance(found.mask, bytes):
+        parts["mask"] = base64.b64encode(found.mask).decode("ascii")
+    return parts

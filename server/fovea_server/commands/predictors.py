@@ -6,17 +6,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fovea_client import Box, Client, Detection, ImageResult, Prediction, Timing
-from fovea_engines.detect.class_names import class_name
-from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw import draw, encode
+from fovea_client import Client, Prediction, Timing, image_result
+from fovea_engines.detect.draw.draw import draw, encode
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.image import decode_image
+from fovea_server.http.v1.found_json import found_json
+from fovea_server.tensors.image_messages import Vocabulary
 
 ERRORS_OF_ONE_IMAGE = {"invalid_image", "image_too_large", "body_too_large"}
 """Codes of a server's errors that do not concern the next image."""
@@ -56,15 +54,18 @@ class LocalPredictor(Closing):
         self._engine = Engine.open(folder)
         self._model, self._version = folder.parent.name, folder.name
         self._options = self._engine.resolve(options)
+        card = self._engine.card
+        self._words = Vocabulary(self._engine.labels, card.skeleton, "")
 
     def predict(self, image: bytes) -> Prediction:
         """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""
         started = time.perf_counter()
         upright = decode_image(image)
         decoded = time.perf_counter()
-        found = self._engine.detect(upright.pixels, self._options)
+        found = self._engine.predict(upright.pixels, self._options)
         ended = time.perf_counter()
-        result = ImageResult(upright.width, upright.height, upright.orientation, self._typed(found))
+        size = {name: getattr(upright, name) for name in ("width", "height", "orientation")}
+        result = image_result(size | found_json(found, self._words, self._options))
         timing = Timing(
             decode=round(1e3 * (decoded - started), 3),
             letterbox=0.0,
@@ -73,24 +74,15 @@ class LocalPredictor(Closing):
             postprocess=0.0,
             total=round(1e3 * (ended - started), 3),
         )
-        return Prediction(self._model, self._version, "detect", (result,), timing)
+        return Prediction(self._model, self._version, self._engine.card.task, (result,), timing)
 
     def annotate(self, image: bytes) -> bytes:
         """Draw the detections into an encoded image, as JPEG."""
         pixels = decode_image(image).pixels
-        found = self._engine.detect(pixels, self._options)
-        return encode(draw(pixels, found, self._engine.labels), "image/jpeg")
+        found = self._engine.predict(pixels, self._options)
+        words = self._words
+        return encode(draw(found, pixels, words.labels, words.skeleton), "image/jpeg")
 
     def close(self) -> None:
         """Close the engine. Calling it again does nothing."""
         self._engine.close()
-
-    def _typed(self, found: Detections) -> tuple[Detection, ...]:
-        labels = self._engine.labels
-        # Rounded as the server rounds: finer than any model.
-        boxes = found.boxes.astype(np.float64).round(2).tolist()
-        scores = found.scores.astype(np.float64).round(5).tolist()
-        return tuple(
-            Detection(Box(*box), score, id_, class_name(labels, id_))
-            for box, score, id_ in zip(boxes, scores, found.class_ids.tolist(), strict=True)
-        )

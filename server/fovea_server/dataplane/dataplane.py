@@ -42,7 +42,7 @@ from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.classification import check_class_type, classify
-from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 # Sorting this many elements takes about a millisecond.
@@ -53,8 +53,8 @@ _STAGES = tuple(stage.name for stage in fields(Timing))
 
 T = TypeVar("T")
 
-Encode = Callable[[ImageResult, tuple[str, ...] | None, str], bytes]
-"""Writes the answer for an image, given the class names by id, and why there are no boxes."""
+Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]
+"""Writes the answer for an image."""
 
 
 class DataPlane:
@@ -145,11 +145,13 @@ class DataPlane:
                 "inputs"
             )
         reason = "" if engine.head else engine.card.reason
+        words = Vocabulary(engine.labels, engine.card.skeleton, reason)
+        resolved = engine.resolve(options)
         request = ImageRequest(
             [image for image in images if not isinstance(image, FoveaError)],
-            engine.resolve(options),
+            resolved,
             keep_pixels,
-            encode and (lambda result: encode(result, engine.labels, reason)),
+            encode and (lambda result: encode(result, words, resolved)),
             request_id,
             priority,
             timeout_us,
@@ -165,8 +167,7 @@ class DataPlane:
             model=model.name,
             version=model.version,
             task=engine.card.task if engine.head else "tensors",
-            reason=reason,
-            labels=engine.labels,
+            words=words,
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
         )
@@ -223,16 +224,17 @@ class DataPlane:
     async def _boxes(
         self, model: ServedModel, request: InferRequest, images: list[bytes]
     ) -> InferResponse:
+        options = options_of(request)
         prediction = await self.predict(
             model,
             model.version,
             images,
-            options_of(request),
+            options,
             request_id=request.id,
             priority=request.priority,
             timeout_us=request.timeout_us,
         )
-        tensors = wanted(request, prediction_tensors(prediction))
+        tensors = wanted(request, prediction_tensors(prediction, options))
         return InferResponse(model.name, str(model.version), tensors, request.id)
 
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.session import Array
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
+from fovea_server.dataplane.found_tensors import found_tensors
 from fovea_server.dataplane.options import parse_options
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.datatypes import NAMES
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 from fovea_server.tensors.messages import InferRequest, InputTensor, OutputTensor
 from fovea_server.tensors.wire import decode_strings
 
@@ -30,9 +28,7 @@ class Prediction:
     """The answer for a list of images.
 
     Attributes:
-        task: "detect"; "tensors" where the head is not recognised.
-        reason: why there are tensors and no boxes; empty where there are boxes.
-        labels: class names by id; None when unknown.
+        task: e.g. "detect"; "tensors" where the head is not recognised.
         images: a result for each image, in order; an error where only that image failed.
         timing_ms: milliseconds by stage, of the slowest image in each; "total" is wall time.
     """
@@ -40,8 +36,7 @@ class Prediction:
     model: str
     version: int
     task: str
-    reason: str
-    labels: tuple[str, ...] | None
+    words: Vocabulary
     images: tuple[ImageResult | FoveaError, ...]
     timing_ms: dict[str, float]
 
@@ -87,34 +82,20 @@ def options_of(request: InferRequest) -> PredictOptions:
     return parse_options(given)
 
 
-def prediction_tensors(prediction: Prediction) -> list[OutputTensor]:
+def prediction_tensors(prediction: Prediction, options: PredictOptions) -> list[OutputTensor]:
     """Convert a prediction to tensors; raises the error of the first image that failed.
 
-    Returns:
-        ``num_detections`` INT32 [n]; ``boxes`` FP32 [n, k, 4], x1 y1 x2 y2 in pixels of the
-        upright image; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
-        [n, k]. k is the largest number of detections on one image; the other rows are zero.
-        The engine's own outputs, [n, ...], where the head is not recognised.
+    They are those of `found_tensors`, or the engine's own outputs, [n, ...], where the head is not
+    recognised.
     """
     results = [_result(prediction, index) for index in range(len(prediction.images))]
-    if results[0].detections is None:
-        rows = [result.tensors or {} for result in results]
-        return [
-            OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))
-            for name, array in rows[0].items()
-        ]
-    found = [result.detections for result in results if result.detections is not None]
-    most = max(len(detections.scores) for detections in found)
-    names = np.full((len(found), most), b"", object)
-    for row, detections in enumerate(found):
-        for column, class_id in enumerate(detections.class_ids.tolist()):
-            names[row, column] = class_name(prediction.labels, class_id).encode()
+    found = [result.found for result in results if result.found is not None]
+    if found:
+        return found_tensors(found[0], found, prediction.words, options)
+    rows = [result.tensors or {} for result in results]
     return [
-        OutputTensor("num_detections", "INT32", np.array([len(d.scores) for d in found], np.int32)),
-        OutputTensor("boxes", "FP32", _padded([d.boxes for d in found], most, np.float32)),
-        OutputTensor("scores", "FP32", _padded([d.scores for d in found], most, np.float32)),
-        OutputTensor("class_ids", "INT32", _padded([d.class_ids for d in found], most, np.int32)),
-        OutputTensor("class_names", "BYTES", names),
+        OutputTensor(name, NAMES[array.dtype], np.stack([row[name] for row in rows]))
+        for name, array in rows[0].items()
     ]
 
 
@@ -137,10 +118,3 @@ def _result(prediction: Prediction, index: int) -> ImageResult:
     if len(prediction.images) > 1:
         raise image.with_text(f"image {index}: {image}") from image
     raise image
-
-
-def _padded(arrays: list[Array], length: int, dtype: DTypeLike) -> Array:
-    padded = np.zeros((len(arrays), length, *arrays[0].shape[1:]), dtype)
-    for row, array in zip(padded, arrays, strict=True):
-        row[: len(array)] = array
-    return padded

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
 from fovea_engines.detect.class_names import split_classes
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.options import MaskFormat, PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
 # A message must not repeat a value of any length.
@@ -53,6 +53,7 @@ _READERS: dict[object, tuple[Callable[[Any], object], str]] = {
     float: (float, "a number from 0 to 1"),
     int: (_whole, "a whole number from 1 up"),
     bool: (_flag, "true or false"),
+    MaskFormat: (str, "a form of masks"),
     tuple[int | str, ...] | None: (
         _classes,
         "class names or ids, in a list or separated by commas",

@@ -119,8 +119,8 @@ def _arrays(answer: InferResponse | ImageResult) -> list[Array]:
     if isinstance(answer, InferResponse):
         return [tensor.array for tensor in answer.outputs]
     arrays = list((answer.tensors or {}).values())
-    if (found := answer.detections) is not None:
-        arrays += (found.boxes, found.scores, found.class_ids)
+    if answer.found is not None:
+        arrays += answer.found.arrays
     return arrays
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 import numpy as np
@@ -140,8 +139,7 @@ class ImageJob(Job):
                 for name, array in outputs.items()
             }
         else:
-            found = head.decode(outputs, row, self.request.options)
-            result.detections = replace(found, boxes=self._map.boxes_to_source(found.boxes))
+            result.found = head.decode(outputs, row, self.request.options).to_source(self._map)
         if self.request.encode is not None:
             result.encoded = self.request.encode(result)
         result.timing.postprocess = time.monotonic() - began

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import Array
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.messages import RequestTrace
@@ -44,7 +45,7 @@ class ImageResult:
     Attributes:
         width, height: of the upright image, pixels.
         orientation: EXIF orientation found in the file, 1 to 8.
-        detections: boxes in pixels of the upright image; None where the head is not recognised.
+        found: in pixels of the upright image; None where the head is not recognised.
         tensors: the raw output rows, by name, where the head is not recognised; else None.
         pixels: the upright image, uint8 [h, w, 3] RGB, if the request keeps it.
         encoded: the result of the request's `encode`, if it has that.
@@ -53,8 +54,23 @@ class ImageResult:
     width: int
     height: int
     orientation: int
-    detections: Detections | None = None
+    found: Finding | None = None
     tensors: dict[str, Array] | None = None
     pixels: NDArray[np.uint8] | None = None
     timing: Timing = field(default_factory=Timing)
     encoded: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The words in which a model's answers are written.
+
+    Attributes:
+        labels: class names by id; None when unknown.
+        skeleton: of the keypoints; None without them.
+        reason: why there are tensors and nothing is decoded; empty where something is.
+    """
+
+    labels: tuple[str, ...] | None
+    skeleton: Skeleton | None
+    reason: str

@@ -186,7 +186,7 @@ def test_an_end_to_end_model_is_left_alone(shared):
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("yolov8n-seg-320", "task 'segment'"), ("yolov8n-pose", "task 'pose'")],
+    [("yolov8n-seg-320", "'segment'"), ("yolov8n-pose", "'pose'")],
 )
 def test_other_models_are_refused(shared, name, reason):
     model = prepared(shared, name)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.draw import colour, draw, encode, ink
+from fovea_engines.detect.draw.colours import colour, ink
+from fovea_engines.detect.draw.draw import draw, encode
 
 GREY = 90
 
@@ -26,7 +27,7 @@ def image(height=400, width=600):
 
 def test_the_box_has_its_class_colour_and_the_image_given_is_untouched():
     given = image()
-    shown = draw(given, one((100, 150, 300, 350)), None)
+    shown = draw(one((100, 150, 300, 350)), given, None)
     assert (given == GREY).all()
     assert tuple(shown[250, 100]) == tuple(shown[350, 200]) == colour(3)
     assert tuple(shown[250, 200]) == (GREY,) * 3
@@ -35,7 +36,7 @@ def test_the_box_has_its_class_colour_and_the_image_given_is_untouched():
 def test_a_read_only_image_can_be_drawn_on():
     given = image()
     given.flags.writeable = False
-    assert len(changed(draw(given, one((10, 50, 90, 90)), None)))
+    assert len(changed(draw(one((10, 50, 90, 90)), given, None)))
 
 
 @pytest.mark.parametrize(
@@ -46,10 +47,10 @@ def test_a_read_only_image_can_be_drawn_on():
 def test_the_label_stays_inside(box):
     # On a wider image nothing would be cut: the same number of pixels has to be painted here.
     label = ["", "", "", "a rather long name"]
-    bare = len(changed(draw(image(), one(box), None)))
-    inside = len(changed(draw(image(), one(box), label)))
+    bare = len(changed(draw(one(box), image(), None)))
+    inside = len(changed(draw(one(box), image(), label)))
     wide = np.full((400, 600, 3), GREY, np.uint8)
-    middle = len(changed(draw(wide, one((300, 200, 301, 201)), label)))
+    middle = len(changed(draw(one((300, 200, 301, 201)), wide, label)))
     assert inside > bare * 0.5
     assert inside >= middle * 0.95
 
@@ -57,13 +58,13 @@ def test_the_label_stays_inside(box):
 @pytest.mark.parametrize("size", [(1, 1), (2, 900), (20, 20)])
 @pytest.mark.parametrize("box", [(-1e5, -1e5, 1e5, 1e5), (0.2, 0.2, 0.4, 0.4)])
 def test_tiny_images_and_far_boxes_are_survived(size, box):
-    shown = draw(np.zeros((*size, 3), np.uint8), one(box), ["x"])
+    shown = draw(one(box), np.zeros((*size, 3), np.uint8), ["x"])
     assert shown.shape == (*size, 3)
 
 
 def test_lines_grow_with_the_image():
-    small = draw(image(300, 300), one((50, 100, 250, 250)), None)
-    large = draw(image(3000, 3000), one((500, 1000, 2500, 2500)), None)
+    small = draw(one((50, 100, 250, 250)), image(300, 300), None)
+    large = draw(one((500, 1000, 2500, 2500)), image(3000, 3000), None)
     thickness = [
         int((row != GREY).any(axis=1).sum()) for row in (small[200, 150:], large[2000, 1500:])
     ]
@@ -72,8 +73,8 @@ def test_lines_grow_with_the_image():
 
 def test_ids_beyond_the_labels_are_numbers():
     box = (100, 150, 300, 350)
-    by_number = draw(image(), one(box, class_id=7), ["a"])
-    assert (by_number == draw(image(), one(box, class_id=7), None)).all()
+    by_number = draw(one(box, class_id=7), image(), ["a"])
+    assert (by_number == draw(one(box, class_id=7), image(), None)).all()
 
 
 def test_letters_stand_out_from_every_class_colour():

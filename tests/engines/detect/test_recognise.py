@@ -28,8 +28,8 @@ REAL = {
     "yolov5n": ("yolov5", "detect", 80),
     "yolov10n": ("yolov10", "detect", 80),
     "yolox_nano": ("yolox", "detect", 80),
-    "yolov8n-seg-320": (None, "segment", None),
-    "yolov8n-pose": (None, "pose", None),
+    "yolov8n-seg-320": ("yolov8-seg", "segment", 80),
+    "yolov8n-pose": ("yolov8-pose", "pose", 1),
     "mobilenetv2": (None, "tensors", None),
     "u2netp": (None, "tensors", None),
 }
@@ -93,6 +93,16 @@ def test_real_models(shared, model):
             id="size from metadata",
         ),
         pytest.param(
+            image(), output(56, 8400), {"kpt_shape": "[17, 3]"}, "yolov8-pose", id="keypoints"
+        ),
+        pytest.param(
+            image(),
+            [*output(116, 8400), TensorSpec("protos", "float32", (-1, 32, 160, 160))],
+            {},
+            "yolov8-seg",
+            id="prototypes of masks",
+        ),
+        pytest.param(
             image(),
             [*output(25200, 85), TensorSpec("p3", "float32", (-1, 3, 80, 80, 85))],
             {},
@@ -121,9 +131,6 @@ def test_detectors(inputs, outputs, metadata, family):
         pytest.param(image(), output(4, 8400), {}, "no class", id="boxes only"),
         pytest.param(image(), output(84, 8400, dtype="int8"), {}, "int8", id="integers"),
         pytest.param(image(), output(84, 8400), {"task": "obb"}, "task 'obb'", id="task"),
-        pytest.param(
-            image(), output(56, 8400), {"kpt_shape": "[17, 3]"}, "'pose'", id="key points"
-        ),
         pytest.param(image() + image(), output(84, 8400), {}, "not one batch", id="two inputs"),
         pytest.param(
             [TensorSpec("x", "float32", (-1, 1, 640, 640))],
@@ -131,13 +138,6 @@ def test_detectors(inputs, outputs, metadata, family):
             {},
             "colour",
             id="grey input",
-        ),
-        pytest.param(
-            image(),
-            [*output(116, 8400), TensorSpec("protos", "float32", (-1, 32, 160, 160))],
-            {},
-            "no family has such outputs",
-            id="mask prototypes",
         ),
         pytest.param(image(), output(84, 8400) + output(84, 8400), {}, "no family", id="two"),
         pytest.param(image(), [], {}, "no family", id="no output"),
@@ -165,7 +165,7 @@ def test_the_user_settles_what_shapes_leave_open():
         (output(84, 8400), {}, "yolov5", "it could be yolov8"),
         (output(3549, 85), {}, "yolox", "no family fits"),
         (output(1000), {}, "yolov8", "no family fits"),
-        (output(56, 8400), {"task": "pose"}, "yolov8", "task 'pose'"),
+        (output(56, 8400), {"task": "pose"}, "yolov8", "says task pose"),
     ],
 )
 def test_a_wrong_override_is_refused(outputs, metadata, family, says):

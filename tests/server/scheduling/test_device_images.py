@@ -87,12 +87,12 @@ def test_answers_are_those_of_the_cpu(
     for n, result in enumerate(answers(served, *[scenes[n % 3] for n in range(30)])):
         want = expected[n % 3]
         assert (result.height, result.width) == images[n % 3].shape[:2]
-        assert result.detections.class_ids.tolist() == want.class_ids.tolist()
+        assert result.found.class_ids.tolist() == want.class_ids.tolist()
         preprocess = served.engine.card.preprocess
         assert preprocess is not None
         scale = max(1, result.width / preprocess.width)
-        assert np.allclose(result.detections.boxes, want.boxes, atol=0.3 * scale)
-        assert np.allclose(result.detections.scores, want.scores, atol=0.02)
+        assert np.allclose(result.found.boxes, want.boxes, atol=0.3 * scale)
+        assert np.allclose(result.found.scores, want.scores, atol=0.02)
     steps = [operation for operation, _ in device.trace]
     assert 8 <= steps.count("kernel") == steps.count("execute") <= 30
     assert served.scheduler.gate.inside == served.scheduler.pending == 0
@@ -134,10 +134,7 @@ def test_a_bad_image_fails_alone(served: ServedImages) -> None:
 
 def test_giving_up_some_changes_no_other_answer(served: ServedImages) -> None:
     for answers in asyncio.run(give_up_some(served)):
-        assert (
-            len({tuple(answer.detections.class_ids) for answer in answers if answer.detections})
-            == 1
-        )
+        assert len({tuple(answer.found.class_ids) for answer in answers if answer.found}) == 1
     assert served.scheduler.gate.inside == served.scheduler.pending == 0
 
 
@@ -218,7 +215,7 @@ def test_rows_of_images_share_batches(
         found = answers(served, *SCENES * 8)
 
     for n, answer in enumerate(found):
-        want = expected[n % 2].detections
-        assert np.allclose(answer.detections.boxes, want.boxes, atol=0.05)
+        want = expected[n % 2].found
+        assert np.allclose(answer.found.boxes, want.boxes, atol=0.05)
     assert sum(device.batches) == 16
     assert max(device.batches) == most

@@ -32,9 +32,9 @@ ServeImages = Callable[..., ServedImages]
 def found(answer: object) -> tuple[Any, ...]:
     """Return classes, boxes and scores in a form that can be compared."""
     assert isinstance(answer, ImageResult)
-    assert answer.detections is not None
-    boxes, scores = answer.detections.boxes, answer.detections.scores
-    return tuple(answer.detections.class_ids), boxes.tobytes(), scores.tobytes()
+    assert answer.found is not None
+    boxes, scores = answer.found.boxes, answer.found.scores
+    return tuple(answer.found.class_ids), boxes.tobytes(), scores.tobytes()
 
 
 def test_answers_under_load_are_those_of_one_image_at_a_time(serve_images: ServeImages) -> None:
@@ -45,9 +45,9 @@ def test_answers_under_load_are_those_of_one_image_at_a_time(serve_images: Serve
         return await asyncio.gather(*[served.predict(SCENES[n % 2]) for n in range(32)])
 
     for n, [answer] in enumerate(asyncio.run(ask())):
-        assert np.array_equal(answer.detections.class_ids, expected[n % 2].class_ids)
-        assert np.allclose(answer.detections.boxes, expected[n % 2].boxes, atol=0.05)
-        assert np.allclose(answer.detections.scores, expected[n % 2].scores, atol=1e-4)
+        assert np.array_equal(answer.found.class_ids, expected[n % 2].class_ids)
+        assert np.allclose(answer.found.boxes, expected[n % 2].boxes, atol=0.05)
+        assert np.allclose(answer.found.scores, expected[n % 2].scores, atol=1e-4)
         assert answer.timing.decode > 0
         assert answer.timing.infer > 0
     assert served.scheduler.gate.inside == served.scheduler.pending == 0

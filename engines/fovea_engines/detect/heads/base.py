@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.signature import Fit, Signature
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
@@ -54,15 +56,15 @@ class Head(ABC):
 
     Attributes:
         family: name in `FAMILIES`.
-        task: the decoded task: "detect".
+        task: the decoded task, e.g. "detect" or "segment".
         labels: names of the classes, where all models of the family have the same.
         preprocess: fields of `PreprocessSpec` in which its training differs from the defaults.
         guessed: what is not known of the preprocessing, as its exporters differ; "" if it is known.
-        layout: of the output, as suppression in the graph reads it; None where the graph cannot, or
-            the model has suppressed and ranked its rows already.
         sized: it needs the size of the input to decode.
         outputs: names of the outputs that are decoded, in the order of `Fit.outputs`.
         size: (height, width) of the input, pixels; None if dynamic, which `sized` heads exclude.
+        num_classes: None where unknown.
+        skeleton: of the keypoints; None without them.
     """
 
     family: ClassVar[str]
@@ -70,11 +72,12 @@ class Head(ABC):
     labels: ClassVar[tuple[str, ...]] = ()
     preprocess: ClassVar[Mapping[str, Any]] = {}
     guessed: ClassVar[str] = ""
-    layout: ClassVar[Layout | None] = None
     sized: ClassVar[bool] = False
 
     outputs: tuple[str, ...]
     size: tuple[int, int] | None = None
+    num_classes: int | None = None
+    skeleton: Skeleton | None = None
 
     @classmethod
     @abstractmethod
@@ -82,22 +85,28 @@ class Head(ABC):
         """Return how well a model's signature fits this family, or the reason why it does not."""
 
     @classmethod
-    def open(cls, outputs: tuple[str, ...], size: tuple[int, int] | None) -> Self:
+    def open(
+        cls,
+        outputs: tuple[str, ...],
+        size: tuple[int, int] | None,
+        num_classes: int | None = None,
+        skeleton: Skeleton | None = None,
+    ) -> Self:
         """Return a head for the named outputs and an input of (height, width) pixels."""
         if cls.sized and size is None:
             raise UnsupportedModel(
                 f"a head of family {cls.family} is decoded with the input's size, which is "
                 "dynamic: build with --size HEIGHTxWIDTH"
             )
-        return cls(outputs, size)
+        return cls(outputs, size, num_classes, skeleton)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Return what in the numbers for one image, [1, ...] each, excludes this family."""
         return None
 
     @abstractmethod
-    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections, suppressed, best first.
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Finding:
+        """Return what the model found in one image; objects are suppressed, and best first.
 
         Args:
             outputs: the session's answer, float16, float32 or float64; not changed, and not
@@ -108,8 +117,24 @@ class Head(ABC):
                 several boxes.
 
         Returns:
-            Boxes in pixels of the model's input, not clipped to it.
+            In pixels of the model's input; boxes are not clipped to it.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Detector(Head):
+    """Decodes objects with boxes.
+
+    Attributes:
+        layout: of the output, as suppression in the graph reads it; None where the graph cannot, or
+            the model has suppressed and ranked its rows already.
+    """
+
+    layout: ClassVar[Layout | None] = None
+
+    @abstractmethod
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's objects, suppressed, best first."""
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
         """Return the first image's numbers, [columns, boxes]; None where the rows are ranked.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head, corners
+from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import far_off, no_logits, no_probabilities
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
@@ -23,7 +23,7 @@ _NEAR = np.arange(-1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class CenterNet(Head):
+class CenterNet(Detector):
     """Decodes probabilities [batch, classes, h, w], sizes and offsets in cells [batch, 2, h, w].
 
     A box is where a probability is the largest of its 3 x 3 cells, so that nothing is suppressed

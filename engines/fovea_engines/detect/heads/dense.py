@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head, Layout, corners
+from fovea_engines.detect.heads.base import Detector, Layout, corners
 from fovea_engines.detect.heads.evidence import (
     fractions,
     no_probabilities,
@@ -20,13 +20,13 @@ from fovea_engines.detect.heads.evidence import (
     usual,
 )
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
-from fovea_engines.detect.nms import detections
+from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Dense(Head):
+class Dense(Detector):
     """Decodes one output whose columns are those of its `layout`, boxes in pixels of the input.
 
     The score is the probability of the best class, times the objectness where there is one.
@@ -34,11 +34,13 @@ class Dense(Head):
     Attributes:
         per_cell: boxes of each cell.
         rare: a more usual family has an output of the same shape.
+        extras: columns follow the classes, so that `num_classes` must be known.
     """
 
     layout: ClassVar[Layout]
     per_cell: ClassVar[int] = 1
     rare: ClassVar[bool] = False
+    extras: ClassVar[bool] = False
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -51,7 +53,7 @@ class Dense(Head):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no probability of a class, and boxes of another form."""
-        table = self._table(outputs[self.outputs[0]][0])
+        table = self._table(outputs[self.outputs[0]][0])[: self._end]
         boxes, layout = table[:4].T, self.layout
         if (reason := no_probabilities(table[4:].T, 4)) is not None:
             return reason
@@ -65,21 +67,36 @@ class Dense(Head):
             or off_grid(boxes, corners=layout.corners)
         )
 
-    @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
-        layout = self.layout
-        output = outputs[self.outputs[0]][row]
+        return self.objects(outputs[self.outputs[0]][row], options)[0]
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def objects(
+        self, output: Array, options: PredictOptions
+    ) -> tuple[Detections, NDArray[np.float32]]:
+        """Return one image's detections, and of each the columns after the classes, [n, extras]."""
+        layout, end = self.layout, self._end
         table = self._table(output)
-        found = np.flatnonzero(self.bound(table) >= options.conf)
+        found = np.flatnonzero(self.bound(table[:end]) >= options.conf)
         few = output.take(found, axis=1) if layout.axis == 1 else output[found].T
         few = few.astype(np.float32, copy=False)
-        classes = few[layout.classes :]
-        scores = classes.max(axis=0)
+        classes = few[layout.classes : end]
+        scores, ids = classes.max(axis=0), classes.argmax(axis=0)
         if layout.objectness:
             scores = few[4] * scores
         boxes = self.boxes(few[:4].T, found, table.shape[1])
-        return detections(boxes, scores, classes.argmax(axis=0), options)
+        kept = choose(boxes, scores, ids, options)
+        extras = few[len(few) if end is None else end :, kept].T
+        return take(boxes, scores, ids, kept), extras
+
+    @property
+    def _end(self) -> int | None:
+        """Number of the first column after the classes; None where they are the last."""
+        if not self.extras:
+            return None
+        assert self.num_classes is not None, "families with more columns say where classes end"
+        return self.layout.classes + self.num_classes
 
     def bound(self, table: NDArray[Any]) -> NDArray[Any]:
         """Return what the scores of all boxes cannot exceed, of a table [columns, boxes]."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head, corners
+from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.evidence import no_probabilities, no_shares
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.nms import detections
@@ -22,7 +22,7 @@ OBJECTNESS, CLASS = 0.6, 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class FastestDet(Head):
+class FastestDet(Detector):
     """Decodes objectness, x y w h, and a softmax over the classes.
 
     Follows the project's documentation: the centre is cell + tanh in cells, the size is a sigmoid

@@ -5,7 +5,23 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+from fovea_engines.detect.skeleton import Skeleton, numbered
+
+MOST_KEYPOINTS = 1000
+
+# What exporters call tasks, and what heads call them.
+_TASKS = {
+    "detection": "detect",
+    "object-detection": "detect",
+    "segmentation": "segment",
+    "instance-segmentation": "segment",
+    "keypoints": "pose",
+    "classification": "classify",
+    "image-classification": "classify",
+}
 
 
 def literal(text: str) -> Any:
@@ -37,6 +53,30 @@ def labels_from_metadata(
     if num_classes is not None and len(names) != num_classes:
         return None
     return tuple(str(name) for name in names)
+
+
+def task_from_metadata(metadata: Mapping[str, str]) -> str | None:
+    """Read the task by the name that heads have; None where nothing names one."""
+    task = "pose" if "kpt_shape" in metadata else metadata.get("task")
+    return _TASKS.get(task, task) if task else None
+
+
+def skeleton_from_metadata(metadata: Mapping[str, str]) -> tuple[Skeleton, int] | None:
+    """Read the keypoints of an object, and the numbers of each: 2 are x y, 3 have a score, too.
+
+    Ultralytics writes `kpt_shape`, and the names by class id as `kpt_names`. None without a shape.
+    """
+    match literal(metadata.get("kpt_shape", "")):
+        case [int(count), (2 | 3) as numbers] if 0 < count <= MOST_KEYPOINTS:
+            pass
+        case _:
+            return None
+    skeleton = numbered(count)
+    names = literal(metadata.get("kpt_names", ""))
+    first = next(iter(names.values()), None) if isinstance(names, dict) else None
+    if isinstance(first, list | tuple) and len(first) == count:
+        skeleton = replace(skeleton, names=tuple(map(str, first)))
+    return skeleton, numbers
 
 
 def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head, corners
+from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.evidence import centred_fractions, no_logits, separate_classes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.nms import detections
@@ -32,7 +32,7 @@ _LEAST, _SUREST = 1e-37, 1 - 1e-7
 
 
 @dataclass(frozen=True, slots=True)
-class Queries(Head):
+class Queries(Detector):
     """Decodes logits [batch, queries, classes] and boxes cx cy w h, 0 to 1, [batch, queries, 4].
 
     Queries do not double each other, so `iou` and `agnostic` have no effect.

@@ -10,7 +10,11 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from fovea_engines.detect.heads.base import Head
-from fovea_engines.detect.heads.metadata import image_size, labels_from_metadata
+from fovea_engines.detect.heads.metadata import (
+    image_size,
+    labels_from_metadata,
+    task_from_metadata,
+)
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import (
     OTHERS,
@@ -20,6 +24,7 @@ from fovea_engines.detect.heads.signature import (
     image_layout,
     image_sides,
 )
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
@@ -28,9 +33,6 @@ TENSORS = "tensors"
 
 Observe = Callable[[str | None], Sequence[Mapping[str, Array]]]
 """Runs a model on sample images, preprocessed as for a family: its outputs for each, [1, ...]."""
-
-
-_DETECTION = {"detect", "detection", "object-detection"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Recognition:
         outputs: names of the outputs that the head reads.
         verdicts: on all families that were considered, best first.
         open: families between which the evidence does not decide; empty where it does.
+        skeleton: of the keypoints; None without them.
     """
 
     family: str | None
@@ -73,6 +76,7 @@ class Recognition:
     outputs: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     open: tuple[str, ...] = ()
+    skeleton: Skeleton | None = None
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -149,12 +153,14 @@ class _Judge:
         self._observe = observe
 
     def __call__(self, family: str) -> Verdict:
-        head = FAMILIES[family]
+        head, task = FAMILIES[family], self._signature.task
+        if task not in (None, head.task):
+            return Verdict(family, against=f"the metadata says task {task}")
         fit = head.fit(self._signature)
         if isinstance(fit, str):
             return Verdict(family, against=fit)
         if self._observe is not None and (head.sized <= (self._signature.size is not None)):
-            opened = head.open(fit.outputs, self._signature.size)
+            opened = head.open(fit.outputs, self._signature.size, fit.num_classes, fit.skeleton)
             # With the preprocessing of another family a model computes nonsense, so that of most
             # models is seen, too.
             for outputs in (*self._observe(family), *self._observe(None)):
@@ -174,7 +180,9 @@ def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | 
     """
     if recognition.family is None:
         return None
-    return FAMILIES[recognition.family].open(recognition.outputs, _spatial(inputs[0]))
+    return FAMILIES[recognition.family].open(
+        recognition.outputs, _spatial(inputs[0]), recognition.num_classes, recognition.skeleton
+    )
 
 
 def _recognised(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...]) -> Recognition:
@@ -191,6 +199,7 @@ def _recognised(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...]) -> 
         num_classes=verdict.fit.num_classes,
         outputs=verdict.fit.outputs,
         verdicts=verdicts,
+        skeleton=verdict.fit.skeleton,
     )
 
 
@@ -247,14 +256,15 @@ def _signature(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
 ) -> Signature | str:
     """Return the facts that identify a family, or the reason why no family fits."""
-    task = "pose" if "kpt_shape" in metadata else metadata.get("task", "detect")
-    if task not in _DETECTION:
+    task = task_from_metadata(metadata)
+    if task is not None and task not in {head.task for head in FAMILIES.values()}:
         return f"task {task!r} is not decoded yet"
     if len(inputs) != 1 or image_layout(inputs[0]) is None:
         shown = ", ".join(describe(tensor) for tensor in inputs)
         return f"input {shown} is not one batch of colour images"
     labels = labels_from_metadata(metadata, None)
     return Signature(
+        task=task,
         size=_spatial(inputs[0]) or image_size(metadata),
         outputs=tuple(outputs),
         metadata=metadata,

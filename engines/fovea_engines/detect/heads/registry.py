@@ -21,10 +21,12 @@ from fovea_engines.detect.heads.libreyolo import LibreYolo9, PicoDet, RtmDet
 from fovea_engines.detect.heads.mmdeploy import MmDeploy
 from fovea_engines.detect.heads.nanodet import NanoDet, NanoDetJoined, NanoDetPlus, PicoDetRaw
 from fovea_engines.detect.heads.paddle import Paddle
+from fovea_engines.detect.heads.pose import YoloV8Pose, YoloV10Pose
 from fovea_engines.detect.heads.retinaface import RetinaFace
 from fovea_engines.detect.heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
 from fovea_engines.detect.heads.rtdetr import RtDetr
 from fovea_engines.detect.heads.scrfd import Scrfd
+from fovea_engines.detect.heads.segment import YoloV5Segment, YoloV8Segment, YoloV10Segment
 from fovea_engines.detect.heads.torchvision import Torchvision
 from fovea_engines.detect.heads.ultraface import UltraFace
 from fovea_engines.detect.heads.ultralytics_rtdetr import RawUltralyticsRtDetr, UltralyticsRtDetr
@@ -85,6 +87,11 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             RfDetr,
             RfDetrBackgroundLast,
             RfDetrBackgroundFirst,
+            YoloV5Segment,
+            YoloV8Segment,
+            YoloV10Segment,
+            YoloV8Pose,
+            YoloV10Pose,
         )
     }
 )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import no_probabilities, usual
 from fovea_engines.detect.heads.grid import grid
@@ -24,7 +24,7 @@ Level = tuple[Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredBoxes(Head):
+class ScoredBoxes(Detector):
     """Decodes levels of scores and boxes, the finest first.
 
     Attributes:

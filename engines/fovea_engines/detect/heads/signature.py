@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
+from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.plural import counted
 from fovea_engines.session import TensorSpec
 
@@ -40,12 +41,14 @@ class Fit:
         outputs: names of the outputs that the head reads, in the head's order.
         num_classes: from the shape, or else from the class names; None where neither has it.
         why: the evidence, for people.
+        skeleton: of the keypoints; None without them.
     """
 
     outputs: tuple[str, ...]
     num_classes: int | None
     why: str
     strength: Strength = Strength.SHAPE
+    skeleton: Skeleton | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,14 @@ class Signature:
     """Facts that distinguish families.
 
     Attributes:
+        task: that the metadata names; None where it names none.
         size: (height, width) of the input in pixels; None when dynamic and not in the metadata.
         outputs: of the model, in its order.
         metadata: the exporter's own.
         num_labels: number of class names in the metadata; None without names.
     """
 
+    task: str | None
     size: tuple[int, int] | None
     outputs: tuple[TensorSpec, ...]
     metadata: Mapping[str, str]
@@ -96,14 +101,23 @@ class Signature:
             return f"{boxes[0].name} is of {boxes[0].dtype}, not float"
         return boxes[0]
 
-    def fit_grid(self, *, axis: Literal[1, 2], per_cell: int, others: int) -> Fit | str:
-        """Return how well the single output fits a grid, or the reason why it does not.
+    def fit_grid(
+        self,
+        *,
+        axis: Literal[1, 2],
+        per_cell: int,
+        others: int,
+        output: TensorSpec | None = None,
+    ) -> Fit | str:
+        """Return how well an output fits a grid, or the reason why it does not.
 
         Its columns, `others` and one for each class, lie along dimension `axis`, and boxes along
-        the other; a dynamic length is -1.
+        the other; a dynamic length is -1. Without `output`, it is the single one.
         """
-        if isinstance(output := self.single(), str):
-            return output
+        if output is None:
+            if isinstance(single := self.single(), str):
+                return single
+            output = single
         columns, boxes = output.shape[axis], output.shape[3 - axis]
         if self.end_to_end:
             return "the metadata says end to end"

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.evidence import (
     fractions,
     lower_class_ids,
@@ -19,7 +20,7 @@ from fovea_engines.detect.heads.evidence import (
     pixels,
     turned,
 )
-from fovea_engines.detect.nms import detections
+from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 
@@ -36,7 +37,7 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Suppressed(Head):
+class Suppressed(Detector):
     """Decodes outputs of boxes, scores and class ids, [batch, rows, ...].
 
     Boxes are corners in pixels of the input, unless an attribute says otherwise. The graph has
@@ -77,10 +78,13 @@ class Suppressed(Head):
             or (None if self.normalised or self.size is None else turned(sure, self.size))
         )
 
-    @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
-        rows = self.rows(outputs, row)
+        return self.objects(self.rows(outputs, row), options)[0]
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def objects(self, rows: Rows, options: PredictOptions) -> tuple[Detections, NDArray[np.intp]]:
+        """Return one image's detections, and the number of each one's row."""
         found = np.flatnonzero(rows.scores >= options.conf)
         boxes, scores, class_ids = (each[found].astype(np.float32, copy=False) for each in rows)
         class_ids = class_ids - self.first_class
@@ -91,7 +95,8 @@ class Suppressed(Head):
             height, width = self.size
             boxes = boxes * np.array([width, height, width, height], np.float32)
         ids = class_ids.round().astype(np.int32)
-        return detections(boxes, scores, ids, options, suppress=False)
+        kept = choose(boxes, scores, ids, options, suppress=False)
+        return take(boxes, scores, ids, kept), found[sound][kept]
 
     def _x_first(self, boxes: Array) -> Array:
         return boxes[:, [1, 0, 3, 2]] if self.y_first else boxes

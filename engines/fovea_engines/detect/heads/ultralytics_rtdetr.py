@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head, corners
+from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.evidence import (
     centred_fractions,
     no_class_ids,
@@ -31,7 +31,7 @@ _MOST_CLASSES = 1300
 
 
 @dataclass(frozen=True, slots=True)
-class UltralyticsRtDetr(Head):
+class UltralyticsRtDetr(Detector):
     """Decodes what 8.4 exports, [batch, k, 6]: columns cx cy w h, 0 to 1, score, class id.
 
     Queries do not double each other, so `iou` and `agnostic` have no effect.

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.heads.suppressed import Columns
+from fovea_engines.session import TensorSpec
 
 MOST_ROWS = 1000
 """Exports end in the best 100 to 1000 boxes; more rows are a grid of one class."""
@@ -24,13 +25,18 @@ class YoloV10(Columns):
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for an output [batch, k, 6]."""
-        if isinstance(output := signature.single(), str):
-            return output
+        output = signature.single()
+        return output if isinstance(output, str) else cls.fit_rows(signature, output)
+
+    @classmethod
+    def fit_rows(cls, signature: Signature, output: TensorSpec, more: int = 0) -> Fit | str:
+        """Check for rows of six columns, and `more` after them."""
         _, boxes, columns = output.shape
         if signature.family == "RTDETRDecoder":
             return "the metadata says RT-DETR"
-        if columns != 6:
-            return f"{columns} columns are not x1 y1 x2 y2 score class"
+        if columns != 6 + more:
+            after = f" and {more} more" if more else ""
+            return f"{columns} columns are not x1 y1 x2 y2 score class{after}"
         if boxes > MOST_ROWS:
             return f"{boxes} rows are more than the {MOST_ROWS} of an end-to-end head"
         sure = boxes > 0 or bool(signature.end_to_end)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head, corners
+from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.evidence import no_logits
 from fovea_engines.detect.heads.metadata import literal
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
@@ -22,7 +22,7 @@ STRIDES = (8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class YoloV5Raw(Head):
+class YoloV5Raw(Detector):
     """Decodes levels [batch, 3, rows, columns, 5 + classes] of logits, the finest first.
 
     Follows YOLOv5's documentation (Architecture, 4.4): with s the sigmoid, the centre is

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.options import MAX_DETECTIONS, PredictOptions
 from fovea_engines.evaluate.agreement.measure import NO_NUMBER, output_error
 from fovea_engines.evaluate.agreement.rows import aligned
@@ -50,7 +50,7 @@ class IdentityCheck:
         score: largest difference of a score.
     """
 
-    head: Head | None
+    head: Detector | None
     detections: int = 0
     box_px: float = 0.0
     score: float = 0.0
@@ -89,7 +89,7 @@ class IdentityCheck:
             )
 
 
-def _check_columns(name: str, head: Head, want: Outputs, have: Outputs) -> None:
+def _check_columns(name: str, head: Detector, want: Outputs, have: Outputs) -> None:
     """Compare what the best boxes do not show, such as classes that are not on the image."""
     expected, actual = head.columns(want), head.columns(have)
     if expected is None or actual is None:
@@ -144,7 +144,7 @@ def compare_detections(
 
 
 def _candidates(
-    head: Head, outputs: Mapping[str, Array], conf: float, most: int = MAX_DETECTIONS
+    head: Detector, outputs: Mapping[str, Array], conf: float, most: int = MAX_DETECTIONS
 ) -> Detections:
     # Nothing is suppressed: a difference of 1e-6 would decide which of two equal boxes is left.
     return head.decode(outputs, 0, PredictOptions(conf=conf, iou=1.0, max_det=most))

@@ -109,7 +109,8 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
     if head is not None:
         options = PredictOptions(conf=CONF - MARGIN)
         want, found = (head.decode(each, 0, options) for each in (sample.want, have))
-        figures = _matched(sample.name, want, found)
+        if isinstance(want, Detections) and isinstance(found, Detections):
+            figures = _matched(sample.name, want, found)
     compared = _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
     return replace(compared, same_top=None) if sample.ranked else compared
 

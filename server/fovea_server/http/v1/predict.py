@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.detect.draw import draw, encode
+from fovea_engines.detect.draw.draw import draw, encode
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import (
     FetchRefused,
@@ -142,6 +142,7 @@ def _annotated(prediction: Prediction, kind: Image) -> bytes:
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
     assert result.pixels is not None, "asked for with keep_pixels"
-    if result.detections is None:
-        raise InvalidRequest("this model's head is not recognised: there are no boxes to draw")
-    return encode(draw(result.pixels, result.detections, prediction.labels), kind)
+    if result.found is None:
+        raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
+    words = prediction.words
+    return encode(draw(result.found, result.pixels, words.labels, words.skeleton), kind)

@@ -49,6 +49,22 @@ class Box(BaseModel):
     y2: float
 
 
+class RunLengths(BaseModel):
+    """A mask as COCO's compressed run lengths, which pycocotools decodes."""
+
+    size: Annotated[list[int], Field(description="height, width", min_length=2, max_length=2)]
+    counts: str
+
+
+class Keypoint(BaseModel):
+    """A named point, in pixels of the upright original; it may lie outside."""
+
+    name: str
+    x: float
+    y: float
+    score: float
+
+
 class Detection(BaseModel):
     """One thing found."""
 
@@ -56,6 +72,11 @@ class Detection(BaseModel):
     score: float
     class_id: int
     class_name: str
+    mask: RunLengths | list[list[float]] | str | None = Field(
+        None,
+        description="of a segmenter: COCO's run lengths or polygons, or a PNG file in base64",
+    )
+    keypoints: list[Keypoint] | None = Field(None, description="of a pose model")
 
 
 class Tensor(BaseModel):
@@ -118,6 +139,6 @@ class PredictAnswer(BaseModel):
 
     model: str
     version: str
-    task: Literal["detect", "tensors"]
+    task: Literal["detect", "segment", "pose", "tensors"]
     images: list[ImageAnswer | TensorAnswer | Error]
     timing_ms: TimingMs

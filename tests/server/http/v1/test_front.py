@@ -5,11 +5,12 @@ import orjson
 import pytest
 
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.options import PredictOptions
 from fovea_server.http.v1.front import ImageFront
 from fovea_server.http.v1.image_json import image_json
 from fovea_server.http.v1.schemas import ImageAnswer, TensorAnswer
 from fovea_server.statistics.stages import Timing
-from fovea_server.tensors.image_messages import ImageResult
+from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
 JPEG = (b"content-type", b"image/jpeg")
 
@@ -63,8 +64,12 @@ def test_other_addresses_are_fastapis(target):
 
 
 def result(**found: object) -> ImageResult:
-    given = {"detections": None, "tensors": None} | found
+    given = {"found": None, "tensors": None} | found
     return ImageResult(640, 480, 6, timing=Timing(), pixels=None, **given)
+
+
+def words(labels: tuple[str, ...] | None, reason: str = "") -> Vocabulary:
+    return Vocabulary(labels, None, reason)
 
 
 @pytest.mark.parametrize("count", [0, 1, 300])
@@ -73,7 +78,9 @@ def test_boxes_are_rounded_as_numpy_rounds_them(count):
     boxes = random.uniform(-10, 5000, (count, 4)).astype(np.float32)
     scores = random.uniform(0, 1, count).astype(np.float32)
     ids = random.integers(0, 4, count).astype(np.int32)
-    text = image_json(result(detections=Detections(boxes, scores, ids)), ('"a"', "b", "é"), "")
+    text = image_json(
+        result(found=Detections(boxes, scores, ids)), words(('"a"', "b", "é")), PredictOptions()
+    )
     answer = ImageAnswer.model_validate_json(text, strict=True)
     assert (answer.width, answer.height, answer.orientation) == (640, 480, 6)
     got = [list(each.box.model_dump().values()) for each in answer.detections]
@@ -88,13 +95,15 @@ def test_boxes_are_rounded_as_numpy_rounds_them(count):
 def test_numbers_that_json_has_not_are_null():
     boxes = np.array([[np.inf, np.nan, -np.inf, 1]], np.float32)
     found = Detections(boxes, np.array([0.5], np.float32), np.zeros(1, np.int32))
-    box = orjson.loads(image_json(result(detections=found), None, ""))["detections"][0]["box"]
+    text = image_json(result(found=found), words(None), PredictOptions())
+    box = orjson.loads(text)["detections"][0]["box"]
     assert box == {"x1": None, "y1": None, "x2": None, "y2": 1.0}
 
 
 def test_tensors():
     rows = {"out": np.array([[0.1, 2], [3, 4]], np.float32), "half": np.ones(1, np.float16)}
-    answer = TensorAnswer.model_validate_json(image_json(result(tensors=rows), None, "odd"))
+    text = image_json(result(tensors=rows), words(None, "odd"), PredictOptions())
+    answer = TensorAnswer.model_validate_json(text)
     assert answer.reason == "odd"
     assert [each.model_dump() for each in answer.tensors] == [
         {

@@ -1,0 +1,1 @@
+"""Drawing: one file for each task."""

@@ -1,0 +1,112 @@
+"""Decodes YOLO's pose models: objects with their keypoints in pixels of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.evidence import fractions, no_probabilities
+from fovea_engines.detect.heads.metadata import skeleton_from_metadata
+from fovea_engines.detect.heads.signature import Fit, Signature, Strength
+from fovea_engines.detect.heads.yolov8 import YoloV8
+from fovea_engines.detect.heads.yolov10 import YoloV10
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.skeleton import PERSON, Skeleton
+from fovea_engines.session import Array
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV8Pose(YoloV8):
+    """Decodes the columns of YOLOv8, then x y of each keypoint, mostly with its probability."""
+
+    family: ClassVar[str] = "yolov8-pose"
+    task: ClassVar[str] = "pose"
+    extras: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for a detector's grid with more columns."""
+        if isinstance(output := signature.single(), str):
+            return output
+        if isinstance(said := _keypoints(signature, output.shape[1] - 5), str):
+            return said
+        skeleton, numbers = said
+        fit = signature.fit_grid(axis=1, per_cell=1, others=4 + len(skeleton.names) * numbers)
+        return fit if isinstance(fit, str) else _with_keypoints(fit, skeleton, signature)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude keypoints that are no pixels, and scores that are no probabilities."""
+        # The class's own `super` is gone, as dataclasses with slots are made anew.
+        if (reason := YoloV8.contradiction(self, outputs)) is not None:
+            return reason
+        columns = outputs[self.outputs[0]][0][self._end :].T
+        points = _points(columns, self.skeleton)
+        return fractions(points[..., :2].reshape(len(points), -1)) or no_probabilities(
+            points[..., 2]
+        )
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        found, columns = self.objects(outputs[self.outputs[0]][row], options)
+        return replace(found, keypoints=_points(columns, self.skeleton))
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV10Pose(YoloV10):
+    """Decodes pose models with suppression inside: YOLOv26's, and exports that include NMS."""
+
+    family: ClassVar[str] = "yolov10-pose"
+    task: ClassVar[str] = "pose"
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for rows [batch, k, 6 + keypoints]."""
+        if isinstance(output := signature.single(), str):
+            return output
+        if isinstance(said := _keypoints(signature, output.shape[2] - 6), str):
+            return said
+        skeleton, numbers = said
+        fit = cls.fit_rows(signature, output, len(skeleton.names) * numbers)
+        return fit if isinstance(fit, str) else _with_keypoints(fit, skeleton, signature)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        table = outputs[self.outputs[0]][row]
+        found, numbers = self.objects(self.split(table), options)
+        columns = table[numbers, 6:].astype(np.float32, copy=False)
+        return replace(found, keypoints=_points(columns, self.skeleton))
+
+
+def _keypoints(signature: Signature, columns: int) -> tuple[Skeleton, int] | str:
+    """Return the keypoints, and the numbers of each, that this many columns may hold.
+
+    Without metadata, these are a person's, after the columns of one class.
+    """
+    if (said := skeleton_from_metadata(signature.metadata)) is not None:
+        return said
+    if columns != 3 * len(PERSON.names):
+        return f"{columns} more columns are not x y and a score of each of a person's 17 keypoints"
+    return PERSON, 3
+
+
+def _with_keypoints(fit: Fit, skeleton: Skeleton, signature: Signature) -> Fit:
+    why = f"{fit.why}; {len(skeleton.names)} keypoints of each"
+    # By its shape it can also be a detector of more classes.
+    named = signature.task is not None
+    strength = fit.strength if named else Strength.RARE
+    return replace(fit, why=why, strength=strength, skeleton=skeleton)
+
+
+def _points(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[np.float32]:
+    """Return keypoints [n, k, 3] of columns [n, k x 2 or 3]; without a score it is 1."""
+    assert skeleton is not None, "the fit has it"
+    count = len(skeleton.names)
+    points = columns.reshape(len(columns), count, columns.shape[1] // count)
+    if points.shape[2] == 3:
+        return points
+    return np.concatenate([points, np.ones_like(points[..., :1])], axis=2)

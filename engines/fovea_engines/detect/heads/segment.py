@@ -1,0 +1,98 @@
+"""Decodes YOLO's segmenters: objects with weights of prototypes, and the prototypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.dense import Dense
+from fovea_engines.detect.heads.prototypes import prototype_masks, rows_and_prototypes
+from fovea_engines.detect.heads.signature import Fit, Signature
+from fovea_engines.detect.heads.yolov5 import YoloV5
+from fovea_engines.detect.heads.yolov8 import YoloV8
+from fovea_engines.detect.heads.yolov10 import YoloV10
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
+
+
+@dataclass(frozen=True, slots=True)
+class _DenseSegmenter(Dense):
+    """Decodes the columns of a detector, then a weight of each prototype."""
+
+    task: ClassVar[str] = "segment"
+    sized: ClassVar[bool] = True
+    extras: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for a detector's grid with more columns, and prototypes."""
+        if isinstance(found := rows_and_prototypes(signature), str):
+            return found
+        rows, prototypes = found
+        fit = signature.fit_grid(
+            axis=cls.layout.axis,
+            per_cell=cls.per_cell,
+            others=cls.layout.classes + prototypes.shape[1],
+            output=rows,
+        )
+        return fit if isinstance(fit, str) else _with_prototypes(fit, prototypes.name)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        rows, prototypes = (outputs[name][row] for name in self.outputs)
+        found, weights = self.objects(rows, options)
+        if options.mask == "none":
+            return found
+        assert self.size is not None, "it is sized"
+        masks = prototype_masks(prototypes, weights, found.boxes, self.size)
+        return replace(found, masks=masks)
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV8Segment(_DenseSegmenter, YoloV8):
+    """Decodes the segmenters of YOLOv8, v9, v11, v12 and v26."""
+
+    family: ClassVar[str] = "yolov8-seg"
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV5Segment(_DenseSegmenter, YoloV5):
+    """Decodes the segmenters of YOLOv5 and v7."""
+
+    family: ClassVar[str] = "yolov5-seg"
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV10Segment(YoloV10):
+    """Decodes segmenters with suppression inside: YOLOv26's, and exports that include NMS."""
+
+    family: ClassVar[str] = "yolov10-seg"
+    task: ClassVar[str] = "segment"
+    sized: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for rows [batch, k, 6 + prototypes], and prototypes."""
+        if isinstance(found := rows_and_prototypes(signature), str):
+            return found
+        rows, prototypes = found
+        fit = cls.fit_rows(signature, rows, prototypes.shape[1])
+        return fit if isinstance(fit, str) else _with_prototypes(fit, prototypes.name)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
+        """Return one image's detections."""
+        table, prototypes = (outputs[name][row] for name in self.outputs)
+        found, numbers = self.objects(self.split(table), options)
+        if options.mask == "none":
+            return found
+        assert self.size is not None, "it is sized"
+        weights = table[numbers, 6:].astype("float32", copy=False)
+        masks = prototype_masks(prototypes, weights, found.boxes, self.size)
+        return replace(found, masks=masks)
+
+
+def _with_prototypes(fit: Fit, prototypes: str) -> Fit:
+    why = f"{fit.why}; {prototypes} has the prototypes of masks"
+    return replace(fit, outputs=(*fit.outputs, prototypes), why=why)

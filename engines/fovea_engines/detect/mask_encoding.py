@@ -1,0 +1,82 @@
+"""Writes masks in the forms that requests ask for."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import TypedDict
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.masks import Bitmap, Masks
+from fovea_engines.detect.options import MaskFormat
+
+
+class RunLengths(TypedDict):
+    """COCO's compressed run lengths of a mask, column by column, as pycocotools reads them.
+
+    `size` is [height, width] of the image.
+    """
+
+    size: list[int]
+    counts: str
+
+
+Polygons = list[list[float]]
+"""Outlines as COCO has them, x1 y1 x2 y2 ... in pixels of the image."""
+
+
+def encoded_masks(masks: Masks, form: MaskFormat) -> Iterator[RunLengths | Polygons | str | None]:
+    """Yield each mask in a form.
+
+    "png" is a PNG file of the whole image in base64, 255 on the object.
+    """
+    for index, bitmap in enumerate(masks.bitmaps()):
+        match form:
+            case "rle":
+                yield run_lengths(bitmap, masks.size)
+            case "polygon":
+                yield polygons(bitmap)
+            case "png":
+                yield _png(masks.bitmap(index))
+            case "none":
+                yield None
+
+
+def run_lengths(bitmap: Bitmap, size: tuple[int, int]) -> RunLengths:
+    """Return the run lengths of a mask in an image of (height, width) pixels."""
+    from faster_coco_eval.core import mask as coco
+
+    height, width = size
+    # Each column with an empty pixel above and below, so that every run begins and ends in it.
+    columns = np.pad(bitmap.pixels.T, ((0, 0), (1, 1))).view(np.int8)
+    column, row = np.nonzero(np.diff(columns, axis=1))
+    edges = (column + bitmap.left) * height + row + bitmap.top
+    starts, ends = edges[::2], edges[1::2]
+    # A run that reaches the last row goes on at the top of the next column.
+    apart = starts[1:] != ends[:-1]
+    starts = starts[np.concatenate([[True], apart])[: len(starts)]]
+    ends = ends[np.concatenate([apart, [True]])[: len(ends)]]
+    bounds = np.concatenate([[0], np.stack([starts, ends], axis=1).ravel(), [height * width]])
+    counts = np.diff(bounds).tolist()
+    packed = coco.frPyObjects({"size": [height, width], "counts": counts}, height, width)
+    return {"size": [height, width], "counts": packed["counts"].decode("ascii")}
+
+
+def polygons(bitmap: Bitmap) -> Polygons:
+    """Return the outlines of a mask, without its holes."""
+    outlines, _ = cv2.findContours(
+        bitmap.pixels,
+        cv2.RETR_EXTERNAL,
+        cv2.CHAIN_APPROX_SIMPLE,
+        offset=(bitmap.left, bitmap.top),
+    )
+    # A contour goes through the centres of pixels; COCO's polygons have three points or more.
+    return [(each + 0.5).ravel().tolist() for each in outlines if len(each) > 2]
+
+
+def _png(pixels: NDArray[np.uint8]) -> str:
+    _, data = cv2.imencode(".png", pixels * 255, [cv2.IMWRITE_PNG_BILEVEL, 1])
+    return base64.b64encode(data.tobytes()).decode("ascii")

@@ -1,0 +1,101 @@
+"""Masks of objects, as small maps until somebody asks for pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_preprocess.letterbox import LetterboxMap
+
+
+class Bitmap(NamedTuple):
+    """The part of an image that holds a mask: its left column, its top row, and its pixels.
+
+    `pixels` are uint8 [height, width], 1 on the object and 0 beside it.
+    """
+
+    left: int
+    top: int
+    pixels: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Masks:
+    """The masks of n objects in one image.
+
+    A network computes masks in a coarse grid. They stay so, with their place in the image, and are
+    resized once, straight to the pixels of the image.
+
+    Attributes:
+        windows: float32 [h, w] of each object: above 0 it is there.
+        places: float64 [n, 4], corners x1 y1 x2 y2 of each window in the image, pixels; they may
+            lie outside.
+        bounds: float64 [n, 4], corners in the image beyond which each object is not, pixels.
+        size: (height, width) of the image, pixels.
+    """
+
+    windows: tuple[NDArray[np.float32], ...]
+    places: NDArray[np.float64]
+    bounds: NDArray[np.float64]
+    size: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def to_source(self, back: LetterboxMap) -> Self:
+        """Return them in the upright image."""
+        places, bounds = (
+            back.points_to_source(corners.reshape(-1, 2)).reshape(-1, 4).astype(np.float64)
+            for corners in (self.places, self.bounds)
+        )
+        size = back.source_height, back.source_width
+        return replace(self, places=places, bounds=bounds, size=size)
+
+    def take(self, chosen: NDArray[np.intp]) -> Self:
+        """Return the masks of these indices."""
+        windows = tuple(self.windows[index] for index in chosen.tolist())
+        return replace(
+            self, windows=windows, places=self.places[chosen], bounds=self.bounds[chosen]
+        )
+
+    def bitmaps(self) -> Iterator[Bitmap]:
+        """Yield the pixels of each within its bounds."""
+        for index in range(len(self)):
+            yield self._resized(index)
+
+    def bitmap(self, index: int) -> NDArray[np.uint8]:
+        """Return one as a whole image, uint8 [height, width] of 0 and 1."""
+        left, top, part = self._resized(index)
+        pixels = np.zeros(self.size, np.uint8)
+        pixels[top : top + part.shape[0], left : left + part.shape[1]] = part
+        return pixels
+
+    def _resized(self, index: int) -> Bitmap:
+        """Interpolate between the centres of a window's cells, at the centres of the pixels."""
+        window, (x1, y1, x2, y2) = self.windows[index], self.places[index].tolist()
+        height, width = self.size
+        # YOLACT and YOLO crop so: a pixel is inside from its corner on, and not from its centre.
+        edges = np.clip(np.ceil(self.bounds[index]), 0, [width, height] * 2)
+        left, top, right, bottom = edges.astype(int).tolist()
+        if left >= right or top >= bottom or not window.size:
+            return Bitmap(0, 0, np.zeros((0, 0), np.uint8))
+        across, down = window.shape[1] / (x2 - x1), window.shape[0] / (y2 - y1)
+        to_window = np.array(
+            [
+                [across, 0, (left + 0.5 - x1) * across - 0.5],
+                [0, down, (top + 0.5 - y1) * down - 0.5],
+            ]
+        )
+        values = cv2.warpAffine(
+            window,
+            to_window,
+            (right - left, bottom - top),
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+        return Bitmap(left, top, (values > 0).view(np.uint8))

@@ -1,0 +1,77 @@
+"""Writes what a model found on some images as tensors; one function for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+
+import numpy as np
+import orjson
+from numpy.typing import DTypeLike
+
+from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.finding import Finding
+from fovea_engines.detect.mask_encoding import encoded_masks
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.session import Array
+from fovea_server.tensors.image_messages import Vocabulary
+from fovea_server.tensors.messages import OutputTensor
+
+
+@singledispatch
+def found_tensors(
+    first: Finding, found: Sequence[Finding], words: Vocabulary, options: PredictOptions
+) -> list[OutputTensor]:
+    """Convert what was found on n images, of which `first` is one, to tensors [n, ...]."""
+    raise NotImplementedError(type(first).__name__)
+
+
+@found_tensors.register
+def _objects(
+    first: Detections, found: Sequence[Detections], words: Vocabulary, options: PredictOptions
+) -> list[OutputTensor]:
+    """Convert objects.
+
+    Returns:
+        ``num_detections`` INT32 [n]; ``boxes`` FP32 [n, k, 4], x1 y1 x2 y2 in pixels of the
+        upright image; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
+        [n, k]. k is the largest number of objects on one image; the other rows are zero.
+        ``masks`` BYTES [n, k] of a segmenter: JSON of COCO's run lengths or polygons, or a PNG file
+        in base64. ``keypoints`` FP32 [n, k, points, 3] of a pose model: x y in pixels, score.
+    """
+    most = max(map(len, found))
+    names = np.full((len(found), most), b"", object)
+    for row, one in enumerate(found):
+        for column, class_id in enumerate(one.class_ids.tolist()):
+            names[row, column] = class_name(words.labels, class_id).encode()
+    counts = np.array([len(one) for one in found], np.int32)
+    tensors = [
+        OutputTensor("num_detections", "INT32", counts),
+        OutputTensor("boxes", "FP32", _padded([one.boxes for one in found], most, np.float32)),
+        OutputTensor("scores", "FP32", _padded([one.scores for one in found], most, np.float32)),
+        OutputTensor(
+            "class_ids", "INT32", _padded([one.class_ids for one in found], most, np.int32)
+        ),
+        OutputTensor("class_names", "BYTES", names),
+    ]
+    masks = [one.masks for one in found if one.masks is not None]
+    if masks:
+        encoded = np.full((len(found), most), b"", object)
+        for row, of_image in enumerate(masks):
+            for column, mask in enumerate(encoded_masks(of_image, options.mask)):
+                encoded[row, column] = (
+                    mask.encode() if isinstance(mask, str) else orjson.dumps(mask)
+                )
+        tensors.append(OutputTensor("masks", "BYTES", encoded))
+    points = [one.keypoints for one in found if one.keypoints is not None]
+    if points:
+        tensors.append(OutputTensor("keypoints", "FP32", _padded(points, most, np.float32)))
+    return tensors
+
+
+def _padded(arrays: Sequence[Array], length: int, dtype: DTypeLike) -> Array:
+    padded = np.zeros((len(arrays), length, *arrays[0].shape[1:]), dtype)
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return padded
