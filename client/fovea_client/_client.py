@@ -50,7 +50,8 @@ class Client:
         Args:
             model: name of the model.
             image: encoded bytes, a path, a binary file, or uint8 [height, width, 3] RGB.
-            **options: version, conf, iou, classes, max_det, agnostic, mask, timeout_ms.
+            **options: version, conf, iou, classes, max_det, agnostic, mask, tile,
+                overlap, timeout_ms.
 
         Raises:
             ServerError: the server refused or failed; `QueueFull` when it is overloaded.

@@ -50,6 +50,8 @@ class PredictOptions(TypedDict, total=False):
         max_det: most detections per image, from 1 up.
         agnostic: suppress across classes as well.
         mask: form of a segmenter's masks: "rle", "polygon", "png" or "none".
+        tile: side in pixels of the tiles that the image is cut into, or columns and rows: "3x2".
+        overlap: share of a tile that the next one repeats, 0 to .9.
         timeout_ms: time after which the server gives the request up, milliseconds.
     """
 
@@ -60,6 +62,8 @@ class PredictOptions(TypedDict, total=False):
     max_det: int | None
     agnostic: bool | None
     mask: MaskFormat | None
+    tile: int | str | None
+    overlap: float | None
     timeout_ms: float | None
 
 
@@ -85,6 +89,8 @@ def predict(
     max_det: int | None = None,
     agnostic: bool | None = None,
     mask: MaskFormat | None = None,
+    tile: int | str | None = None,
+    overlap: float | None = None,
     timeout_ms: float | None = None,
 ) -> Request:
     """Request the detections in encoded images, or one image with them drawn in.
@@ -104,6 +110,8 @@ def predict(
         "max_det": max_det,
         "agnostic": None if agnostic is None else str(agnostic).lower(),
         "mask": mask,
+        "tile": tile,
+        "overlap": overlap,
     }
     given = {name: value for name, value in options.items() if value is not None}
     path = model_path(model, version) + "/predict" + (f"?{urlencode(given)}" if given else "")

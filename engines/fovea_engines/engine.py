@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -14,6 +15,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.recognise import Recognition, open_head, recognise
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.tiles import crop, cut, joined
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.session import Array, Closing, ImageSession, Session
@@ -127,8 +129,22 @@ class Engine(Closing):
         """
         if self.head is None or self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")
+        if options.tile is not None:
+            return self._predict_tiles(pixels, options)
         outputs, back = self._run(self.preprocessor, pixels)
         return self.head.decode(outputs, 0, self.resolve(options)).to_source(back)
+
+    def _predict_tiles(self, pixels: NDArray[np.uint8], options: PredictOptions) -> Finding:
+        size = pixels.shape[0], pixels.shape[1]
+        on_tile = replace(options, tile=None)
+        return joined(
+            [
+                (tile, self.detect(np.ascontiguousarray(crop(pixels, tile)), on_tile))
+                for tile in cut(options, size)
+            ],
+            size,
+            options,
+        )
 
     def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
         """Find the objects in one image, as `predict`; UnsupportedModel if it is for none."""

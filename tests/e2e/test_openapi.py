@@ -81,6 +81,8 @@ def test_a_prediction_takes_a_plain_image_and_typed_options(operations):
         "max_det": "integer",
         "agnostic": "boolean",
         "mask": "string",
+        "tile": "string",
+        "overlap": "number",
     }
     assert {"image/jpeg", "image/png"} < set(predict["responses"]["200"]["content"])
 

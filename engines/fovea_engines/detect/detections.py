@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.finding import Finding
-from fovea_engines.detect.masks import Masks
+from fovea_engines.detect.masks import Masks, join_masks
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
@@ -74,3 +75,16 @@ class Detections(Finding):
             masks=None if self.masks is None else self.masks.take(chosen),
             keypoints=None if self.keypoints is None else self.keypoints[chosen],
         )
+
+
+def join(parts: Sequence[Detections]) -> Detections:
+    """Return all objects of parts of one kind, in pixels of one image, in their order."""
+    masks = [part.masks for part in parts if part.masks is not None]
+    points = [part.keypoints for part in parts if part.keypoints is not None]
+    return Detections(
+        boxes=np.concatenate([part.boxes for part in parts]),
+        scores=np.concatenate([part.scores for part in parts]),
+        class_ids=np.concatenate([part.class_ids for part in parts]),
+        masks=join_masks(masks) if masks else None,
+        keypoints=np.concatenate(points) if points else None,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -99,3 +99,13 @@ class Masks:
             borderMode=cv2.BORDER_REPLICATE,
         )
         return Bitmap(left, top, (values > 0).view(np.uint8))
+
+
+def join_masks(parts: Sequence[Masks]) -> Masks:
+    """Return all masks of parts, which are of one image."""
+    return Masks(
+        tuple(window for part in parts for window in part.windows),
+        np.concatenate([part.places for part in parts]),
+        np.concatenate([part.bounds for part in parts]),
+        parts[0].size,
+    )

@@ -91,6 +91,8 @@ def greedy(
     groups: NDArray[np.integer] | None,
     iou: float,
     limit: int,
+    *,
+    over_smaller: bool = False,
 ) -> NDArray[np.intp]:
     """Return the indices, ascending, of at most `limit` boxes that survive greedy suppression.
 
@@ -99,7 +101,8 @@ def greedy(
     step per box.
 
     Boxes are float32 [n, 4], corners, best first. Boxes of different `groups`, int [n], never
-    suppress each other; None is one group.
+    suppress each other; None is one group. With `over_smaller` the intersection is divided by the
+    smaller of both areas, and not by the union.
     """
     if groups is None:
         groups = np.zeros(len(boxes), dtype=np.int32)
@@ -108,8 +111,9 @@ def greedy(
     for start in range(0, len(boxes), BLOCK):
         block = np.arange(start, min(start + BLOCK, len(boxes)))
         if start > 0:
-            block = block[~_over(table[:, kept], table[:, block], iou).any(axis=0)]
-        over = _over(table[:, block], table[:, block], iou) & WORSE[: len(block), : len(block)]
+            block = block[~_over(table[:, kept], table[:, block], iou, over_smaller).any(axis=0)]
+        over = _over(table[:, block], table[:, block], iou, over_smaller)
+        over &= WORSE[: len(block), : len(block)]
         block = block[_survivors(over)]
         kept = np.concatenate([kept, block])
         if len(kept) >= limit:
@@ -131,7 +135,9 @@ def _survivors(over: NDArray[np.bool_]) -> NDArray[np.bool_]:
         alive = settled
 
 
-def _over(better: NDArray[np.float32], worse: NDArray[np.float32], iou: float) -> NDArray[np.bool_]:
+def _over(
+    better: NDArray[np.float32], worse: NDArray[np.float32], iou: float, over_smaller: bool
+) -> NDArray[np.bool_]:
     """Return bool [better, worse]: boxes of one group that overlap by more than `iou`.
 
     Both are float32 [5, n] of x1 y1 x2 y2 group. Comparisons are several times cheaper than
@@ -149,9 +155,10 @@ def _over(better: NDArray[np.float32], worse: NDArray[np.float32], iou: float) -
     a, b = better[:, first], worse[:, second]
     common = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
     common *= np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
-    union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - common
+    areas = (a[2] - a[0]) * (a[3] - a[1]), (b[2] - b[0]) * (b[3] - b[1])
+    whole = np.minimum(*areas) if over_smaller else areas[0] + areas[1] - common
     # Boxes thinner than float32 resolves have no area: they overlap with nothing.
-    quotient = common / np.maximum(union, np.finfo(np.float32).tiny)
+    quotient = common / np.maximum(whole, np.finfo(np.float32).tiny)
     # Not `common > iou * union`: only the quotient rounds so that 7/10 is never over 0.7.
     over.ravel()[pairs] = quotient > iou
     return over

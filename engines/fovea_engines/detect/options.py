@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
@@ -9,6 +10,8 @@ from fovea_preprocess.errors import InvalidOption
 
 MAX_DETECTIONS = 3000
 MAX_CLASSES = 1000
+LEAST_SIDE = 32
+MOST_ACROSS = 64
 
 MaskFormat = Literal["rle", "polygon", "png", "none"]
 
@@ -51,6 +54,15 @@ class PredictOptions:
         metadata={"description": "of a segmenter: COCO's RLE or polygons, a PNG file, or no masks"},
     )
 
+    tile: str | None = field(
+        default=None,
+        metadata={"description": "cut the image: the side of a tile in pixels, or 3x2 tiles"},
+    )
+    overlap: float = field(
+        default=0.2,
+        metadata={"description": "share of a tile that the next one repeats", "ge": 0, "le": 0.9},
+    )
+
     def __post_init__(self) -> None:
         for name, least, most in _RANGES:
             value = getattr(self, name)
@@ -61,6 +73,8 @@ class PredictOptions:
             raise InvalidOption(
                 f"mask is {self.mask!r}; it must be one of {', '.join(get_args(MaskFormat))}"
             )
+        if self.tile is not None:
+            read_tile(self.tile)
         if self.classes is None:
             return
         if len(self.classes) > MAX_CLASSES:
@@ -69,6 +83,20 @@ class PredictOptions:
             )
         if any(isinstance(each, int) and not 0 <= each < 100_000 for each in self.classes):
             raise InvalidOption("classes has a number that is no class id: ids count from 0 up")
+
+
+def read_tile(option: str) -> tuple[int, int]:
+    """Read a side in pixels, as "640", or columns and rows, as "3x2"; InvalidOption for others."""
+    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", option)
+    first, second = (int(each or 0) for each in match.groups()) if match else (0, 0)
+    if match and match[2] is None and first >= LEAST_SIDE:
+        return first, first
+    if 1 <= first <= MOST_ACROSS and 1 <= second <= MOST_ACROSS:
+        return first, second
+    raise InvalidOption(
+        f"tile is '{option[:60]}'; it must be the side of a tile in pixels, from {LEAST_SIDE}, as "
+        f"in 640, or columns and rows, up to {MOST_ACROSS}, as in 3x2"
+    )
 
 
 _RANGES = [

@@ -88,6 +88,18 @@ def predict(
             show_default="rle",
         ),
     ] = None,
+    tile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIDE|CxR",
+            help="Cut the image into tiles: their side in pixels, or columns and rows: 3x2.",
+            show_default="off",
+        ),
+    ] = None,
+    overlap: Annotated[
+        float | None,
+        typer.Option(help="Share of a tile that the next one repeats.", show_default="0.2"),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -116,6 +128,8 @@ def predict(
         "max_det": max_det,
         "agnostic": agnostic or None,
         "mask": mask,
+        "tile": tile,
+        "overlap": overlap,
     }
     given = {name: value for name, value in given.items() if value is not None}
     outcomes = []

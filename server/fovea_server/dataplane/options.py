@@ -54,6 +54,7 @@ _READERS: dict[object, tuple[Callable[[Any], object], str]] = {
     int: (_whole, "a whole number from 1 up"),
     bool: (_flag, "true or false"),
     MaskFormat: (str, "a form of masks"),
+    str | None: (str, "a text"),
     tuple[int | str, ...] | None: (
         _classes,
         "class names or ids, in a list or separated by commas",

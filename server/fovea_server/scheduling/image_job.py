@@ -13,7 +13,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.plural import counted
 from fovea_engines.session import Array, batched_outputs
 from fovea_preprocess.errors import DeadlineExceeded, QueueFull
-from fovea_preprocess.image import ImageLimits, decode_image
+from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
 from fovea_preprocess.jpeg import decoded_bytes
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage
@@ -90,7 +90,11 @@ class ImageJob(Job):
     request: ImageRequest
 
     def __init__(
-        self, kind: ImageKind, request: ImageRequest, data: bytes | bytearray, arrived_ns: int
+        self,
+        kind: ImageKind,
+        request: ImageRequest,
+        data: bytes | bytearray | DecodedImage,
+        arrived_ns: int,
     ) -> None:
         super().__init__(kind, request, 1, arrived_ns)
         self.data = data
@@ -102,6 +106,8 @@ class ImageJob(Job):
     @property
     def nbytes(self) -> int:
         """Bytes of its pixels, as its header says; more than any limit where that is not cheap."""
+        if isinstance(self.data, DecodedImage):
+            return self.data.pixels.nbytes
         return sys.maxsize if len(self.data) > _MOST_SCANNED else decoded_bytes(self.data)
 
     def fits(self, other: Job) -> bool:
@@ -111,7 +117,11 @@ class ImageJob(Job):
     def prepare(self) -> None:
         """Decode and letterbox the image; raises as `decode_image`."""
         engine, began = self.kind.engine, time.monotonic()
-        image = decode_image(self.data, self.kind.limits)
+        if isinstance(self.data, DecodedImage):
+            pixels = np.ascontiguousarray(self.data.pixels)
+            image = DecodedImage(pixels, self.data.orientation)
+        else:
+            image = decode_image(self.data, self.kind.limits)
         self.result = ImageResult(image.width, image.height, image.orientation)
         if self.request.keep_pixels:
             self.result.pixels = image.pixels

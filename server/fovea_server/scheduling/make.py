@@ -18,6 +18,7 @@ from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.scheduling.sequence import SequenceScheduler
 from fovea_server.scheduling.tensor_job import TensorKind
+from fovea_server.scheduling.tiled import TiledScheduler
 from fovea_server.statistics.model import ModelStatistics
 from fovea_server.tensors.signature import ModelSignature
 
@@ -65,15 +66,19 @@ def make_scheduler(
             preparing=(decoders or usable_cores()) if images is not None and images.ahead else 0,
             offloads=session.offloads,
         )
-        made = _wrapped(rows, config)
+        made = _wrapped(rows, config, images, max_queue)
     # The answers of a sequence depend on more than one request.
     if cache is not None and config.response_cache.enable and config.sequence_batching is None:
         made = CachedScheduler(made, contract, cache, statistics)
     return made
 
 
-def _wrapped(rows: RowScheduler, config: ModelConfig) -> Scheduler:
+def _wrapped(
+    rows: RowScheduler, config: ModelConfig, images: ImageKind | None, max_queue: int
+) -> Scheduler:
     made: Scheduler = rows
+    if images is not None:
+        made = TiledScheduler(rows, images.engine, images.limits, max_queue)
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering
     if (sequences := config.sequence_batching) is not None:
         made = SequenceScheduler(rows, sequences, batched=config.max_batch_size > 0)

@@ -20,6 +20,7 @@ from fovea_preprocess.errors import (
     ModelNotReady,
     ShuttingDown,
 )
+from fovea_preprocess.image import DecodedImage
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.contract import Contract, Outputs
 from fovea_server.scheduling.execution import Execution, execute
@@ -113,10 +114,16 @@ class RowScheduler(Scheduler):
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
         """Answer images."""
+        return await self.predict_parts(request, request.images)
+
+    async def predict_parts(
+        self, request: ImageRequest, images: Sequence[bytes | bytearray | DecodedImage]
+    ) -> list[ImageResult | FoveaError]:
+        """Answer images in place of those of a request, such as the tiles of one."""
         arrived_ns, kind = time.monotonic_ns(), self._images
         assert kind is not None, "only models that take images are asked"
         with self.gate.open_for(request):
-            jobs = [ImageJob(kind, request, data, arrived_ns) for data in request.images]
+            jobs = [ImageJob(kind, request, data, arrived_ns) for data in images]
             await self._answer(jobs)
         if request.trace is not None:
             request.trace.computed(max((job.times for job in jobs), key=sum))

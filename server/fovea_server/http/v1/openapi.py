@@ -105,7 +105,7 @@ def _request_schemas() -> dict[str, Any]:
         # open would win over what the address says.
         if (default := option.pop("default", None)) is not None:
             option["description"] += f"; default {json.dumps(default)}"
-    options = {name: request["properties"][name] for name in _OPTIONS}
+    options = {name: _in_text(request["properties"][name]) for name in _OPTIONS}
     form = {
         "title": "PredictForm",
         "type": "object",
@@ -121,10 +121,27 @@ def _request_schemas() -> dict[str, Any]:
     return {**schemas, "PredictRequest": request, "PredictForm": form}
 
 
+def _in_text(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an option in an address or a form, which have no null."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    return {**kinds[0], **{name: each for name, each in schema.items() if name != "anyOf"}}
+
+
 def _parameters() -> list[dict[str, Any]]:
     """Describe the options as query parameters, and the deadline."""
     properties = _request_schemas()["PredictForm"]["properties"]
-    examples = {"conf": 0.4, "iou": 0.6, "classes": ["person", "5"], "max_det": 10}
+    examples = {
+        "conf": 0.4,
+        "iou": 0.6,
+        "classes": ["person", "5"],
+        "max_det": 10,
+        "agnostic": True,
+        "mask": "polygon",
+        "tile": "640",
+        "overlap": 0.2,
+    }
     parameters = [
         {
             "name": name,
@@ -132,7 +149,7 @@ def _parameters() -> list[dict[str, Any]]:
             "required": False,
             "schema": properties[name],
             "description": properties[name]["description"],
-            "example": examples.get(name, True),
+            "example": examples[name],
         }
         for name in _OPTIONS
     ]

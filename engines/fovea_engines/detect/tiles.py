@@ -1,0 +1,104 @@
+"""Cuts images into overlapping tiles, and joins what is found on them.
+
+As SAHI (arXiv 2202.06934) slices images, and suppresses by the overlap over the smaller box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections, join
+from fovea_engines.detect.nms import greedy
+from fovea_engines.detect.options import PredictOptions, read_tile
+from fovea_preprocess.letterbox import LetterboxMap
+
+MOST_SHARED = 0.5
+"""A box is dropped if a better one shares more than this of the smaller of both: an object that a
+tile cuts lies within the whole object of the next tile."""
+
+
+class Tile(NamedTuple):
+    """A part of an image, pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+def cut(options: PredictOptions, size: tuple[int, int]) -> list[Tile]:
+    """Return the tiles of an image of (height, width) pixels that a request with `tile` asks for.
+
+    The whole image is the last: what is larger than a tile is found there.
+    """
+    assert options.tile is not None, "only such requests cut"
+    height, width = size
+    parts = tiles(options.tile, options.overlap, width, height)
+    return parts if len(parts) == 1 else [*parts, Tile(0, 0, width, height)]
+
+
+def crop(pixels: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
+    """Return the pixels of a tile, a view of those of the image, [height, width, 3]."""
+    left, top, width, height = tile
+    return pixels[top : top + height, left : left + width]
+
+
+def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
+    """Return the tiles of an image, row by row; one, if a tile covers it.
+
+    Args:
+        option: as `read_tile` takes it.
+        overlap: share of a tile that the next one repeats, 0 to .9. The last of a row or column is
+            moved back into the image, and so repeats more.
+        width: of the image, pixels.
+        height: of the image, pixels.
+    """
+    across, down = read_tile(option)
+    if "x" in option:
+        across, down = _side(width, across, overlap), _side(height, down, overlap)
+    across, down = min(across, width), min(down, height)
+    return [
+        Tile(left, top, across, down)
+        for top in _starts(height, down, overlap)
+        for left in _starts(width, across, overlap)
+    ]
+
+
+def joined(
+    found: Sequence[tuple[Tile, Detections]], size: tuple[int, int], options: PredictOptions
+) -> Detections:
+    """Join the objects on tiles of an image of (height, width) pixels, each in pixels of its tile.
+
+    Of the same object on two tiles, the surer one is kept.
+    """
+    height, width = size
+    whole = join(
+        [
+            objects.to_source(
+                LetterboxMap(
+                    width, height, tile.width, tile.height, width, height, -tile.left, -tile.top
+                )
+            )
+            for tile, objects in found
+        ]
+    )
+    whole = whole.take(np.argsort(-whole.scores, kind="stable"))
+    groups = None if options.agnostic else whole.class_ids
+    return whole.take(greedy(whole.boxes, groups, MOST_SHARED, options.max_det, over_smaller=True))
+
+
+def _side(length: int, count: int, overlap: float) -> int:
+    """Return the length of so many equal tiles that overlap and cover a length."""
+    return max(1, ceil(length / (count - (count - 1) * overlap)))
+
+
+def _starts(length: int, side: int, overlap: float) -> list[int]:
+    step = max(1, side - int(side * overlap))
+    starts = list(range(0, max(1, length - side), step))
+    last = length - side
+    return starts if starts[-1] == last else [*starts, last]

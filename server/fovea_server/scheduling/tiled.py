@@ -1,0 +1,125 @@
+"""Cuts images into tiles where a request asks for it, and joins what is found on them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import fields, replace
+from functools import partial
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Detector
+from fovea_engines.detect.tiles import Tile, crop, cut, joined
+from fovea_engines.engine import Engine
+from fovea_engines.plural import counted
+from fovea_preprocess.errors import FoveaError, InvalidOption, QueueFull
+from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
+from fovea_server.scheduling.base import SchedulerWrapper
+from fovea_server.scheduling.rows import RowScheduler
+from fovea_server.statistics.stages import Timing
+from fovea_server.tensors.image_messages import ImageRequest, ImageResult
+from fovea_server.tensors.messages import InferRequest, InferResponse
+
+# Each holds the pixels of an image.
+_MOST_OPEN = 8
+
+
+class TiledScheduler(SchedulerWrapper):
+    """Passes on requests without tiles, and of others all tiles of an image together.
+
+    Args:
+        engine: of the scheduler inside.
+        limits: on the encoded and the decoded image.
+        most_tiles: of one image, the whole image included.
+    """
+
+    def __init__(
+        self, inside: RowScheduler, engine: Engine, limits: ImageLimits, most_tiles: int
+    ) -> None:
+        super().__init__(inside)
+        self._rows = inside
+        self._engine = engine
+        self._limits = limits
+        self._most_tiles = most_tiles
+        self._open = 0
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Answer tensors."""
+        return await self._inside.infer(request)
+
+    async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
+        """Answer images, one after the other where they are cut."""
+        if request.options.tile is None:
+            return await self._inside.predict(request)
+        if not isinstance(self._engine.head, Detector):
+            raise InvalidOption(
+                f"tile is for models that find objects, and the task of this one is "
+                f"{self._engine.card.task}: leave it out"
+            )
+        with self.gate.open_for(request):
+            if self._open >= _MOST_OPEN:
+                raise QueueFull(
+                    f"{_MOST_OPEN} requests with tiles are being answered; send again later",
+                    retry_after_s=1.0,
+                )
+            self._open += 1
+            try:
+                return [await self._answer(request, data) for data in request.images]
+            finally:
+                self._open -= 1
+
+    async def _answer(
+        self, request: ImageRequest, data: bytes | bytearray
+    ) -> ImageResult | FoveaError:
+        began = time.monotonic()
+        try:
+            image, parts = await asyncio.to_thread(self._cut, request, data)
+        except FoveaError as error:
+            return error
+        decoded_s = time.monotonic() - began
+        crops = [DecodedImage(crop(image.pixels, part), image.orientation) for part in parts]
+        parts_only = replace(request, encode=None, keep_pixels=False)
+        found = await self._rows.predict_parts(parts_only, crops)
+        for each in found:
+            if isinstance(each, FoveaError):
+                return each
+        results = [each for each in found if isinstance(each, ImageResult)]
+        return await asyncio.to_thread(partial(_join, request, image, parts, results, decoded_s))
+
+    def _cut(
+        self, request: ImageRequest, data: bytes | bytearray
+    ) -> tuple[DecodedImage, list[Tile]]:
+        image = decode_image(data, self._limits)
+        parts = cut(request.options, (image.height, image.width))
+        if len(parts) > self._most_tiles:
+            raise InvalidOption(
+                f"tile={request.options.tile} cuts an image of {image.width} x {image.height} "
+                f"pixels into {counted(len(parts), 'tile')}, and --max-queue allows "
+                f"{self._most_tiles}: ask for larger tiles"
+            )
+        return image, parts
+
+
+def _join(
+    request: ImageRequest,
+    image: DecodedImage,
+    parts: list[Tile],
+    results: list[ImageResult],
+    decoded_s: float,
+) -> ImageResult:
+    began = time.monotonic()
+    objects = [each.found for each in results if isinstance(each.found, Detections)]
+    size = image.height, image.width
+    result = ImageResult(image.width, image.height, image.orientation)
+    result.found = joined(list(zip(parts, objects, strict=True)), size, request.options)
+    if request.keep_pixels:
+        result.pixels = image.pixels
+    # All tiles share the cores: their times add up.
+    for stage in fields(Timing):
+        total = sum(getattr(each.timing, stage.name) for each in results)
+        setattr(result.timing, stage.name, total)
+    result.timing.decode += decoded_s
+    if request.encode is not None:
+        result.encoded = request.encode(result)
+    result.timing.postprocess += time.monotonic() - began
+    return result

@@ -1,0 +1,101 @@
+"""Tiles: where they lie, and that what is found on them is joined as it is found on the image."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.masks import Masks
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.tiles import Tile, crop, cut, joined, tiles
+from fovea_preprocess.errors import InvalidOption
+
+lengths = st.integers(1, 4000)
+overlaps = st.floats(0, 0.9)
+options = st.one_of(
+    st.integers(32, 2000).map(str),
+    st.tuples(st.integers(1, 8), st.integers(1, 8)).map(lambda pair: f"{pair[0]}x{pair[1]}"),
+)
+
+
+@given(options, overlaps, st.integers(1, 1200), st.integers(1, 1200))
+def test_tiles_cover_the_image_and_have_one_size(option, overlap, width, height):
+    covered = np.zeros((height, width), np.bool_)
+    found = tiles(option, overlap, width, height)
+    for tile in found:
+        assert tile.left >= 0
+        assert tile.top >= 0
+        assert crop(covered, tile).shape == (tile.height, tile.width)
+        crop(covered, tile)[...] = True
+    assert covered.all()
+    assert len({tile[2:] for tile in found}) == 1
+    assert len(set(found)) == len(found)
+
+
+def test_sides_and_grids():
+    assert tiles("640", 0.2, 1000, 640) == [Tile(0, 0, 640, 640), Tile(360, 0, 640, 640)]
+    assert tiles("640", 0.2, 600, 500) == [Tile(0, 0, 600, 500)]
+    assert tiles("2x1", 0.0, 1000, 640) == [Tile(0, 0, 500, 640), Tile(500, 0, 500, 640)]
+    assert [tile.left for tile in tiles("3x2", 0.2, 1300, 700)] == [0, 400, 800] * 2
+    [*parts, last] = cut(PredictOptions(tile="2x2"), (480, 640))
+    assert len(parts) == 4
+    assert last == Tile(0, 0, 640, 480)
+
+
+@pytest.mark.parametrize(
+    "tile", ["", "0", "31", "x", "2x", "0x2", "65x2", "640.5", "-640", "9" * 99]
+)
+def test_other_tiles_are_refused(tile):
+    with pytest.raises(InvalidOption, match="side of a tile"):
+        PredictOptions(tile=tile)
+
+
+def objects(*boxes, scores=None, **parts):
+    count = len(boxes)
+    return Detections(
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.array(scores or [0.5] * count, np.float32),
+        np.zeros(count, np.int32),
+        **parts,
+    )
+
+
+def test_a_cut_object_gives_way_to_the_whole_one():
+    left, right = Tile(0, 0, 100, 100), Tile(80, 0, 100, 100)
+    whole = objects((5, 10, 45, 50), scores=[0.9])
+    part = objects((85, 10, 100, 50), scores=[0.6])
+    found = joined([(left, part), (right, whole)], (100, 180), PredictOptions())
+    assert found.boxes.tolist() == [[85, 10, 125, 50]]
+    assert found.scores.tolist() == [pytest.approx(0.9)]
+
+
+def test_classes_do_not_suppress_each_other_unless_asked():
+    tile = Tile(0, 0, 100, 100)
+    one = objects((0, 0, 50, 50))
+    other = Detections(one.boxes, one.scores, one.class_ids + 1)
+    parts = [(tile, one), (tile, other)]
+    assert len(joined(parts, (100, 100), PredictOptions())) == 2
+    assert len(joined(parts, (100, 100), PredictOptions(agnostic=True))) == 1
+    assert len(joined(parts, (100, 100), PredictOptions(max_det=1))) == 1
+
+
+def test_masks_and_keypoints_move_with_their_tile():
+    window = np.ones((4, 4), np.float32)
+    box = np.array([[10.0, 20, 30, 40]])
+    masks = Masks((window,), box, box, (100, 100))
+    points = np.array([[[12, 22, 0.5]]], np.float32)
+    found = objects((10, 20, 30, 40), masks=masks, keypoints=points)
+    whole = joined([(Tile(50, 60, 100, 100), found)], (300, 200), PredictOptions())
+    assert whole.boxes.tolist() == [[60, 80, 80, 100]]
+    assert whole.keypoints.tolist() == [[[62, 82, 0.5]]]
+    bitmap = whole.masks.bitmap(0)
+    assert bitmap.shape == (300, 200)
+    assert bitmap.sum() == 400
+    assert bitmap[80:100, 60:80].all()
+
+
+def test_nothing_on_any_tile():
+    found = joined([(Tile(0, 0, 10, 10), objects())] * 2, (10, 20), PredictOptions())
+    assert len(found) == 0
+    assert found.boxes.shape == (0, 4)
