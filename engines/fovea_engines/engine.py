@@ -15,6 +15,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.recognise import Recognition, open_head, recognise
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.detect.tiles import crop, cut, joined
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
@@ -172,7 +173,11 @@ class Engine(Closing):
             return self.images.infer_images([image]), back
         batch = np.empty((1, *preprocessor.spec.row_shape), preprocessor.spec.dtype)
         back = preprocessor(pixels, batch[0])
-        return self.session.infer({self.card.inputs[0].name: batch}), back
+        return self.session.infer(self.feeds(batch)), back
+
+    def feeds(self, rows: Array) -> dict[str, Array]:
+        """Return all inputs for preprocessed images [n, ...]: they, and what is beside them."""
+        return source_feeds(self.session.inputs, rows)
 
     def close(self) -> None:
         """Release the session's memory. Calling it again does nothing."""

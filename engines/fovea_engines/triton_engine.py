@@ -13,6 +13,7 @@ from fovea_engines.backends.registry import BACKENDS, backends_for, get_backend,
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import TENSORS, Observe, recognise
+from fovea_engines.detect.size_values import image_of, source_feeds
 from fovea_engines.device import processor_name
 from fovea_engines.graph.tensors import read_metadata
 from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard
@@ -101,9 +102,10 @@ def _card(
     folder: Path, file: str, backend: str, session: Session, metadata: dict[str, str]
 ) -> EngineCard:
     seen = _observer(session, metadata)
-    recognition = recognise(session.inputs, session.outputs, metadata, observe=seen)
+    image = _image(session.inputs)
+    recognition = recognise(image, session.outputs, metadata, observe=seen)
     try:
-        preprocess = _preprocess(recognition.family, session.inputs, metadata)
+        preprocess = _preprocess(recognition.family, image, metadata)
     except UnsupportedModel as error:
         reason = f"{recognition.reason}; but {error}: serves tensors"
         recognition = replace(recognition, family=None, task=TENSORS, reason=reason)
@@ -140,6 +142,14 @@ def _card(
     )
 
 
+def _image(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """Return the first input where it takes images and the size fills in all others; else all."""
+    try:
+        return inputs[:1] if image_of(inputs) is inputs[0] else inputs
+    except UnsupportedModel:
+        return inputs
+
+
 def _observer(session: Session, metadata: dict[str, str]) -> Observe:
     """Return what runs an engine on a grey image, which shows what no detector of a family does."""
 
@@ -147,11 +157,11 @@ def _observer(session: Session, metadata: dict[str, str]) -> Observe:
     def run(spec: PreprocessSpec) -> Sequence[Mapping[str, Array]]:
         row = np.empty((1, *spec.row_shape), spec.dtype)
         Preprocessor(spec)(np.full((8, 8, 3), 128, np.uint8), row[0])
-        return [session.infer({session.inputs[0].name: row})]
+        return [session.infer(source_feeds(session.inputs, row))]
 
     def observe(family: str | None) -> Sequence[Mapping[str, Array]]:
         try:
-            spec = _preprocess(family, session.inputs, metadata)
+            spec = _preprocess(family, _image(session.inputs), metadata)
             return () if spec is None else run(spec)
         except (UnsupportedModel, BackendError):
             return ()

@@ -27,6 +27,7 @@ class LetterboxMap:
         scaled_height: rows of the whole image in the input.
         offset_x: column of the image's left edge in the input; negative if a crop cuts.
         offset_y: row of the image's top edge in the input; negative if a crop cuts.
+        unscale: scale by which boxes return, where it is not that of the sizes.
     """
 
     source_width: int
@@ -37,6 +38,7 @@ class LetterboxMap:
     scaled_height: int
     offset_x: int
     offset_y: int
+    unscale: float | None = None
 
     @property
     def scale_x(self) -> float:
@@ -70,7 +72,7 @@ class LetterboxMap:
 
     @cached_property
     def _to_source(self) -> tuple[Floats, Floats, Floats]:
-        scale = np.array((self.scale_x, self.scale_y))
+        scale = np.array((self.unscale or self.scale_x, self.unscale or self.scale_y))
         offset = np.array((self.offset_x, self.offset_y), np.float64)
         limit = np.array((self.source_width, self.source_height), np.float32)
         return 1 / scale, offset / scale, limit
@@ -78,28 +80,34 @@ class LetterboxMap:
 
 def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
     """Compute the map of an image of `width` x `height` pixels to the input of `spec`."""
+    unscale = None
     match spec.fit:
         case "letterbox":
-            scaled, offset = _letterbox(spec, width, height)
+            ratio = _ratio(spec, width, height)
+            scaled, offset = _letterbox(spec, width * ratio, height * ratio)
+            unscale = ratio if spec.unscale == "ratio" else None
         case "stretch":
             scaled, offset = (spec.width, spec.height), (0, 0)
         case "center-crop":
             scaled, offset = _center_crop(spec, width, height)
-    return LetterboxMap(width, height, spec.width, spec.height, *scaled, *offset)
+    return LetterboxMap(width, height, spec.width, spec.height, *scaled, *offset, unscale)
+
+
+def _ratio(spec: PreprocessSpec, width: int, height: int) -> float:
+    ratio = min(spec.width / width, spec.height / height)
+    return ratio if spec.max_scale is None else min(ratio, spec.max_scale)
 
 
 def _letterbox(
-    spec: PreprocessSpec, width: int, height: int
+    spec: PreprocessSpec, width: float, height: float
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    ratio = min(spec.width / width, spec.height / height)
-    if spec.max_scale is not None:
-        ratio = min(ratio, spec.max_scale)
+    # YOLOX preproc() truncates, int(w * r), and YOLOv5 letterbox() rounds.
+    down = spec.rounding == "down" or (spec.rounding is None and spec.anchor == "top-left")
+    whole = int if down else round
+    scaled = max(1, whole(width)), max(1, whole(height))
     if spec.anchor == "top-left":
-        # YOLOX preproc() truncates: int(w * r).
-        return (max(1, int(width * ratio)), max(1, int(height * ratio))), (0, 0)
-    # YOLOv5 letterbox(): sizes are rounded; round(d - 0.1) puts the larger half of an odd padding
-    # right and down.
-    scaled = max(1, round(width * ratio)), max(1, round(height * ratio))
+        return scaled, (0, 0)
+    # As YOLOv5: round(d - 0.1) puts the larger half of an odd padding right and down.
     left, top = (spec.width - scaled[0]) / 2, (spec.height - scaled[1]) / 2
     return scaled, (round(left - 0.1), round(top - 0.1))
 

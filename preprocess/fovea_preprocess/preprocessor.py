@@ -21,7 +21,11 @@ from fovea_preprocess.spec import PreprocessSpec, Resample
 cv2.setNumThreads(1)
 
 
-_CV2: Mapping[Resample, int] = {"linear": cv2.INTER_LINEAR, "area": cv2.INTER_AREA}
+_CV2: Mapping[Resample, int] = {
+    "linear": cv2.INTER_LINEAR,
+    "linear-float": cv2.INTER_LINEAR,
+    "area": cv2.INTER_AREA,
+}
 
 
 class Preprocessor:
@@ -52,7 +56,9 @@ class Preprocessor:
         box = self._fit(pixels.shape[1], pixels.shape[0])
         row = out if out.flags.carray else np.empty(out.shape, out.dtype)
         image, planes = self._buffers(box)
-        if spec.layout == "NHWC":
+        if spec.resample == "linear-float" and spec.fit != "center-crop" and spec.dtype != "uint8":
+            self._write_floats(pixels, box, row)
+        elif spec.layout == "NHWC":
             self._write_interleaved(pixels, box, image, row)
         else:
             self._write_planes(pixels, box, image, planes, row)
@@ -95,6 +101,22 @@ class Preprocessor:
             cv2.cvtColor(whole, cv2.COLOR_RGB2BGR, dst=whole)
         if whole is image:
             _look_up(image, np.ascontiguousarray(self._tables.T)[None], region)
+
+    def _write_floats(
+        self, pixels: NDArray[np.uint8], box: LetterboxMap, row: NDArray[Any]
+    ) -> None:
+        spec = self.spec
+        planes = row if spec.layout == "NCHW" else row.transpose(2, 0, 1)
+        order = (0, 1, 2) if spec.channels == "RGB" else (2, 1, 0)
+        for n, (plane, channel) in enumerate(zip(planes, order, strict=True)):
+            _pad(plane, box, self._tables[n, spec.pad])
+            # Floats of all channels at once would need four times the memory of the image.
+            levels = cv2.resize(
+                pixels[..., channel].astype(np.float32),
+                (box.scaled_width, box.scaled_height),
+                interpolation=cv2.INTER_LINEAR,
+            )
+            plane[box.visible] = (levels * spec.scale - spec.mean[n]) / spec.std[n]
 
     def _buffers(self, box: LetterboxMap) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return this thread's buffers: the resized image, [h, w, 3], and its planes, [3, h, w]."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 Fit = Literal["letterbox", "stretch", "center-crop"]
-Resample = Literal["linear", "antialias", "area"]
+Resample = Literal["linear", "linear-float", "antialias", "area"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,17 @@ class PreprocessSpec:
             resizes the short side to `crop_ratio` of the input and cuts the middle out.
         anchor: position of a letterboxed image: "center" (YOLO) or "top-left" (YOLOX).
         pad: grey level of the padding, 0 to 255.
+        rounding: how the sides of a letterboxed image become whole pixels; None is "nearest" for
+            "center" and "down" for "top-left".
+        unscale: how boxes of a letterboxed image return to it: "sides" scales by these sides,
+            which is exact; "ratio" by the ratio before rounding, as some families' programs do.
+            They differ by up to a pixel of the input.
         max_scale: a letterbox never enlarges by more than this; None is no limit.
         crop_ratio: short side after resizing over the input side, for "center-crop" (256 / 224 for
             ImageNet classifiers).
-        resample: "linear" is OpenCV's INTER_LINEAR and "area" its INTER_AREA; "antialias" is the
-            BILINEAR of Pillow and torchvision, which a centre crop always takes.
+        resample: "linear" is OpenCV's INTER_LINEAR and "area" its INTER_AREA; "linear-float" is
+            INTER_LINEAR without rounding to whole levels, except for a uint8 input; "antialias" is
+            the BILINEAR of Pillow and torchvision, which a centre crop always takes.
         channels: order of the model's channels, also of `mean` and `std`.
         mean: per channel, in units after `scale`, and so is `std`.
         dtype: "uint8" leaves values as they are (scale 1, mean 0, std 1).
@@ -36,6 +42,8 @@ class PreprocessSpec:
     width: int
     fit: Fit = "letterbox"
     anchor: Literal["center", "top-left"] = "center"
+    rounding: Literal["nearest", "down"] | None = None
+    unscale: Literal["sides", "ratio"] = "sides"
     pad: int = 114
     max_scale: float | None = None
     crop_ratio: float = 1.0

@@ -7,10 +7,12 @@ import sys
 
 import numpy as np
 import pytest
+from tests.engines.detect.heads.expected import NEAR, unmatched
 from tests.engines.tiny import tiny_detector
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate.samples import read_image
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
 
 
@@ -131,3 +133,21 @@ def test_opening_imports_neither_onnx_nor_the_build(built_repository):
         check=True,
     )
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("name", "family"), [("dfine", "rtdetr"), ("paddle", "paddle")])
+def test_a_plain_detector_gets_the_size_beside_its_image(shared, tmp_path, name, family):
+    source = shared / "models" / "heads" / f"{name}.onnx"
+    (tmp_path / name / "1").mkdir(parents=True)
+    (tmp_path / name / "1" / "model.onnx").symlink_to(source)
+    stored = json.loads(source.with_suffix(".expected.json").read_text())["images"]["bus.jpg"]
+    pixels = read_image(shared / "data" / "bus.jpg")
+    with Engine.open(tmp_path / name / "1") as engine:
+        assert (engine.card.family, len(engine.card.inputs) > 1) == (family, True)
+        found = engine.detect(pixels, PredictOptions(conf=0.25 - NEAR))
+        left = unmatched((found.boxes, found.scores, found.class_ids), stored, pixels.shape)
+        assert not [row for row in left if row[1] >= 0.25 + NEAR]
+        # Each image of a batch gets its own.
+        rows = np.zeros((2, *engine.preprocessor.spec.row_shape), np.float32)
+        sizes = {spec.name: engine.feeds(rows)[spec.name] for spec in engine.card.inputs[1:]}
+        assert {len(value) for value in sizes.values()} == {2}

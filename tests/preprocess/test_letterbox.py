@@ -1,6 +1,7 @@
 """The geometry: where images lie, and that mapping there and back is the identity."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,10 @@ fractions = st.floats(0, 1, width=32)
         # YOLOX cuts the fraction off: 333 * 416 / 500 is 277.06, 1079 * 416 / 1920 is 233.8.
         (SPECS[3], (500, 333), (416, 277), (0, 0)),
         (SPECS[3], (1920, 1079), (416, 233), (0, 0)),
+        # NanoDet's program does so around the centre, too: 416 - 277 = 139, of which 69 above.
+        (replace(SPECS[3], anchor="center", rounding="down"), (500, 333), (416, 277), (0, 69)),
+        # And MMDetection's rounds at the top left.
+        (replace(SPECS[3], rounding="nearest"), (1920, 1079), (416, 234), (0, 0)),
         (SPECS[4], (33, 1000), (640, 480), (0, 0)),
         # torchvision: Resize(256) gives 341 x 256, CenterCrop(224) begins at round(58.5) = 58, 16.
         (SPECS[5], (640, 480), (341, 256), (-58, -16)),
@@ -85,6 +90,24 @@ def test_boxes_there_and_back(
     assert back.dtype == np.float32
     assert (back >= 0).all()
     assert (back <= ((width, height) * 2)).all()
+
+
+@given(specs, widths, heights)
+def test_boxes_may_return_by_the_ratio_before_rounding(
+    spec: PreprocessSpec, width: int, height: int
+) -> None:
+    box = fit(replace(spec, unscale="ratio"), width, height)
+    exact = fit(spec, width, height)
+    if spec.fit != "letterbox":
+        assert box == exact
+        return
+    ratio = min(spec.width / width, spec.height / height, spec.max_scale or math.inf)
+    assert (box.scale_x, box.scale_y) == (exact.scale_x, exact.scale_y)
+    # A box of the image's first half, as YOLOX: less the padding, over the ratio.
+    half = np.array([width, height]) * ratio / 2
+    corner = np.array([box.offset_x, box.offset_y])
+    [back] = box.boxes_to_source(np.array([[*corner, *(corner + half)]]))
+    assert np.allclose(back, [0, 0, width / 2, height / 2], rtol=1e-5)
 
 
 @given(specs, widths, heights)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from fovea_preprocess.letterbox import fit
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
@@ -121,6 +122,27 @@ def test_stretch_with_other_filters(bus: Pixels) -> None:
     assert np.array_equal(row(replace(spec, resample="antialias"), bus), by_pillow)
     by_area = cv2.resize(bus, (320, 96), interpolation=cv2.INTER_AREA)
     assert np.array_equal(row(replace(spec, resample="area"), bus), by_area)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("channels", ["RGB", "BGR"])
+def test_levels_that_are_not_rounded(bus: Pixels, layout: Any, channels: Any) -> None:
+    spec = PreprocessSpec(
+        96, 96, resample="linear-float", layout=layout, channels=channels,
+        mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),
+    )  # fmt: skip
+    box = fit(spec, bus.shape[1], bus.shape[0])
+    wanted = np.full((96, 96, 3), 114, np.float32)
+    wanted[box.visible] = cv2.resize(bus.astype(np.float32), (box.scaled_width, box.scaled_height))
+    if channels == "BGR":
+        wanted = wanted[..., ::-1]
+    wanted = (wanted / 255 - spec.mean) / spec.std
+    if layout == "NCHW":
+        wanted = wanted.transpose(2, 0, 1)
+    assert np.abs(row(spec, bus) - wanted).max() < 1e-5
+    assert np.abs(row(replace(spec, resample="linear"), bus) - wanted).max() > 1e-3
+    whole = replace(LEVELS, resample="linear-float")
+    assert np.array_equal(row(whole, bus), row(LEVELS, bus))
 
 
 @given(st.integers(1, 1200), st.integers(1, 1200))

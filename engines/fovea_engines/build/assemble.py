@@ -56,7 +56,7 @@ def assemble(
     files = {path.name: file_sha256(path) for path in (file, *others)}
     gpu = gpu_here() if plan.runtime.on_gpu else None
     with _alternative(plan, graph, folder):
-        session, judge = _open(plan, graph, file, precision, gpu, progress)
+        session, judge = _open(plan, prepared, graph, file, precision, gpu, progress)
     weight_bits = plan.weight_bits if precision == "int8" else 8
     # A runtime may rename outputs, and keeps their order.
     names = {a.name: b.name for a, b in zip(prepared.outputs, session.outputs, strict=True)}
@@ -91,6 +91,7 @@ def assemble(
         head_outputs=tuple(names[name] for name in prepared.head.outputs),
         num_classes=prepared.head.num_classes,
         skeleton=prepared.head.skeleton,
+        unproven=prepared.unproven,
     )
     return Engine(card, session)
 
@@ -112,6 +113,7 @@ def _alternative(plan: BuildPlan, graph: onnx.ModelProto, folder: Path) -> Itera
 
 def _open(
     plan: BuildPlan,
+    prepared: PreparedModel,
     graph: onnx.ModelProto,
     file: Path,
     precision: Precision,
@@ -126,6 +128,11 @@ def _open(
             raise
         if gpu is not None and gpu.capability in (_targets(plan) or (gpu.capability,)):
             raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
+        if prepared.unproven:
+            raise BuildError(
+                f"the engine cannot run here ({error}), and nothing stands in for a plugin: build "
+                "it where its GPU is"
+            ) from error
         progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
         return _stand_in(plan, graph), REFERENCE_BACKEND
 

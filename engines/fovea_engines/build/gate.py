@@ -69,6 +69,13 @@ def measure_engine(
     engine of full precision does not compute what its source does, the fused parts change the
     results, or float16 overflows.
     """
+    if prepared.unproven:
+        progress.note(
+            f"unproven: nothing but TensorRT computes {', '.join(prepared.unproven)}, so the "
+            "engine is not compared with its source"
+        )
+        measured = {} if truth is None else {"fp32": truth.of_engine("fp32", engine)}
+        return replace(engine.card, accuracy=measured)
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: use --images for your own")
     if plan.preprocess is None and (guessed := _guessed(prepared.head.family)):

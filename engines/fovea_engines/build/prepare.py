@@ -15,6 +15,7 @@ from fovea_engines.evaluate.observe import observer
 from fovea_engines.graph.edit.normalisation import own_normalisation
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import control_flow, normalise
+from fovea_engines.graph.plugin_operators import plugin_operators
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
@@ -33,6 +34,7 @@ class PreparedModel:
         labels: class names by id; None where unknown.
         metadata: the exporter's own.
         quantised: the exporter has written Q/DQ nodes into it.
+        unproven: operators of TensorRT's plugins, with which nothing else computes the graph.
     """
 
     graph: onnx.ModelProto
@@ -44,6 +46,7 @@ class PreparedModel:
     preprocess: PreprocessSpec
     metadata: dict[str, str]
     quantised: bool
+    unproven: tuple[str, ...] = ()
 
 
 def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
@@ -53,6 +56,8 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     if plan.precision == "int8" and not _quantised(source.proto):
         # Now, as what follows takes seconds.
         plan.require_calibration()
+    if unproven := plugin_operators(source.proto):
+        _check_plugins(plan, unproven)
     trained = plan.preprocess
     if trained is None and (trained := own_normalisation(source.proto)):
         progress.note("the model normalises its input itself, so it gets values of 0 to 255")
@@ -80,8 +85,34 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         check_straight(graph, "TensorRT")
     quantised = _quantised(graph)
     return PreparedModel(
-        graph, source.sha256, inputs, outputs, head, labels, preprocess, metadata, quantised
+        graph,
+        source.sha256,
+        inputs,
+        outputs,
+        head,
+        labels,
+        preprocess,
+        metadata,
+        quantised,
+        unproven,
     )
+
+
+def _check_plugins(plan: BuildPlan, operators: tuple[str, ...]) -> None:
+    """Refuse, as UnsupportedModel, what cannot be built with operators of TensorRT's plugins."""
+    named = ", ".join(operators)
+    what = f"the graph has operators that neither ONNX nor ONNX Runtime defines: {named}"
+    if not plan.runtime.takes_builder:
+        raise UnsupportedModel(
+            f"{what}. {plan.backend} cannot compute them: if a plugin of TensorRT does, build with "
+            "--backend tensorrt --plugin LIB.so where the GPU is; else export the model without "
+            "them (Fovea suppresses duplicates itself)"
+        )
+    if plan.precision != "fp32" or plan.tensorrt is not None:
+        raise UnsupportedModel(
+            f"{what}, so nothing can measure another precision: leave out --precision and "
+            "--tensorrt (what the exporter wrote in float16 stays so)"
+        )
 
 
 def _quantised(model: onnx.ModelProto) -> bool:

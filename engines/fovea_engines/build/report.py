@@ -155,6 +155,9 @@ def _verdict(card: EngineCard) -> str:
             said += f", and {card.accuracy['fp32'].map50_95:.3f} in FP32"
     elif card.agreement is not None:
         said = card.agreement.text(card.precision)
+    elif card.unproven:
+        operators = escape(", ".join(card.unproven))
+        said = f"unproven. Only a plugin of TensorRT computes {operators}: nothing checked it"
     return f"**Published**: {said}."
 
 

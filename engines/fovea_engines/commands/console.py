@@ -136,7 +136,8 @@ def _figure_rows(card: EngineCard) -> Iterator[tuple[str, str | Table]]:
     if (calibration := card.calibration_text) is not None:
         yield "calibration", calibration
     if card.agreement is None:
-        yield "agreement", "not checked: not built by Fovea"
+        why = "unproven" if card.unproven else "not built by Fovea"
+        yield "agreement", f"not checked: {why}"
     else:
         yield "agreement", card.agreement.text(card.precision)
     if card.tensorrt is not None:

@@ -54,16 +54,22 @@ class Detections(Finding):
         return parts
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return it in pixels of the upright image; boxes are clipped to it, keypoints are not."""
+        """Return it in pixels of the upright image; boxes are clipped to it, keypoints are not.
+
+        An object whose box lies in the padding alone is left out.
+        """
         points = self.keypoints
         if points is not None:
             points = np.concatenate([back.points_to_source(points[..., :2]), points[..., 2:]], -1)
-        return replace(
+        found = replace(
             self,
             boxes=back.boxes_to_source(self.boxes),
             masks=None if self.masks is None else self.masks.to_source(back),
             keypoints=points,
         )
+        x1, y1, x2, y2 = found.boxes.T
+        seen = (x1 < x2) & (y1 < y2)
+        return found if seen.all() else found.take(np.flatnonzero(seen))
 
     def take(self, chosen: NDArray[np.intp]) -> Self:
         """Return the objects of these indices."""

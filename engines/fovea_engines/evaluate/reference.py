@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_rows
 from fovea_engines.graph.efficient_nms import PLUGIN
 from fovea_engines.graph.load import load
-from fovea_engines.graph.size_inputs import source_feeds
 from fovea_engines.session import Array, TensorSpec, batched_outputs
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec

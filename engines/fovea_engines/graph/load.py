@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 
 from fovea_engines.graph.efficient_nms import expand_efficient_nms
+from fovea_engines.graph.plugin_operators import mark_plugins
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 
@@ -45,6 +46,7 @@ def load(path: Path) -> SourceModel:
     if not proto.HasField("graph") or not proto.graph.node:
         raise InvalidModel(f"{path} is not an ONNX model: it has no graph")
     expand_efficient_nms(proto)
+    mark_plugins(proto)
     digest = hashlib.sha256(data)
     external = [t for t in proto.graph.initializer if t.data_location == t.EXTERNAL]
     try:

@@ -13,9 +13,10 @@ from onnx.helper import make_attribute, set_model_props
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.signature import image_layout
+from fovea_engines.detect.size_values import image_of
 from fovea_engines.graph.output_shapes import infer_outputs
 from fovea_engines.graph.rewrites import fuse_focus, gather_first_columns, move_late_transpose
-from fovea_engines.graph.size_inputs import fill_in_size_inputs, image_of
+from fovea_engines.graph.size_inputs import fill_in_size_inputs
 from fovea_engines.graph.tensors import graph_inputs, metadata_of, opset_of
 from fovea_engines.graph.wiring import attribute
 from fovea_engines.graph.writer import Writer
@@ -79,9 +80,13 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
         image = replace(image, shape=(1, *image.shape))
     _check_image(image)
     dynamic = -1 in image.shape[1:]
-    if size is None and dynamic and image_size(metadata_of(model)) is None:
+    metadata = metadata_of(model)
+    if rank == 3:
+        # torchvision's networks take any size, and resize it themselves.
+        metadata["stride"] = "1"
+    if size is None and dynamic and image_size(metadata) is None:
         size = _DEFAULT_SIZE
-    row = default_preprocess(None, [image], metadata_of(model), size).row_shape
+    row = default_preprocess(None, [image], metadata, size).row_shape
     if rank == 3:
         _add_batch(model, image.name, row)
     [value] = (v for v in model.graph.input if v.name == image.name)

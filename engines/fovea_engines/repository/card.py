@@ -80,6 +80,8 @@ class EngineCard:
             arithmetic depends on; empty for arithmetic that every CPU has.
         candidates: backends and precisions that the build chose from; empty where it was told.
         goal: speed that it chose by; None where it was told.
+        unproven: operators of TensorRT's plugins, for which nothing compared the engine with the
+            source; empty for a checked engine.
         refused: reason why it was not published; None in every card of a repository's versions.
     """
 
@@ -118,6 +120,7 @@ class EngineCard:
     head_outputs: tuple[str, ...] = ()
     num_classes: int | None = None
     skeleton: Skeleton | None = None
+    unproven: tuple[str, ...] = ()
 
     @property
     def cpu_mismatch(self) -> str | None:
@@ -151,6 +154,9 @@ class EngineCard:
     @property
     def checked_text(self) -> str:
         """Describe where the engine's figures were measured."""
+        if self.unproven:
+            operators = ", ".join(self.unproven)
+            return f"nothing: unproven, as only a plugin of TensorRT computes {operators}"
         if self.agreement is None:
             return NO_FIGURE
         if self.judge is None:

@@ -140,9 +140,10 @@ class DataPlane:
             model = self._registry.get(model.name, version)
         scheduler, engine = model.scheduler, model.engine
         if engine is None or engine.preprocessor is None:
+            reason = f" ({engine.card.reason})" if engine else ""
             raise InvalidRequest(
-                f"model '{model.name}' takes tensors, not images; see `fovea inspect` for its "
-                "inputs"
+                f"model '{model.name}' takes tensors, not images{reason}; see `fovea inspect` for "
+                "its inputs"
             )
         reason = "" if engine.head else engine.card.reason
         words = Vocabulary(engine.labels, engine.card.skeleton, reason)

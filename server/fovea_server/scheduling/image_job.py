@@ -73,13 +73,13 @@ class ImageKind(JobKind):
     def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
         """Join the rows of several images, unless the device letterboxes them."""
         images = [job for job in jobs if isinstance(job, ImageJob)]
-        session, device = self.engine.session, self.engine.images
+        engine, device = self.engine, self.engine.images
         if device is not None:
             placed = [job.placed for job in images if job.placed is not None]
             return lambda alone: device.infer_images(placed)
         rows = [job.row for job in images if job.row is not None]
         batch = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        return lambda alone: session.infer({session.inputs[0].name: batch}, alone=alone)
+        return lambda alone: engine.session.infer(engine.feeds(batch), alone=alone)
 
 
 class ImageJob(Job):

@@ -161,7 +161,7 @@ def test_a_file_with_both_is_built_and_served(shared, tmp_path, name, backend):
             "both",
             tmp_path / "repository",
             backend,
-            preprocess={"anchor": spec.anchor},
+            preprocess={"anchor": spec.anchor, "unscale": spec.unscale},
         )
     )
     [pixels] = images(shared, 1)
@@ -173,7 +173,7 @@ def test_a_file_with_both_is_built_and_served(shared, tmp_path, name, backend):
         assert engine.card.preprocess == spec
         [want] = host.detect(pixels)
         back = fit(spec, pixels.shape[1], pixels.shape[0])
-        want = replace(want, boxes=back.boxes_to_source(want.boxes))
+        want = want.to_source(back)
         assert_identical(engine.detect(pixels), want, pixels=2e-3)
 
 

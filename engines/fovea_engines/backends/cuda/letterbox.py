@@ -174,11 +174,11 @@ def _length(span: slice) -> int:
 def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> None:
     """Compile the kernel of an engine into its folder, for every supported GPU.
 
-    Without a compiler, or for resampling by area, there is no kernel, and the host letterboxes;
-    `progress` reports it.
+    Without a compiler, or for resampling that it lacks, there is no kernel, and the host
+    letterboxes; `progress` reports it.
     """
-    if spec.resample == "area":
-        progress.note("the letterbox kernel has no resampling by area, so the host letterboxes")
+    if spec.resample == "area" or (spec.resample == "linear-float" and spec.dtype != "uint8"):
+        progress.note(f"the letterbox kernel lacks {spec.resample}, so the host letterboxes")
         return
     try:
         kernel = compile_letterbox(spec)

@@ -31,6 +31,7 @@ class YoloNas(ScoredBoxes):
     """
 
     family: ClassVar[str] = "yolo-nas"
+    preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
     named: ClassVar[str] = "yolonas"
     boxes_first: ClassVar[bool] = True
     transposed: ClassVar[bool] = False

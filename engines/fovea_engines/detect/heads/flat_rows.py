@@ -55,6 +55,7 @@ class YoloNasFlat(YoloV7EndToEnd):
     """Decodes image, x1 y1 x2 y2, score, class id [k, 7]: "flat" in export() of super-gradients."""
 
     family: ClassVar[str] = "yolonas-flat"
+    preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
     score: ClassVar[int] = 5
     class_id: ClassVar[int] = 6
     order: ClassVar[str] = "image, x1 y1 x2 y2, score, class"

@@ -35,6 +35,7 @@ class EfficientNms(Suppressed):
     """
 
     family: ClassVar[str] = "efficientnms"
+    preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
     guessed: ClassVar[str] = "RGB from 0 to 1, letterboxed, is a guess for this model"
 
     @classmethod

@@ -16,7 +16,7 @@ class LibreYolo9(Dense):
     """Decodes YOLOv9: [batch, 4 + classes, cells]; rows x1 y1 x2 y2 in pixels, probabilities."""
 
     family: ClassVar[str] = "libreyolo-yolo9"
-    preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left"}
+    preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left", "unscale": "ratio"}
     layout: ClassVar[Layout] = Layout(axis=1, corners=True)
     rare: ClassVar[bool] = True
     named: ClassVar[str] = "yolo9"
@@ -39,7 +39,8 @@ class RtmDet(LibreYolo9):
 
     family: ClassVar[str] = "rtmdet"
     preprocess: ClassVar[Mapping[str, Any]] = {
-        "anchor": "top-left",
+        **LibreYolo9.preprocess,
+        "resample": "antialias",
         **MMDETECTION,
     }
     layout: ClassVar[Layout] = Layout(axis=2, corners=True)

@@ -89,6 +89,16 @@ def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
     return None
 
 
+def own_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return fields of `PreprocessSpec` in which LibreYOLO differs from a family's own program."""
+    fields: dict[str, Any] = {}
+    if metadata.get("letterbox_pad") == "center":
+        fields |= {"anchor": "center", "rounding": "down"}
+    if metadata.get("model_family") == "yolonas":
+        fields["resample"] = "antialias"
+    return fields
+
+
 def largest_stride(metadata: Mapping[str, str]) -> int:
     """Return the number of pixels that must divide both input sides; 32 where unstated."""
     stride = literal(metadata.get("stride", ""))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fovea_engines.detect.heads.libreyolo import RtmDet
+from fovea_engines.detect.heads.base import MMDETECTION
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.heads.suppressed import Rows, Suppressed
 from fovea_engines.session import Array
@@ -21,7 +21,11 @@ class MmDeploy(Suppressed):
     """
 
     family: ClassVar[str] = "mmdeploy"
-    preprocess: ClassVar[Mapping[str, Any]] = RtmDet.preprocess
+    preprocess: ClassVar[Mapping[str, Any]] = {
+        "anchor": "top-left",
+        "rounding": "nearest",
+        **MMDETECTION,
+    }
     guessed: ClassVar[str] = (
         "BGR less the mean over std, padded at the right and bottom, is that of most configurations"
         " of MMDetection"

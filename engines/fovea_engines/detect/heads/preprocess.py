@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fovea_engines.detect.heads.base import IMAGENET
-from fovea_engines.detect.heads.metadata import image_size, largest_stride
+from fovea_engines.detect.heads.metadata import image_size, largest_stride, own_preprocess
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.detect.heads.yolox import YoloX
@@ -44,10 +44,16 @@ class _Trained(BaseModel):
 
     fit: Fit = Field(_USUAL.fit, description="letterbox, stretch or center-crop")
     anchor: Literal["center", "top-left"] = Field(_USUAL.anchor, description="center or top-left")
+    rounding: Literal["nearest", "down"] | None = Field(
+        _USUAL.rounding, description="nearest, down or null"
+    )
+    unscale: Literal["sides", "ratio"] = Field(_USUAL.unscale, description="sides or ratio")
     pad: int = Field(_USUAL.pad, ge=0, le=255, description="a whole number from 0 to 255")
     max_scale: float | None = Field(_USUAL.max_scale, gt=0, description="a number above 0, or null")
     crop_ratio: float = Field(_USUAL.crop_ratio, ge=1, le=4, description="a number from 1 to 4")
-    resample: Resample = Field(_USUAL.resample, description="linear, antialias or area")
+    resample: Resample = Field(
+        _USUAL.resample, description="linear, linear-float, antialias or area"
+    )
     channels: Literal["RGB", "BGR"] = Field(_USUAL.channels, description="RGB or BGR")
     scale: float = Field(_USUAL.scale, gt=0, le=1, description="a number above 0, at most 1")
     mean: tuple[_Mean, _Mean, _Mean] = Field(
@@ -88,7 +94,8 @@ def default_preprocess(
             f"input {image.name} is of {image.dtype}; images are float32, float16 or uint8"
         )
     height, width = _resolve(image_sides(image), size, metadata)
-    fields = {**(FAMILIES[family].preprocess if family else {}), **(trained or {})}
+    usual = {**FAMILIES[family].preprocess, **own_preprocess(metadata)} if family else {}
+    fields = {**usual, **(trained or {})}
     if image.dtype == "uint8":
         _check_as_they_are(image.name, trained or {})
         fields |= {"scale": 1.0, "mean": _USUAL.mean, "std": _USUAL.std}

@@ -18,6 +18,7 @@ class RfDetr(SeparateQueries):
     family: ClassVar[str] = "rfdetr"
     preprocess: ClassVar[Mapping[str, Any]] = {
         "fit": "stretch",
+        "resample": "linear-float",
         **IMAGENET,
     }
     names: ClassVar[tuple[tuple[str, str], ...]] = (("labels", "dets"),)

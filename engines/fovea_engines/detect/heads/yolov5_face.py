@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ class YoloV5Face(ScoredBoxes):
 
     family: ClassVar[str] = "yolov5-face"
     labels: ClassVar[tuple[str, ...]] = ("face",)
+    preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
     per_cell: ClassVar[int] = 3
 
     @classmethod

@@ -18,6 +18,7 @@ class YoloV6(Dense):
     """Decodes columns cx cy w h in pixels of the input, a constant 1, a probability per class."""
 
     family: ClassVar[str] = "yolov6"
+    preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
     layout: ClassVar[Layout] = Layout(axis=2, objectness=True)
     rare: ClassVar[bool] = True
 

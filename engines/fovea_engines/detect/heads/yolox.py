@@ -34,6 +34,7 @@ class YoloX(Dense):
         "channels": "BGR",
         "scale": 1.0,
         "anchor": "top-left",
+        "unscale": "ratio",
     }
     layout: ClassVar[Layout] = Layout(axis=2, objectness=True)
     sized: ClassVar[bool] = True

@@ -7,13 +7,12 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 
-# Sizes of a letterboxed image are rounded here, and only the larger one there.
-LETTERBOXED = {"options": PredictOptions(iou=0.45), "iou": 0.97}
+STRICTER = {"options": PredictOptions(iou=0.45)}
 FILES = {
     "yolo11-dynamic": ("yolov8", {}),
     "yolo26-not-end2end": ("yolov8", {}),
-    "yolov6-clothes": ("yolov6", LETTERBOXED),
-    "yolox-nano-decoded": ("yolox-decoded", LETTERBOXED),
+    "yolov6-clothes": ("yolov6", STRICTER),
+    "yolox-nano-decoded": ("yolox-decoded", STRICTER),
 }
 
 

@@ -40,17 +40,17 @@ def fractions(names=API, first=1, count=2, whole=np.float32):
 
 
 @pytest.mark.parametrize(
-    ("name", "family", "iou"),
+    ("name", "family"),
     [
-        ("efficientnms", "efficientnms", 0.97),
-        ("yolov6-end2end", "efficientnms", 0.97),
-        ("tf-od", "tf-detection", 0.99),
+        ("efficientnms", "efficientnms"),
+        ("yolov6-end2end", "efficientnms"),
+        ("tf-od", "tf-detection"),
     ],
 )
-def test_files(shared, name, family, iou):
+def test_files(shared, name, family):
     file = File(shared, name)
     assert file.recognise().family == family
-    file.assert_expected(family, iou=iou)
+    file.assert_expected(family)
 
 
 @pytest.mark.parametrize(

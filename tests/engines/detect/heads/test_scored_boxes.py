@@ -1,6 +1,5 @@
 """Heads with scores and boxes in tensors of their own, on real files."""
 
-import cv2
 import numpy as np
 import pytest
 from tests.engines.detect.heads.expected import File
@@ -11,19 +10,6 @@ from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
 
-
-def rounded_down(pixels, spec):
-    """Letterbox an image as NanoDet's program does, with sides rounded down."""
-    scale = min(spec.height / pixels.shape[0], spec.width / pixels.shape[1])
-    height, width = (int(side * scale) for side in pixels.shape[:2])
-    inside = np.zeros((spec.height, spec.width, 3), np.uint8)
-    top, left = (spec.height - height) // 2, (spec.width - width) // 2
-    inside[top : top + height, left : left + width] = cv2.resize(
-        pixels, (width, height), interpolation=cv2.INTER_AREA
-    )
-    return ((inside[:, :, ::-1] - np.array(spec.mean)) / spec.std).transpose(2, 0, 1)
-
-
 LARGE, SMALL = (640, 640), (320, 320)
 FILES = {
     "centerface": ("centerface", LARGE, {"options": PredictOptions(iou=0.3)}),
@@ -32,8 +18,7 @@ FILES = {
         None,
         {
             "options": PredictOptions(iou=0.6, agnostic=True),
-            "resized": rounded_down,
-            "iou": 0.97,
+            "trained": {"rounding": "down"},
         },
     ),
     "retinaface-mnet025": ("retinaface", LARGE, {}),
@@ -42,7 +27,7 @@ FILES = {
     "yolo5face-500m": (
         "yolov5-face",
         SMALL,
-        {"trained": {"anchor": "top-left", "pad": 0}, "iou": 0.96},
+        {"trained": {"anchor": "top-left", "pad": 0}},
     ),
     "yunet-n-dynamic": ("yunet", LARGE, {}),
 }
