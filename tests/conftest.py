@@ -1,12 +1,18 @@
 """Fixtures shared by all tests, and what is said at the end of a run."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.system import missing_packages
 
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_server.commands.cli import main
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
+DEMO = ROOT / "server" / "fovea_server" / "demo"
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +21,54 @@ def shared() -> Path:
     if not (SHARED / "models").is_dir():
         pytest.skip(f"real models and images are absent: {SHARED} is not there")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """The ONNX file of the demo model, which every machine has."""
+    return DEMO / "digits.onnx"
+
+
+@pytest.fixture(scope="session")
+def demo_repository(demo_model, tmp_path_factory) -> Path:
+    """A repository with the demo engine; not to be written to, like the two below.
+
+    It is of ONNX Runtime, which starts faster than OpenVINO: most servers of the tests serve it.
+    """
+    repository = tmp_path_factory.mktemp("demo") / "repository"
+    build(BuildPlan(demo_model, "digits", repository, "onnxruntime"))
+    return repository
+
+
+@pytest.fixture(scope="session")
+def demo_versions(demo_repository, demo_model, tmp_path_factory) -> Path:
+    """A repository with the demo engine of ONNX Runtime, and as version 2 that of OpenVINO."""
+    repository = tmp_path_factory.mktemp("versions") / "repository"
+    shutil.copytree(demo_repository, repository)
+    build(BuildPlan(demo_model, "digits", repository, "openvino"))
+    return repository
+
+
+@pytest.fixture(scope="session")
+def demo_batches(demo_model, tmp_path_factory) -> Path:
+    """A repository with the demo engine of ONNX Runtime, for up to 4 rows at once."""
+    repository = tmp_path_factory.mktemp("batches") / "repository"
+    build(BuildPlan(demo_model, "digits", repository, "onnxruntime", max_batch=4))
+    return repository
+
+
+@pytest.fixture
+def fovea(monkeypatch, capsys, tmp_path):
+    """Run the command, as it is typed in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fovea", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return (stopped.value.code or 0, *capsys.readouterr())
+
+    return run
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,9 +9,6 @@ from tests.certificates import make_pair
 from tests.contract.wire import Door
 from tests.serving import RunningServer, start_server
 
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
-
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 
 
@@ -33,14 +30,6 @@ def golden_server(recordings, tmp_path_factory) -> Iterator[RunningServer]:
     yield server
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
-
-
-@pytest.fixture(scope="session")
-def demo_repository(tmp_path_factory) -> Path:
-    """A repository with the demo engine, which every machine can build."""
-    repository = tmp_path_factory.mktemp("demo") / "repository"
-    build(BuildPlan(source=DEMO / "digits.onnx", name="digits", repository=repository))
-    return repository
 
 
 @pytest.fixture(scope="session")

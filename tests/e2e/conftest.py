@@ -17,20 +17,6 @@ Serve = Callable[..., RunningServer]
 
 
 @pytest.fixture(scope="session")
-def demo_model() -> Path:
-    """The ONNX file of the demo model, which every machine has."""
-    return DEMO / "digits.onnx"
-
-
-@pytest.fixture(scope="session")
-def demo_repository(demo_model, tmp_path_factory) -> Path:
-    """A repository with the demo engine."""
-    repository = tmp_path_factory.mktemp("demo") / "repository"
-    build(BuildPlan(source=demo_model, name="digits", repository=repository))
-    return repository
-
-
-@pytest.fixture(scope="session")
 def detector_repository(shared, tmp_path_factory) -> Path:
     """A repository with the four real detectors."""
     repository = tmp_path_factory.mktemp("detectors") / "repository"

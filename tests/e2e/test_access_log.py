@@ -3,11 +3,14 @@
 import json
 import re
 import socket
+import time
+from collections.abc import Callable, Iterator
 
 import grpc
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.serving import RunningServer, start_server
 
 METHOD = "/inference.GRPCInferenceService/"
 FRESH = re.compile(r"[0-9a-f]{24}")
@@ -15,8 +18,36 @@ FRESH = re.compile(r"[0-9a-f]{24}")
 
 def logged(server) -> list[dict]:
     """The lines of the access log; every line of the log must be JSON."""
-    records = [json.loads(line) for line in server.log.read_text().splitlines()]
+    whole = server.log.read_text().rpartition("\n")[0]
+    records = [json.loads(line) for line in whole.splitlines()]
     return [record for record in records if record["logger"] == "fovea_server.access"]
+
+
+@pytest.fixture(scope="module")
+def chatty_server(demo_repository, tmp_path_factory) -> Iterator[RunningServer]:
+    """A server that logs JSON, also at DEBUG."""
+    flags = ("--log-verbose=1", "--log-format=json")
+    server = start_server(demo_repository, tmp_path_factory.mktemp("log"), flags)
+    while not any(record["status"] == 200 for record in logged(server)):
+        time.sleep(0.01)  # the line of the request that found it ready
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture
+def records(chatty_server) -> Callable[[int], list[dict]]:
+    """Wait for as many lines of the access log as the test makes."""
+    before = len(logged(chatty_server))
+
+    def read(count: int) -> list[dict]:
+        until = time.monotonic() + 10
+        while len(found := logged(chatty_server)[before:]) < count:
+            assert time.monotonic() < until, found
+            time.sleep(0.01)
+        assert len(found) == count
+        return found
+
+    return read
 
 
 def raw(port: int, data: bytes) -> bytes:
@@ -37,8 +68,8 @@ def call(channel: grpc.Channel, method: str, data: bytes, request_id: str | None
     return done.code().name, dict(done.trailing_metadata())["x-request-id"]
 
 
-def test_http_and_grpc_have_one_line_a_request(demo_repository, serve, scene):
-    server = serve(demo_repository, "--log-format=json")
+def test_http_and_grpc_have_one_line_a_request(chatty_server, records, scene):
+    server = chatty_server
     answers = [
         httpx.get(f"{server.url}/v2/models/digits", headers={"X-Request-Id": "one"}),
         httpx.post(f"{server.predict_url('digits')}?conf=0.5", content=scene),
@@ -46,10 +77,7 @@ def test_http_and_grpc_have_one_line_a_request(demo_repository, serve, scene):
         httpx.get(f"{server.url}/docs"),
         httpx.get(f"{server.url}/v1/nothing"),
     ]
-    httpx.get(f"{server.url}/v2/health/live")
-    httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics")
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
-        channel.unary_unary(f"{METHOD}ServerLive")(b"")
         assert call(channel, f"{METHOD}ModelMetadata", b"\n\6digits", "two") == ("OK", "two")
         assert call(channel, f"{METHOD}ModelInfer", b"\n\6nobody")[0] == "NOT_FOUND"
         assert call(channel, f"{METHOD}Nothing", b"", "three") == ("UNIMPLEMENTED", "three")
@@ -59,9 +87,8 @@ def test_http_and_grpc_have_one_line_a_request(demo_repository, serve, scene):
         strict = [("triton_grpc_error", "true")]
         with pytest.raises(grpc.RpcError):
             list(channel.stream_stream(f"{METHOD}ModelStreamInfer")(iter([b""]), metadata=strict))
-    assert server.stop() == 0
-    records = logged(server)
-    http, rpc = records[: len(answers)], records[len(answers) :]
+    told = records(len(answers) + 5)
+    http, rpc = told[: len(answers)], told[len(answers) :]
     for record, answer in zip(http, answers, strict=True):
         assert record["client"] == "127.0.0.1"
         assert record["level"] == "INFO"
@@ -73,9 +100,9 @@ def test_http_and_grpc_have_one_line_a_request(demo_repository, serve, scene):
         assert record["ms"] > 0
     assert http[0]["id"] == "one"
     assert [record["model"] for record in http] == ["digits"] * 3 + [None] * 2
-    told = ("method", "model", "status", "id")
+    named = ("method", "model", "status", "id")
     assert [
-        tuple(record[name] for name in told)
+        tuple(record[name] for name in named)
         for record in rpc
         if record["id"] in ("two", "three", stream_id)
     ] == [
@@ -94,41 +121,36 @@ def test_http_and_grpc_have_one_line_a_request(demo_repository, serve, scene):
     assert rpc[0]["path"] == f"{METHOD}ModelMetadata"
 
 
-def test_probes_and_scrapes_are_logged_at_debug(demo_repository, serve):
-    server = serve(demo_repository, "--log-verbose=1", "--log-format=json")
+def test_probes_and_scrapes_are_logged_at_debug(chatty_server, records):
+    server = chatty_server
     httpx.get(f"{server.url}/v2/models/digits/ready")
     httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics")
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
-    assert server.stop() == 0
-    records = logged(server)
-    assert {record["level"] for record in records} == {"DEBUG"}
-    assert [record["path"] for record in records if record["path"] != "/v2/health/ready"] == [
+    told = records(3)
+    assert {record["level"] for record in told} == {"DEBUG"}
+    assert [record["path"] for record in told] == [
         "/v2/models/digits/ready",
         "/metrics",
         "/grpc.health.v1.Health/Check",
     ]
 
 
-def test_only_whole_segments_of_a_path_make_a_probe(demo_repository, serve):
-    server = serve(demo_repository, "--log-verbose=1", "--log-format=json")
+def test_only_whole_segments_of_a_path_make_a_probe(chatty_server, records):
     paths = {"/v1/health/live": "DEBUG", "/v1/healthfoo": "INFO", "/metricsfoo": "INFO"}
     for path in paths:
-        httpx.get(server.url + path)
-    assert server.stop() == 0
-    told = {record["path"]: record["level"] for record in logged(server)}
-    assert {path: told[path] for path in paths} == paths
+        httpx.get(chatty_server.url + path)
+    assert {record["path"]: record["level"] for record in records(3)} == paths
 
 
-def test_long_names_are_cut(demo_repository, serve):
-    server = serve(demo_repository, "--log-format=json")
+def test_long_names_are_cut(chatty_server, records):
+    server = chatty_server
     for path in ("/v1/", "/v2/models/"):
         httpx.get(server.url + path + "p" * 60_000)
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         size = b"\x80\x80\x40"  # 1 MiB, as protobuf writes it
         assert call(channel, f"{METHOD}ModelInfer", b"\n" + size + b"m" * 2**20)[0] == "NOT_FOUND"
-    assert server.stop() == 0
-    *http, rpc = logged(server)
+    *http, rpc = records(3)
     assert [record["path"][-4:] for record in http] == ["p..."] * 2
     assert rpc["model"] == "m" * 1024 + "..."
     assert max(map(len, server.log.read_text().splitlines())) < 5000
@@ -137,6 +159,11 @@ def test_long_names_are_cut(demo_repository, serve):
 def test_the_text_has_the_same_and_can_be_switched_off(demo_repository, serve):
     server = serve(demo_repository)
     httpx.get(f"{server.url}/v2/models/digits?x=%0Ay", headers={"X-Request-Id": "abc"})
+    # Probes and scrapes are not logged at this level.
+    httpx.get(f"{server.url}/v2/health/live")
+    httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics")
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        channel.unary_unary(f"{METHOD}ServerLive")(b"")
     assert server.stop() == 0
     (line,) = [line for line in server.log.read_text().splitlines() if ".access" in line]
     wanted = r"127\.0\.0\.1 GET '/v2/models/digits\?x=%0Ay' model='digits' status=200 bytes=\d+ "

@@ -27,7 +27,7 @@ ODD = (*LABELS[:6], "3", "seven", "eight", " nine")
 def repository(demo_model, tmp_path_factory):
     repository = tmp_path_factory.mktemp("names") / "repository"
     for name, labels in (("digits", LABELS), ("odd", ODD)):
-        build(BuildPlan(source=demo_model, name=name, repository=repository, labels=labels))
+        build(BuildPlan(demo_model, name, repository, "onnxruntime", labels=labels))
     return repository
 
 

@@ -1,14 +1,13 @@
 """Real detectors over HTTP agree with an independent plain-numpy reference."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
+IMAGES = 16
 STORED = Path(__file__).resolve().parents[1] / "engines" / "reference_boxes.json"
 # What `shared/models/README.md` says is in bus.jpg.
 BUS = {
@@ -65,23 +64,32 @@ def test_boxes_of_the_stored_reference(detector_server, shared, model):
             assert twins or reference["score"] < 0.27, (name, reference)
 
 
+@pytest.fixture(scope="module")
+def labels(shared, tmp_path_factory) -> Path:
+    """The labels of some images of coco64."""
+    document = json.loads((shared / "data" / "coco64" / "val.json").read_text())
+    document["images"] = document["images"][:IMAGES]
+    kept = {image["id"] for image in document["images"]}
+    document["annotations"] = [a for a in document["annotations"] if a["image_id"] in kept]
+    path = tmp_path_factory.mktemp("labels") / "val.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
 @pytest.mark.parametrize("model", BUS)
 def test_map_through_the_server_is_that_in_process(
-    detector_server, detector_repository, shared, model
+    detector_server, detector_repository, shared, labels, fovea, model
 ):
-    coco64 = shared / "data" / "coco64"
-    labels = ("--data", coco64 / "val.json", "--images", coco64 / "val", "--json")
-    remote, local = (
-        fovea_eval(model, *labels, *source)
-        for source in (("--url", detector_server.url), ("--repository", detector_repository))
-    )
+    def measured(*source: object) -> dict:
+        images = shared / "data" / "coco64" / "val"
+        code, out, err = fovea("eval", model, "--data", labels, "--images", images, *source)
+        assert code == 0, err
+        return json.loads(out)
+
+    remote = measured("--json", "--url", detector_server.url)
+    local = measured("--json", "--repository", detector_repository)
     assert (local["backend"], local["precision"]) == ("openvino", "fp32")
-    assert (remote["model"], remote["version"], remote["images"]) == (model, "1", 64)
+    assert (remote["model"], remote["version"], remote["images"]) == (model, "1", IMAGES)
     for figure in ("map50_95", "map50", "by_size", "per_class"):
         assert remote[figure] == pytest.approx(local[figure], abs=0.001), figure
     assert local["map50_95"] > 0.3
-
-
-def fovea_eval(*arguments) -> dict:
-    words = [sys.executable, "-m", "fovea_server.commands.cli", "eval", *map(str, arguments)]
-    return json.loads(subprocess.check_output(words, stderr=subprocess.DEVNULL))

@@ -1,8 +1,7 @@
 """`fovea eval --url`: what a server does not tell is learned from its answers."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,27 +37,20 @@ def yolo_line(annotation, width, height) -> str:
     return " ".join(map(str, (annotation["category_id"], *box)))
 
 
-def fovea_eval(*arguments) -> tuple[int, str, str]:
-    words = [
-        sys.executable,
-        "-m",
-        "fovea_server.commands.cli",
-        "eval",
-        *map(str, arguments),
-        "--json",
-    ]
-    done = subprocess.run(words, capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def measured(fovea) -> Callable[..., dict]:
+    """The document of a measurement that succeeds."""
 
+    def run(*arguments: object) -> dict:
+        code, out, err = fovea("eval", *arguments, "--json")
+        assert code == 0, err
+        return json.loads(out)
 
-def measured(*arguments) -> dict:
-    code, out, err = fovea_eval(*arguments)
-    assert code == 0, err
-    return json.loads(out)
+    return run
 
 
 def test_classes_have_the_models_names_with_either_labels(
-    detector_server, detector_repository, few
+    detector_server, detector_repository, few, measured
 ):
     coco = ("--data", few / "val.json", "--images", few / "images")
     expected = measured(MODEL, *coco, "--repository", detector_repository)
@@ -72,14 +64,19 @@ def test_classes_have_the_models_names_with_either_labels(
             assert have[key] == expected[key] is not None
 
 
-def test_a_server_that_keeps_its_metadata_secret_is_measured(serve, detector_repository, few):
-    server = serve(detector_repository, "--http-restricted-api=metadata:key=secret")
+def test_a_server_that_keeps_its_metadata_secret_is_measured(
+    serve, detector_repository, few, measured
+):
+    server = serve(
+        *(detector_repository, "--http-restricted-api=metadata:key=secret"),
+        *("--model-control-mode=explicit", f"--load-model={MODEL}"),
+    )
     have = measured(MODEL, "--data", few, "--url", server.url)
     assert (have["version"], have["backend"], have["precision"]) == ("1", None, None)
     assert have["per_class"]["person"] > 0.2
 
 
-def test_classes_meet_by_name(detector_server, few):
+def test_classes_meet_by_name(detector_server, few, measured):
     """As on the server's own, when the labels number other classes, in another order."""
     coco = ("--images", few / "images", "--url", detector_server.url)
     expected = measured(MODEL, "--data", few / "val.json", *coco)
@@ -97,13 +94,20 @@ def test_classes_meet_by_name(detector_server, few):
     assert have["map50_95"] == pytest.approx(expected["map50_95"])
 
 
-def test_labels_of_other_things_are_a_sentence(detector_server, few):
+def test_labels_of_other_things_are_a_sentence(detector_server, few, fovea):
     document = json.loads((few / "val.json").read_text())
     for category in document["categories"]:
         category["name"] = f"part {category['id']}"
     (few / "val.json").write_text(json.dumps(document))
-    code, _, err = fovea_eval(
-        MODEL, "--data", few / "val.json", "--images", few / "images", "--url", detector_server.url
+    code, _, err = fovea(
+        "eval",
+        MODEL,
+        "--data",
+        few / "val.json",
+        "--images",
+        few / "images",
+        "--url",
+        detector_server.url,
     )
     assert code == 2
     assert "and the model has not, only " in err
@@ -113,24 +117,31 @@ def test_labels_of_other_things_are_a_sentence(detector_server, few):
     ("model", "says"),
     [("absent", "no model 'absent'"), (MODEL, "000000000139.jpg: ")],
 )
-def test_what_the_server_refuses_is_a_sentence(detector_server, few, model, says):
+def test_what_the_server_refuses_is_a_sentence(detector_server, few, fovea, model, says):
     image = few / "images" / "000000000139.jpg"
     damaged = image.read_bytes()[:3000]
     image.unlink()
     image.write_bytes(damaged)
-    code, out, err = fovea_eval(
-        model, "--data", few / "val.json", "--images", few / "images", "--url", detector_server.url
+    code, out, err = fovea(
+        "eval",
+        model,
+        "--data",
+        few / "val.json",
+        "--images",
+        few / "images",
+        "--url",
+        detector_server.url,
     )
     assert (code, out) == (1, "")
     assert says in err
     assert err.splitlines()[-1].startswith("error: ")
 
 
-def test_a_server_of_tensors_is_a_sentence(serve, shared, few):
+def test_a_server_of_tensors_is_a_sentence(serve, shared, few, fovea):
     folder = few / "repository" / "classifier" / "1"
     folder.mkdir(parents=True)
     (folder / "model.onnx").symlink_to(shared / "models" / "mobilenetv2.onnx")
     server = serve(few / "repository")
-    code, _, err = fovea_eval("classifier", "--data", few, "--url", server.url)
+    code, _, err = fovea("eval", "classifier", "--data", few, "--url", server.url)
     assert code == 1
     assert "classifier serves tensors only" in err

@@ -33,7 +33,7 @@ def test_the_list_says_what_can_be_asked_of_each_model(client):
     [model] = client.models()
     assert (model.name, model.version, model.task) == ("digits", "1", "detect")
     assert (model.ready, model.reason, model.accepts_images) == (True, None, True)
-    assert (model.backend, model.precision, model.label_count) == ("openvino", "fp32", 10)
+    assert (model.backend, model.precision, model.label_count) == ("onnxruntime", "fp32", 10)
     assert [(v.version, v.state, v.ready) for v in model.versions] == [("1", "READY", True)]
 
 

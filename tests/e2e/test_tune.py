@@ -11,8 +11,6 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.config_pbtxt import read_config
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
@@ -26,12 +24,10 @@ def tune(*words: object) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def repository(demo_repository, tmp_path) -> Path:
+def repository(demo_versions, tmp_path) -> Path:
     """A repository with two versions, whose configuration somebody has annotated."""
     root = tmp_path / "repository"
-    shutil.copytree(demo_repository, root)
-    source = DEMO / "digits.onnx"
-    build(BuildPlan(source=source, name="digits", repository=root, backend="onnxruntime"))
+    shutil.copytree(demo_versions, root)
     config = root / "digits" / "config.pbtxt"
     config.write_text("# of the night shift\n" + config.read_text())
     return root
@@ -115,8 +111,8 @@ def test_the_result_is_written_and_served(repository, serve):
         (("digits",), "Missing option '--images'"),
     ],
 )
-def test_what_cannot_be_tuned_is_a_sentence(repository, words, says):
-    code, out, err = tune(*words, "--repository", repository)
+def test_what_cannot_be_tuned_is_a_sentence(demo_versions, fovea, words, says):
+    code, out, err = fovea("tune", *words, "--repository", demo_versions)
     assert (code, out) == (2, "")
     assert says in err
     assert "Traceback" not in err

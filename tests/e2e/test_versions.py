@@ -16,7 +16,7 @@ def two_versions(demo_model, tmp_path_factory) -> Path:
     """A repository with the demo model as version 1, and as version 2 with other labels."""
     repository = tmp_path_factory.mktemp("versions") / "repository"
     for labels in (None, WORDS):
-        build(BuildPlan(demo_model, "digits", repository, labels=labels))
+        build(BuildPlan(demo_model, "digits", repository, "onnxruntime", labels=labels))
     return repository
 
 

@@ -1,4 +1,4 @@
-"""Models, images and a repository that are made once, and the command as it is typed."""
+"""Models, images and a repository that are made once."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,6 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.repository.card import EngineCard
-from fovea_server.commands.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -64,20 +63,6 @@ def labels(deep_detector, images, tmp_path_factory) -> Path:
     document = {"images": entries, "annotations": annotations, "categories": categories}
     (folder / "labels.json").write_text(json.dumps(document))
     return folder / "labels.json"
-
-
-@pytest.fixture
-def fovea(monkeypatch, capsys, tmp_path):
-    """Run the command in an empty folder: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fovea", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return (stopped.value.code or 0, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,9 +15,6 @@ from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.build.plan import AUTO, MAX_BATCH, BuildPlan, choices
 from fovea_engines.commands.console import card_table
 from fovea_engines.commands.options import (
-    CHECK_PANEL,
-    MODEL_PANEL,
-    PRECISION_PANEL,
     AsJson,
     Backend,
     CalibrationOption,
@@ -32,9 +30,12 @@ from fovea_engines.commands.options import (
     RepositoryOption,
     SizeOption,
     WorkspaceOption,
+    check_option,
     check_options,
     is_typed,
+    model_option,
     parse_size,
+    precision_option,
 )
 from fovea_engines.commands.served import served_versions, serving_notes
 from fovea_engines.detect.heads.preprocess import read_preprocess
@@ -46,7 +47,7 @@ from fovea_engines.repository.options import BuilderOptions, Plugin, Profile, pa
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
 
-_GRAPH_PANEL = "Graph"
+_graph_option = partial(typer.Option, rich_help_panel="Graph")
 
 _INT8: Needs = {"precision": ("int8", AUTO)}
 _BUILDER: Needs = {"backend": tuple(name for name, one in BACKENDS.items() if one.takes_builder)}
@@ -69,35 +70,29 @@ def build(
     model: ModelArgument,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     name: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the model.", show_default="name of the file", rich_help_panel=MODEL_PANEL
-        ),
+        str | None, model_option(help="Name of the model.", show_default="name of the file")
     ] = None,
     backend: Annotated[
         Backend,
-        typer.Option(
+        model_option(
             help="Runtime; auto times those for CPUs on this machine, for a few seconds, and keeps "
-            "the fastest.",
-            rich_help_panel=MODEL_PANEL,
+            "the fastest."
         ),
     ] = "auto",
     goal: Annotated[
         Goal,
-        typer.Option(
+        model_option(
             "--for",
             help="Speed that auto chooses by: images/s under load, or the time of a lone image.",
-            rich_help_panel=MODEL_PANEL,
         ),
     ] = "throughput",
     size: SizeOption = None,
     max_batch: Annotated[
         int | None,
-        typer.Option(
+        model_option(
             metavar="N",
             min=1,
             max=MAX_BATCH,
-            rich_help_panel=MODEL_PANEL,
             help="Most images in one call. 1 is best on a CPU: there, a core an image is "
             "faster than batches. On a GPU try 8 or 16.",
             show_default="1, or that of --profile",
@@ -105,92 +100,80 @@ def build(
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(
+        model_option(
             metavar="FILE",
             help="Class names, one a line.",
             show_default="from the model",
             exists=True,
             dir_okay=False,
-            rich_help_panel=MODEL_PANEL,
         ),
     ] = None,
     head: HeadOption = None,
     precision: Annotated[
         Literal["auto", Precision],
-        typer.Option(
+        precision_option(
             help="Arithmetic of the engine. auto keeps the fastest that passes the check, of fp32, "
-            "bf16 where the CPU has it, and int8 with --calibration.",
-            rich_help_panel=PRECISION_PANEL,
+            "bf16 where the CPU has it, and int8 with --calibration."
         ),
     ] = "fp32",
     calibration: CalibrationOption = None,
     calibrator: CalibratorOption = "percentile",
     keep_float: Annotated[
         list[str] | None,
-        typer.Option(
+        precision_option(
             metavar="auto|none|PATTERN",
             help="What INT8 leaves in float: auto searches for blocks where the agreement is "
             "poor; else names of blocks or layers, with wildcards. May be repeated.",
             show_default="auto",
-            rich_help_panel=PRECISION_PANEL,
         ),
     ] = None,
     images: Annotated[
         Path | None,
-        typer.Option(
+        check_option(
             metavar="DIR",
             help="Images to check the engine on, and those of --data.",
             show_default="those of --calibration, or 3 that ship with Fovea",
             exists=True,
             file_okay=False,
-            rich_help_panel=CHECK_PANEL,
         ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
+        check_option(
             metavar="FILE|DIR",
             help="Labels of the --images: a COCO file or a folder of YOLO labels. Measures mAP.",
             exists=True,
-            rich_help_panel=CHECK_PANEL,
         ),
     ] = None,
     max_drop: Annotated[
         float,
-        typer.Option(
-            metavar="MAP",
-            min=0,
-            max=1,
-            help="Largest allowed loss of mAP50-95. Needs --data.",
-            rich_help_panel=CHECK_PANEL,
+        check_option(
+            metavar="MAP", min=0, max=1, help="Largest allowed loss of mAP50-95. Needs --data."
         ),
     ] = 0.01,
     preprocess: PreprocessOption = None,
     tensorrt: Annotated[
         Path | None,
-        typer.Option(
+        _graph_option(
             metavar="FILE.onnx",
             help="Also write the graph as TensorRT takes it (INT8 signed, the rest FP16), and "
             "judge it.",
-            rich_help_panel=_GRAPH_PANEL,
         ),
     ] = None,
     image_front: Annotated[
         bool | None,
-        typer.Option(
+        _graph_option(
             "--image-front/--no-image-front",
             help="Take uint8 images, and normalise them in the graph.",
             show_default="for TensorRT",
-            rich_help_panel=_GRAPH_PANEL,
         ),
     ] = None,
     nms_tail: Annotated[
         bool | None,
-        typer.Option(
+        _graph_option(
             "--nms-tail/--no-nms-tail",
             help="Suppress duplicates in the graph. --iou of requests then has no effect.",
             show_default="for TensorRT",
-            rich_help_panel=_GRAPH_PANEL,
         ),
     ] = None,
     profile: ProfileOption = None,

@@ -13,7 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fovea_engines.commands.options import AsJson, RepositoryOption, check_options, find_models
+from fovea_engines.commands.options import (
+    AsJson,
+    RepositoryOption,
+    check_options,
+    find_models,
+    folder_option,
+)
 from fovea_engines.diff.describe import decibels, shape, to_json, verdict
 from fovea_engines.diff.diff import Diff
 from fovea_engines.diff.diff import diff as compare
@@ -38,12 +44,8 @@ def diff(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     images: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Images to run, at most 4 of them.",
-            show_default="3 that ship with Fovea",
-            exists=True,
-            file_okay=False,
+        folder_option(
+            help="Images to run, at most 4 of them.", show_default="3 that ship with Fovea"
         ),
     ] = None,
     snr: Annotated[

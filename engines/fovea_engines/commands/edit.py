@@ -14,22 +14,26 @@ from rich.console import Console
 
 from fovea_engines.commands.editing import Edit, edit_model, report_tables
 from fovea_engines.commands.options import AsJson, ModelArgument, check_options, parse_size
-from fovea_engines.graph.edit.batch import set_batch
 from fovea_engines.graph.edit.cut import cut
-from fovea_engines.graph.edit.metadata import strip_metadata, write_metadata
+from fovea_engines.graph.edit.input_shape import set_batch, set_size
+from fovea_engines.graph.edit.names import (
+    rename as rename_tensors,
+)
+from fovea_engines.graph.edit.names import (
+    replace_operators,
+    strip_metadata,
+    write_metadata,
+)
 from fovea_engines.graph.edit.normalisation import (
     Normalisation,
     add_normalisation,
     drop_normalisation,
 )
-from fovea_engines.graph.edit.operators import replace_operators
-from fovea_engines.graph.edit.rename import rename as rename_tensors
-from fovea_engines.graph.edit.size import set_size
 from fovea_preprocess.errors import InvalidOption
 
-_CUT_PANEL = "Cut"
-_INPUT_PANEL = "Input"
-_NAMES_PANEL = "Names and operators"
+_cut_option = partial(typer.Option, rich_help_panel="Cut")
+_input_option = partial(typer.Option, rich_help_panel="Input")
+_names_option = partial(typer.Option, rich_help_panel="Names and operators")
 _SEVERAL = 2  # rows with which a dynamic batch is checked
 # Of the table where no terminal says how wide it is.
 _WIDE = 140
@@ -43,90 +47,66 @@ def edit(
     ],
     inputs: Annotated[
         list[str] | None,
-        typer.Option(
+        _cut_option(
             "--input",
             metavar="TENSOR",
             help="Make this tensor an input, and drop what leads to it. May be repeated.",
-            rich_help_panel=_CUT_PANEL,
         ),
     ] = None,
     outputs: Annotated[
         list[str] | None,
-        typer.Option(
+        _cut_option(
             "--output",
             metavar="TENSOR",
             help="Make this tensor an output, and drop what follows. May be repeated.",
-            rich_help_panel=_CUT_PANEL,
         ),
     ] = None,
     drop_normalise: Annotated[
         bool,
-        typer.Option(
-            "--drop-normalise",
-            help="Drop the arithmetic with which the model begins.",
-            rich_help_panel=_INPUT_PANEL,
-        ),
+        _input_option("--drop-normalise", help="Drop the arithmetic with which the model begins."),
     ] = False,
     size: Annotated[
         str | None,
-        typer.Option(
+        _input_option(
             metavar="HxW",
             help="Input size in pixels; refused where constants are made for another.",
-            rich_help_panel=_INPUT_PANEL,
         ),
     ] = None,
     batch: Annotated[
         str | None,
-        typer.Option(
+        _input_option(
             metavar="N|dynamic",
             help="Rows of a call, also where the shapes of Reshape are made for another number.",
-            rich_help_panel=_INPUT_PANEL,
         ),
     ] = None,
     normalise: Annotated[
         str | None,
-        typer.Option(
+        _input_option(
             metavar="SCALE[,MEAN[,STD]]",
             help="Take 0 to 255, and begin with (v * SCALE - MEAN) / STD: 1/255, or one number a "
             "channel as in 1/255,0.485:0.456:0.406,0.229:0.224:0.225.",
-            rich_help_panel=_INPUT_PANEL,
         ),
     ] = None,
-    uint8: Annotated[
-        bool,
-        typer.Option("--uint8", help="With --normalise: take bytes.", rich_help_panel=_INPUT_PANEL),
-    ] = False,
+    uint8: Annotated[bool, _input_option("--uint8", help="With --normalise: take bytes.")] = False,
     replace_op: Annotated[
         list[str] | None,
-        typer.Option(
+        _names_option(
             metavar="OLD=NEW",
             help="Let an operator take the place of another, with its inputs and attributes. May "
             "be repeated.",
-            rich_help_panel=_NAMES_PANEL,
         ),
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="OLD=NEW",
-            help="Rename an input or output. May be repeated.",
-            rich_help_panel=_NAMES_PANEL,
-        ),
+        _names_option(metavar="OLD=NEW", help="Rename an input or output. May be repeated."),
     ] = None,
     strip: Annotated[
-        bool,
-        typer.Option(
-            "--strip-metadata",
-            help="Remove metadata and descriptions.",
-            rich_help_panel=_NAMES_PANEL,
-        ),
+        bool, _names_option("--strip-metadata", help="Remove metadata and descriptions.")
     ] = False,
     meta: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Write metadata, e.g. task, names or stride. May be repeated.",
-            rich_help_panel=_NAMES_PANEL,
+        _names_option(
+            metavar="KEY=VALUE", help="Write metadata, e.g. task, names or stride. May be repeated."
         ),
     ] = None,
     as_json: AsJson = False,

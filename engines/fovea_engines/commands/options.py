@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -15,10 +16,11 @@ from fovea_engines.detect.heads.preprocess import PRESETS
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidOption
 
-MODEL_PANEL = "Model and repository"
-PRECISION_PANEL = "Precision"
-CHECK_PANEL = "Check"
-_TENSORRT_PANEL = "TensorRT"
+model_option = partial(typer.Option, rich_help_panel="Model and repository")
+precision_option = partial(typer.Option, rich_help_panel="Precision")
+check_option = partial(typer.Option, rich_help_panel="Check")
+_tensorrt_option = partial(typer.Option, rich_help_panel="TensorRT")
+folder_option = partial(typer.Option, metavar="DIR", exists=True, file_okay=False)
 
 
 Needs: TypeAlias = Mapping[str, tuple[str, ...]]
@@ -31,14 +33,13 @@ ModelArgument = Annotated[
 ]
 RepositoryOption = Annotated[
     Path,
-    typer.Option(
+    model_option(
         "--repository",
         metavar="DIR",
         envvar="FOVEA_MODEL_REPOSITORY",
         show_envvar=True,
         help="Folder of the models.",
         file_okay=False,
-        rich_help_panel=MODEL_PANEL,
     ),
 ]
 ServedModelArgument = Annotated[
@@ -51,110 +52,88 @@ UrlOption = Annotated[
     str | None,
     typer.Option(help="Ask this server, e.g. http://127.0.0.1:8000.", show_default="none"),
 ]
-BackendOption = Annotated[
-    Backend,
-    typer.Option(
-        help=f"Runtime; auto is {DEFAULT_CPU_BACKEND}.",
-        rich_help_panel=MODEL_PANEL,
-    ),
-]
+BackendOption = Annotated[Backend, model_option(help=f"Runtime; auto is {DEFAULT_CPU_BACKEND}.")]
 SizeOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="HxW",
-        help="Input size in pixels.",
-        show_default="the model's own",
-        rich_help_panel=MODEL_PANEL,
-    ),
+    model_option(metavar="HxW", help="Input size in pixels.", show_default="the model's own"),
 ]
 HeadOption = Annotated[
     str | None,
-    typer.Option(
+    model_option(
         "--head",
         "--family",
         metavar="FAMILY",
         help="Head family, where it is not recognised.",
         show_default="recognised",
-        rich_help_panel=MODEL_PANEL,
     ),
 ]
 CalibrationOption = Annotated[
     Path | None,
-    typer.Option(
+    precision_option(
         metavar="DIR|FILE.json",
         help="Images as the camera takes them, a hundred or more; INT8 ranges are measured on "
         "them. Or the calibration.json of another build.",
         exists=True,
-        rich_help_panel=PRECISION_PANEL,
     ),
 ]
 CalibratorOption = Annotated[
     Method,
-    typer.Option(
-        help="How a range is chosen: all but the rarest values, all, or by entropy.",
-        rich_help_panel=PRECISION_PANEL,
-    ),
+    precision_option(help="How a range is chosen: all but the rarest values, all, or by entropy."),
 ]
 PreprocessOption = Annotated[
     str | None,
-    typer.Option(
+    model_option(
         metavar="NAME|FILE.json",
         help=f"How the model was trained to see: {', '.join(PRESETS)}, or a file with fields of "
         "the card's preprocess.",
         show_default="that of its family",
-        rich_help_panel=MODEL_PANEL,
     ),
 ]
 ProfileOption = Annotated[
     list[str] | None,
-    typer.Option(
+    _tensorrt_option(
         metavar="MIN,OPT,MAX",
         help="Batches that the engine takes, and the one it is fastest with. May be repeated.",
         show_default="1,N,N of --max-batch",
-        rich_help_panel=_TENSORRT_PANEL,
     ),
 ]
 WorkspaceOption = Annotated[
     int | None,
-    typer.Option(
+    _tensorrt_option(
         metavar="MIB",
         min=1,
         help="Most GPU memory that a layer may use besides its tensors.",
         show_default="all",
-        rich_help_panel=_TENSORRT_PANEL,
     ),
 ]
 LevelOption = Annotated[
     int,
-    typer.Option(
+    _tensorrt_option(
         "--builder-level",
         metavar="0-5",
         min=0,
         max=5,
         help="How long kernels are looked for: more builds slower and runs faster.",
-        rich_help_panel=_TENSORRT_PANEL,
     ),
 ]
 CapabilityOption = Annotated[
     str | None,
-    typer.Option(
+    _tensorrt_option(
         "--compute-capability",
         metavar="80,89,...",
         help="GPUs to build for, without having them (--backend tensorrt-rtx): 80 A100, 86 A10 "
         "and RTX 30, 89 L4 and RTX 40, 120 RTX 50.",
         show_default="the GPU that is here",
-        rich_help_panel=_TENSORRT_PANEL,
     ),
 ]
 PluginOption = Annotated[
     list[Path] | None,
-    typer.Option(
+    _tensorrt_option(
         "--plugin",
         metavar="LIB.so",
         exists=True,
         dir_okay=False,
         help="Library of TensorRT plugins that the model needs. May be repeated.",
-        rich_help_panel=_TENSORRT_PANEL,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]

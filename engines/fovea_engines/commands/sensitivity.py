@@ -30,6 +30,7 @@ from fovea_engines.commands.options import (
     ModelArgument,
     PreprocessOption,
     SizeOption,
+    folder_option,
     parse_size,
     runtime,
 )
@@ -43,12 +44,8 @@ def sensitivity(
     calibration: CalibrationOption,
     images: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Images to judge on, at most 24 of them.",
-            show_default="those of --calibration",
-            exists=True,
-            file_okay=False,
+        folder_option(
+            help="Images to judge on, at most 24 of them.", show_default="those of --calibration"
         ),
     ] = None,
     calibrator: CalibratorOption = "percentile",

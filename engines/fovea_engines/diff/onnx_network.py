@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
-import onnxruntime as ort
 from onnx import defs
 from onnx.helper import get_attribute_value, make_node
 
 from fovea_engines.backends.onnxruntime import NUMPY_NAMES
 from fovea_engines.diff.network import INPUT, Layer, Operator
-from fovea_engines.evaluate.reference import onnxruntime_errors
+from fovea_engines.graph.plain_session import cannot_run, onnxruntime_errors, open_plain
+from fovea_engines.graph.wiring import tensors_read
 from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
 
@@ -42,7 +42,7 @@ class OnnxNetwork:
     ) -> Iterator[list[Array]]:
         """Yield the values of each tensor for every feed; one run computes and holds all."""
         session = self._open(tensors)
-        with onnxruntime_errors("run"):
+        with onnxruntime_errors(cannot_run):
             rows = [session.run(None, dict(feed)) for feed in feeds]
         yield from map(list, zip(*rows, strict=True))
 
@@ -52,7 +52,7 @@ class OnnxNetwork:
         if not nodes:
             return None
         given = {a.name: get_attribute_value(a) for a in nodes[0].attribute}
-        names = [n for node in nodes for n in _reads(node) if n not in self._graph.varying]
+        names = [n for node in nodes for n in tensors_read(node) if n not in self._graph.varying]
         values = [value for [value] in self.run(names, [self._feed])] if names else []
         return Operator(
             attributes=self._defaults(nodes[0]) | given,
@@ -89,7 +89,7 @@ class OnnxNetwork:
         """Return the shape of each tensor. The graph computes them, so that no values are kept."""
         outputs = [f"shape of {name}" for name in names]
         nodes = [make_node("Shape", [n], [out]) for n, out in zip(names, outputs, strict=True)]
-        with onnxruntime_errors("run"):
+        with onnxruntime_errors(cannot_run):
             shapes = self._open(outputs, nodes).run(None, dict(self._feed))
         return {name: tuple(map(int, s)) for name, s in zip(names, shapes, strict=True)}
 
@@ -100,20 +100,14 @@ class OnnxNetwork:
 
     def _open(self, tensors: Sequence[str], more: Sequence[onnx.NodeProto] = ()) -> Any:
         """Open a session that computes some tensors, followed by more nodes."""
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.enable_cpu_mem_arena = False  # the arena would keep the memory of the largest run
-        with onnxruntime_errors("run"):
-            return ort.InferenceSession(
-                self._part(tensors, more), options, providers=["CPUExecutionProvider"]
-            )
+        with onnxruntime_errors(cannot_run):
+            return open_plain(self._part(tensors, more), keeps_memory=False)
 
     def _part(self, tensors: Sequence[str], more: Sequence[onnx.NodeProto]) -> bytes:
         whole = self._model.graph
         wanted = [*tensors, *(name for node in more for name in node.input)]
         nodes = [*_needed(whole, wanted), *more]
-        read = {name for node in nodes for name in _reads(node)} | set(wanted)
+        read = {name for node in nodes for name in tensors_read(node)} | set(wanted)
         part = onnx.ModelProto()
         part.ir_version = self._model.ir_version
         part.opset_import.extend(self._model.opset_import)
@@ -141,9 +135,11 @@ class _Graph:
         self.nodes = _needed(graph, self.outputs)
         self.varying = dict.fromkeys(self.inputs)
         for node in self.nodes:
-            if node.op_type not in _SHAPES_ONLY and any(n in self.varying for n in _reads(node)):
+            if node.op_type not in _SHAPES_ONLY and any(
+                n in self.varying for n in tensors_read(node)
+            ):
                 self.varying.update(dict.fromkeys(filter(None, node.output)))
-        self._readers = Counter(name for node in self.nodes for name in _reads(node))
+        self._readers = Counter(name for node in self.nodes for name in tensors_read(node))
         self._readers.update(self.outputs)
         self._maker = {name: node for node in self.nodes for name in node.output}
 
@@ -162,7 +158,9 @@ class _Graph:
             node = self._maker.get(name)
             same_kind = [n for n in names if "float" in dtypes[n]] or [name]
             tensor = next((n for n in same_kind if n in outputs), same_kind[-1])
-            read = [] if node is None else [original[n] for n in _reads(node) if n in original]
+            read = (
+                [] if node is None else [original[n] for n in tensors_read(node) if n in original]
+            )
             layers.append(
                 Layer(
                     name=name,
@@ -188,7 +186,7 @@ class _Graph:
         """Map each varying tensor to the tensor that it copies; to itself if it copies none."""
         original = {name: name for name in self.inputs if name in dtypes}
         for node in self.nodes:
-            source = next(iter(_reads(node)), "")
+            source = next(iter(tensors_read(node)), "")
             for name in node.output:
                 if name in self.varying and name in dtypes:
                     first = name == node.output[0]
@@ -208,15 +206,6 @@ class _Graph:
         return node.op_type in _COPIES
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield every tensor a node reads, including those that only its subgraphs name."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _reads(inner)
-
-
 def _needed(graph: onnx.GraphProto, tensors: Iterable[str]) -> list[onnx.NodeProto]:
     """Return the nodes that some tensors depend on, depth first along each node's inputs."""
     maker = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
@@ -224,7 +213,7 @@ def _needed(graph: onnx.GraphProto, tensors: Iterable[str]) -> list[onnx.NodePro
     done: dict[int, None] = {}
     while to_do:
         index = to_do[-1]
-        sources = (maker[name] for name in _reads(graph.node[index]) if name in maker)
+        sources = (maker[name] for name in tensors_read(graph.node[index]) if name in maker)
         waiting = [source for source in sources if source not in done]
         if waiting:
             to_do += reversed(waiting)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +16,13 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_rows
 from fovea_engines.graph.efficient_nms import PLUGIN
 from fovea_engines.graph.load import load
+from fovea_engines.graph.plain_session import (
+    cannot_load,
+    cannot_run,
+    onnxruntime_errors,
+    open_plain,
+    showing,
+)
 from fovea_engines.session import Array, TensorSpec, batched_outputs
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
@@ -41,45 +46,17 @@ class Sample:
     ranked: Set[str] = frozenset()
 
 
-@contextmanager
-def onnxruntime_errors(step: Literal["load", "run"]) -> Iterator[None]:
-    """Raise ONNX Runtime's errors in the block as `UnsupportedModel`."""
-    import onnxruntime as ort
-
-    errors = ort.capi.onnxruntime_pybind11_state
-    try:
-        yield
-    except (
-        errors.Fail,
-        errors.InvalidArgument,
-        errors.InvalidGraph,
-        errors.NotImplemented,
-        errors.RuntimeException,
-    ) as error:
-        hint = " (a graph may be made for one --size only)" if step == "run" else ""
-        raise UnsupportedModel(f"ONNX Runtime cannot {step} the model{hint}: {error}") from error
-
-
 class ReferenceSession:
     """A model of one image, run unchanged; UnsupportedModel if ONNX Runtime cannot.
 
     It does not use a backend: the reference must not share code with what it checks. The tensors
-    `showing` can be asked for beside the outputs.
+    given can be asked for beside the outputs.
     """
 
-    def __init__(self, model: Path | onnx.ModelProto, showing: Iterable[str] = ()) -> None:
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        # Errors are raised; only what ends the process is logged.
-        options.log_severity_level = 4
-        # Q/DQ computed as it is written: fused, it overflows on CPUs without VNNI.
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
-        with onnxruntime_errors("load"):
-            self._session = ort.InferenceSession(
-                _runnable(model) if isinstance(model, Path) else _showing(model, showing),
-                options,
-                ["CPUExecutionProvider"],
+    def __init__(self, model: Path | onnx.ModelProto, tensors: Iterable[str] = ()) -> None:
+        with onnxruntime_errors(cannot_load):
+            self._session = open_plain(
+                _runnable(model) if isinstance(model, Path) else showing(model, tensors), fused=True
             )
         self._inputs = tuple(
             TensorSpec(
@@ -92,7 +69,7 @@ class ReferenceSession:
 
     def run(self, outputs: Sequence[str], row: Array) -> list[Array]:
         """Return the named outputs for one preprocessed image, [1, ...]."""
-        with onnxruntime_errors("run"):
+        with onnxruntime_errors(cannot_run):
             found: list[Array] = self._session.run(list(outputs), source_feeds(self._inputs, row))
         return found
 
@@ -103,16 +80,6 @@ def _runnable(path: Path) -> Path | bytes:
         if content.find(PLUGIN.encode()) < 0:
             return path
     serialised: bytes = load(path).proto.SerializeToString()
-    return serialised
-
-
-def _showing(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
-    shown = deepcopy(model)
-    known = {value.name for value in (*model.graph.input, *model.graph.output)}
-    for name in names:
-        if name not in known:
-            shown.graph.output.add(name=name)
-    serialised: bytes = shown.SerializeToString()
     return serialised
 
 

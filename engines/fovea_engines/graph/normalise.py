@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +15,10 @@ from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.signature import image_layout
 from fovea_engines.detect.size_values import image_of
-from fovea_engines.graph.output_shapes import infer_outputs
 from fovea_engines.graph.rewrites import fuse_focus, gather_first_columns, move_late_transpose
 from fovea_engines.graph.size_inputs import fill_in_size_inputs
 from fovea_engines.graph.tensors import graph_inputs, metadata_of, opset_of
-from fovea_engines.graph.wiring import attribute
+from fovea_engines.graph.wiring import COUNTING, attribute, outputs_after
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
@@ -29,6 +29,8 @@ _DEFAULT_SIZE = (640, 640)
 _CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 _PLACES = "coordinate_transformation_mode"
 _OPSET_OF_PLACES = 11  # since which Resize says where a pixel's value comes from
+# Numbers lead further than a name: what is the same for two batches does not follow the batch.
+_BATCHES = 2, 3
 
 
 def normalise(
@@ -56,7 +58,7 @@ def normalise(
     fuse_focus(model)
     move_late_transpose(model)
     gather_first_columns(model)
-    infer_outputs(model, note)
+    _infer_outputs(model, note)
     _name_nodes(model)
     set_model_props(model, metadata)
     return model
@@ -154,6 +156,66 @@ def _keep_places(model: onnx.ModelProto) -> None:
         if node.op_type == "Resize" and attribute(node, _PLACES, None) is None:
             places = {_PLACES: "asymmetric", "nearest_mode": "floor"}
             node.attribute.extend(make_attribute(*each) for each in places.items())
+
+
+def _infer_outputs(model: onnx.ModelProto, note: Callable[[str], None]) -> None:
+    """Infer the shapes of the outputs, in place of the exporter's, from an image of fixed size.
+
+    A dynamic batch is fixed at 1, with a note, where an output does not follow it: rows [k, 6] of
+    all images, or a batch that the exporter wrote into the graph.
+    """
+    trials = [_inferred(model)]
+    if graph_inputs(model)[0].shape[0] == -1:
+        trials = [_inferred(model, rows) for rows in _BATCHES]
+        if (whole := _without_batch(model, trials)) is not None:
+            note(f"takes one image at a time: output {whole} has no row for each of a batch")
+            _fix_batch(model, 1)
+            trials = [_inferred(model)]
+    for value, *shapes in zip(model.graph.output, *trials, strict=True):
+        known = [shape for shape in shapes if shape is not None]
+        if len(known) == len(shapes):
+            del value.type.tensor_type.shape.dim[:]
+            for lengths in zip(*known, strict=True):
+                same = len(set(lengths)) == 1
+                value.type.tensor_type.shape.dim.add(
+                    dim_value=(lengths[0] or None) if same else None,
+                    dim_param=None if same else "batch",
+                )
+    del model.graph.value_info[:]
+
+
+def _without_batch(
+    model: onnx.ModelProto, trials: Sequence[Sequence[tuple[int, ...] | None]]
+) -> str | None:
+    """Return the name of an output whose first dimension is not the batch; None without one."""
+    counted = outputs_after(model, COUNTING)
+    for value, *shapes in zip(model.graph.output, *trials, strict=True):
+        rows = tuple((-1 if shape is None else next(iter(shape), 1)) for shape in shapes)
+        unknown = min(rows) < 1
+        if rows != _BATCHES and (not unknown or value.name in counted):
+            return str(value.name)
+    return None
+
+
+def _inferred(model: onnx.ModelProto, batch: int | None = None) -> list[tuple[int, ...] | None]:
+    """Return the shapes of the outputs, with 0 for an unknown length; None for an unknown rank."""
+    bare = deepcopy(model)
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    if batch is not None:
+        _fix_batch(bare, batch)
+    found = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph.output
+    tensors = [value.type.tensor_type for value in found]
+    return [
+        tuple(dim.dim_value for dim in each.shape.dim) if each.HasField("shape") else None
+        for each in tensors
+    ]
+
+
+def _fix_batch(model: onnx.ModelProto, batch: int) -> None:
+    [name] = (spec.name for spec in graph_inputs(model))
+    [value] = (v for v in model.graph.input if v.name == name)
+    value.type.tensor_type.shape.dim[0].dim_value = batch
 
 
 def _name_nodes(model: onnx.ModelProto) -> None:

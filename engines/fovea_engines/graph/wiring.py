@@ -37,8 +37,7 @@ class Wiring:
         self.consumers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
         for node in graph.node:
             for name in tensors_read(node):
-                if name:
-                    self.consumers[name].append(node)
+                self.consumers[name].append(node)
 
     def layers(self) -> list[onnx.NodeProto]:
         """Return the convolutions with learned weights.
@@ -89,11 +88,37 @@ class Wiring:
         return node is not None and node.op_type == "Softmax"
 
 
+def constants_of(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Return initializers and the tensors of Constant nodes, by name."""
+    found = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            found[node.output[0]] = node.attribute[0].t
+    return found
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that a node runs, such as the branches of an If."""
+    for each in node.attribute:
+        if each.type == onnx.AttributeProto.GRAPH:
+            yield each.g
+        yield from each.graphs
+
+
+def tensors_of(graph: onnx.GraphProto) -> set[str]:
+    """Return every name of a tensor in a graph, and in those inside it."""
+    found = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+    for node in graph.node:
+        found.update(node.input, node.output)
+        found.update(*map(tensors_of, subgraphs(node)))
+    return found
+
+
 def tensors_read(node: onnx.NodeProto) -> Iterator[str]:
     """Name the tensors that a node reads, and those that its branches may read."""
-    yield from node.input
-    for each in node.attribute:
-        for inner in each.g.node:
+    yield from filter(None, node.input)
+    for graph in subgraphs(node):
+        for inner in graph.node:
             yield from tensors_read(inner)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -34,24 +33,23 @@ from fovea_server.bench.repository_copy import serving
 from fovea_server.bench.requests import parse_shapes
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
+from fovea_server.commands.load_flags import (
+    Plot,
+    ServeFlags,
+    check_plot,
+    parse_clients,
+    parse_numbers,
+)
 
-_LOAD_PANEL = "Load"
-_REQUEST_PANEL = "Requests"
+_load_option = partial(typer.Option, rich_help_panel="Load")
+_request_option = partial(typer.Option, rich_help_panel="Requests")
 _INTERRUPTED = 130
-
-WHOLE = r"[1-9]\d{0,4}"
-"""Form of a whole number over 0."""
 
 
 def bench(
     context: typer.Context,
     model: ServedModelArgument,
-    serve_flags: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- FLAGS", help="After --: flags of `fovea serve`, for --repository."
-        ),
-    ] = None,
+    serve_flags: ServeFlags = None,
     url: UrlOption = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     version: Annotated[
@@ -65,80 +63,60 @@ def bench(
     ] = None,
     images: Annotated[
         Path | None,
-        typer.Option(
+        _request_option(
             metavar="DIR",
             help=f"Send the images of this folder in turn, {MOST_IMAGES} at most.",
             exists=True,
             file_okay=False,
-            rich_help_panel=_REQUEST_PANEL,
         ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
+        _request_option(
             metavar="LABELS",
             help="Labels of the --images, as `fovea eval` takes them: at the end of each level all "
             "are sent once more under its load, and the answers are judged.",
             exists=True,
-            rich_help_panel=_REQUEST_PANEL,
         ),
     ] = None,
     tensors: Annotated[
         bool,
-        typer.Option(
-            "--tensors",
-            help="Send random tensors instead, over the v2 protocol, in binary.",
-            rich_help_panel=_REQUEST_PANEL,
+        _request_option(
+            "--tensors", help="Send random tensors instead, over the v2 protocol, in binary."
         ),
     ] = False,
     shape: Annotated[
         list[str] | None,
-        typer.Option(
+        _request_option(
             metavar="NAME:DIMS",
             help="Shape of an input whose sizes vary, e.g. images:4,3,640,640. May be repeated.",
-            rich_help_panel=_REQUEST_PANEL,
         ),
     ] = None,
     clients: Annotated[
         str,
-        typer.Option(
+        _load_option(
             metavar="N,N,...",
             help="Levels of closed loop: clients that each send one request after the other.",
-            rich_help_panel=_LOAD_PANEL,
         ),
     ] = "1,4,16",
     rate: Annotated[
         str | None,
-        typer.Option(
+        _load_option(
             metavar="R,R,...",
             help="Levels of open loop: requests a second, due at random (Poisson) however slow the "
             "answers are. Latency counts from when one was due, so that a stall shows.",
             show_default="none",
-            rich_help_panel=_LOAD_PANEL,
         ),
     ] = None,
-    seconds: Annotated[
-        float,
-        typer.Option(min=0.1, help="Length of each level.", rich_help_panel=_LOAD_PANEL),
-    ] = 10.0,
+    seconds: Annotated[float, _load_option(min=0.1, help="Length of each level.")] = 10.0,
     warmup: Annotated[
-        float,
-        typer.Option(
-            min=0, help="Seconds of load before each level counts.", rich_help_panel=_LOAD_PANEL
-        ),
+        float, _load_option(min=0, help="Seconds of load before each level counts.")
     ] = 2.0,
     timeout: Annotated[
         float,
-        typer.Option(
-            min=0.001,
-            help="Seconds after which a request without an answer has failed.",
-            rich_help_panel=_LOAD_PANEL,
-        ),
+        _load_option(min=0.001, help="Seconds after which a request without an answer has failed."),
     ] = 30.0,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.svg", help="Draw the latencies of every level.", dir_okay=False),
-    ] = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how fast a model is served, level by level of load.
@@ -235,24 +213,8 @@ def _check(context: typer.Context) -> None:
 def _loads(clients: str | None, rate: str | None) -> list[Load]:
     loads: list[Load] = []
     if clients is not None:
-        loads += [ClosedLoop(int(each)) for each in parse_numbers("clients", clients, WHOLE)]
+        loads += [ClosedLoop(number) for number in parse_clients(clients)]
     if rate is not None:
         rates = parse_numbers("rate", rate, r"\d{1,6}(\.\d+)?")
         loads += [OpenLoop(float(each)) for each in rates]
     return loads
-
-
-def check_plot(plot: Path | None) -> None:
-    """Refuse, as InvalidOption, a file that could not be written after minutes of measuring."""
-    if plot is not None and plot.suffix.lower() != ".svg":
-        raise InvalidOption(f"--plot {plot} would be an SVG drawing: name a file that ends in .svg")
-    if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
-        raise InvalidOption(f"--plot {plot} cannot be written: give a file in a folder of yours")
-
-
-def parse_numbers(name: str, text: str, form: str) -> list[str]:
-    """Split numbers of a form, over 0; an InvalidOption names the option."""
-    numbers = [each.strip() for each in text.split(",")]
-    if not all(re.fullmatch(form, each) and float(each) for each in numbers):
-        raise InvalidOption(f"--{name} {text!r}; write numbers over 0, e.g. 1,4,16")
-    return numbers

@@ -21,6 +21,7 @@ from fovea_engines.commands.options import (
     UrlOption,
     check_options,
     find_models,
+    folder_option,
 )
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.recognise import recognise
@@ -65,13 +66,7 @@ def evaluate(
     ],
     images: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder of the images.",
-            show_default="beside the labels",
-            exists=True,
-            file_okay=False,
-        ),
+        folder_option(help="Folder of the images.", show_default="beside the labels"),
     ] = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from difflib import unified_diff
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +15,19 @@ import typer
 from rich.syntax import Syntax
 
 from fovea_engines.backends.cores import usable_cores
-from fovea_engines.commands.options import AsJson, RepositoryOption, find_models
+from fovea_engines.commands.options import (
+    AsJson,
+    RepositoryOption,
+    find_models,
+    folder_option,
+)
 from fovea_engines.plural import counted
 from fovea_engines.progress import ConsoleProgress, Progress
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.commands.bench import WHOLE, check_plot, parse_numbers
 from fovea_server.commands.bench_tables import uncut_console
+from fovea_server.commands.load_flags import Plot, ServeFlags, check_plot, parse_clients
 from fovea_server.commands.tune_tables import draw, notes, setting_title, table
 from fovea_server.tune.candidates import find_candidates
 from fovea_server.tune.run import Measure, Run
@@ -29,7 +35,7 @@ from fovea_server.tune.search import Search
 from fovea_server.tune.setting import Setting, grid, present
 from fovea_server.tune.trials import Trials
 
-_SEARCH_PANEL = "Search"
+_search_option = partial(typer.Option, rich_help_panel="Search")
 
 
 def tune(
@@ -37,18 +43,11 @@ def tune(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model, or its path.")],
     images: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR",
-            help="Images as they will come: they are sent to the server.",
-            exists=True,
-            file_okay=False,
-            show_default=False,
+        folder_option(
+            help="Images as they will come: they are sent to the server.", show_default=False
         ),
     ],
-    serve_flags: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- FLAGS", help="After --: flags of `fovea serve`."),
-    ] = None,
+    serve_flags: ServeFlags = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     p99: Annotated[
         str | None,
@@ -60,27 +59,19 @@ def tune(
     ] = None,
     clients: Annotated[
         str,
-        typer.Option(
+        _search_option(
             metavar="N,N,...",
             help="Loads to measure: clients that each send one image after the other.",
-            rich_help_panel=_SEARCH_PANEL,
         ),
     ] = "1,2,4,8,16,32",
     seconds: Annotated[
         float,
-        typer.Option(
-            min=0.2,
-            help="Length of a run; slow models get up to four times as long.",
-            rich_help_panel=_SEARCH_PANEL,
-        ),
+        _search_option(min=0.2, help="Length of a run; slow models get up to four times as long."),
     ] = 2.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.svg", help="Draw images/s against latency.", dir_okay=False),
-    ] = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the settings with which a model is served fastest, and write them to config.pbtxt.
@@ -101,7 +92,7 @@ def tune(
     """
     check_plot(plot)
     limit_ms = _milliseconds(p99)
-    loads = sorted(set(map(int, parse_numbers("clients", clients, WHOLE))))
+    loads = sorted(set(parse_clients(clients)))
     [path] = find_models(context, repository, model)
     path = path.absolute()
     own = ModelRepository(path.parent)

@@ -15,8 +15,6 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidRequest, Unavailable
 from fovea_server.dataplane.service import Service
@@ -189,12 +187,11 @@ def test_the_process_and_the_build_are_told(repository):
     asyncio.run(run())
 
 
-def test_stages_of_images_are_told(tmp_path):
-    build(BuildPlan(DEMO / "digits.onnx", "digits", tmp_path, "onnxruntime"))
+def test_stages_of_images_are_told(demo_batches):
     image = (DEMO / "scene-1.jpg").read_bytes()
 
     async def run() -> None:
-        async with serving(tmp_path) as (service, address):
+        async with serving(demo_batches) as (service, address):
             _, before = await scrape(address)
             name = "fovea_stage_duration_seconds"
             assert of(before, f"{name}_count", stage="decode", model="digits") == 0

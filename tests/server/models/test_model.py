@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
 from fovea_server.models.config.config import load_config
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import Settings
@@ -15,11 +13,9 @@ from fovea_server.settings import Settings
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo" / "digits.onnx"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    repository = tmp_path_factory.mktemp("repository")
-    build(BuildPlan(DEMO, "digits", repository, max_batch=2))
-    return repository / "digits" / "1"
+@pytest.fixture
+def folder(demo_batches, tmp_path) -> Path:
+    return shutil.copytree(demo_batches, tmp_path / "repository") / "digits" / "1"
 
 
 def nobody(name: str, version: int | None) -> ServedModel:
@@ -36,14 +32,13 @@ def loaded(folder: Path, *, rebuild: bool = False) -> ServedModel:
 @pytest.mark.parametrize("rebuild", [False, True])
 @pytest.mark.parametrize("bits", [7, 8])
 def test_an_engine_that_would_overflow_on_this_cpu_is_not_served(
-    folder, tmp_path, bits, rebuild, monkeypatch
+    folder, bits, rebuild, monkeypatch
 ):
     monkeypatch.setattr("fovea_engines.repository.card.int8_saturates", lambda: True)
-    copy = shutil.copytree(folder.parent, tmp_path / "digits") / "1"
-    path = copy / "card.json"
+    path = folder / "card.json"
     changed = {"precision": "int8", "weight_bits": bits}
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-    model = loaded(copy, rebuild=rebuild)
+    model = loaded(folder, rebuild=rebuild)
     if bits == 7:
         assert model.state is State.READY
         model.close(1)

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 from tests.server.scheduling.golden import Served
-from tests.server.scheduling.served_images import DEMO, ServedImages
+from tests.server.scheduling.served_images import ServedImages
 
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 
 Serve = Callable[..., Served]
@@ -28,11 +26,9 @@ def serve(shared: Path) -> Iterator[Serve]:
 
 
 @pytest.fixture(scope="session")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def digits(demo_batches: Path) -> Path:
     """The version folder of an engine that finds digits, up to 4 rows at once."""
-    repository = tmp_path_factory.mktemp("digits")
-    build(BuildPlan(DEMO / "digits.onnx", "digits", repository, "onnxruntime", max_batch=4))
-    return repository / "digits" / "1"
+    return demo_batches / "digits" / "1"
 
 
 @pytest.fixture

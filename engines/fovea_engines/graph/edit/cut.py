@@ -8,8 +8,8 @@ import onnx
 from onnx.utils import Extractor
 
 from fovea_engines.graph.edit.edited import Edited, copied, expect
-from fovea_engines.graph.edit.subgraphs import subgraphs, tensors_of
 from fovea_engines.graph.tensors import graph_inputs
+from fovea_engines.graph.wiring import subgraphs, tensors_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 _IR_VERSION = 4  # the first in which weights need not be inputs as well

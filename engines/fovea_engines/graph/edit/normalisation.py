@@ -14,13 +14,12 @@ from onnx.numpy_helper import to_array
 
 from fovea_engines.detect.heads.signature import image_layout
 from fovea_engines.detect.size_values import image_of
-from fovea_engines.graph.edit.constants import constants_of
 from fovea_engines.graph.edit.cut import cut
 from fovea_engines.graph.edit.edited import Edited, Values
-from fovea_engines.graph.edit.rename import rename
+from fovea_engines.graph.edit.names import rename
 from fovea_engines.graph.edit.shapes import first_input
 from fovea_engines.graph.tensors import graph_inputs
-from fovea_engines.graph.wiring import Wiring
+from fovea_engines.graph.wiring import Wiring, constants_of
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel

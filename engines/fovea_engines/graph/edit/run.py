@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -12,9 +13,9 @@ import onnx
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.graph.edit.edited import copied
 from fovea_engines.graph.edit.shapes import first_input, has_batch
+from fovea_engines.graph.plain_session import onnxruntime_errors, open_plain, showing
 from fovea_engines.graph.tensors import graph_inputs, metadata_of
 from fovea_engines.session import Array, TensorSpec
-from fovea_preprocess.errors import UnsupportedModel
 
 Feed: TypeAlias = Mapping[str, Array]
 
@@ -62,25 +63,10 @@ def run(
         UnsupportedModel: ONNX Runtime cannot load or run the model; the message is the node, or
             its own where that names none.
     """
-    import onnxruntime as ort
-
-    errors = ort.capi.onnxruntime_pybind11_state
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    # Fused nodes have other names, and round otherwise.
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     asked = [name for name in dict.fromkeys(names) if name not in feed]
-    try:
-        session = ort.InferenceSession(_showing(model, asked), options, ["CPUExecutionProvider"])
+    with onnxruntime_errors(partial(blamed, model)):
+        session = open_plain(showing(named(model), asked))
         calls = [session.run(asked, part) for part in _calls(model, feed, alone)] if asked else []
-    except (
-        errors.Fail,
-        errors.InvalidArgument,
-        errors.InvalidGraph,
-        errors.NotImplemented,
-        errors.RuntimeException,
-    ) as error:
-        raise UnsupportedModel(blamed(model, str(error))) from error
     found = {name: [call[i] for call in calls] for i, name in enumerate(asked)}
     return found | {name: [feed[name]] for name in names if name in feed}
 
@@ -99,14 +85,6 @@ def blamed(model: onnx.ModelProto, text: str) -> str:
     name = next(filter(None, match.groups())) if match else ""
     node = next((n for n in model.graph.node if name and name in (n.name, *n.output)), None)
     return text.strip().splitlines()[0] if node is None else f"node {name!r} ({node.op_type})"
-
-
-def _showing(model: onnx.ModelProto, names: Sequence[str]) -> bytes:
-    shown = named(model)
-    known = {value.name for value in shown.graph.output}
-    shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
-    serialised: bytes = shown.SerializeToString()
-    return serialised
 
 
 def _calls(model: onnx.ModelProto, feed: Feed, alone: bool) -> Iterator[dict[str, Array]]:

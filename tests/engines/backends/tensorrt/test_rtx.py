@@ -45,8 +45,9 @@ def listed(found: Compiled) -> Counter:
     return Counter(types[one.precision] for one in layers if one.type == "convolution")
 
 
-@REAL
+@pytest.mark.parametrize("name", ["yolov10n", "yolox_nano", "mobilenetv2"])
 def test_float32(shared, name):
+    """Of some: those of float16 have the same nodes, with casts beside them."""
     found = compile_graph(prepared(shared, name).graph, GPUS)
     assert found.engine, found.messages
     assert [message for message in found.messages if not EMPTY.match(message)] == []

@@ -7,9 +7,12 @@ from onnx import helper
 from tests.engines.graph.edit.edits import difference, model, noise, run
 from tests.engines.tiny import constant, save
 
-from fovea_engines.graph.edit.metadata import strip_metadata, write_metadata
-from fovea_engines.graph.edit.operators import replace_operators
-from fovea_engines.graph.edit.rename import rename
+from fovea_engines.graph.edit.names import (
+    rename,
+    replace_operators,
+    strip_metadata,
+    write_metadata,
+)
 from fovea_engines.graph.load import load
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption

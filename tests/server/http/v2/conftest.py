@@ -1,6 +1,7 @@
 """The v2 protocol as an ASGI application, of an adder and the demo model."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +9,6 @@ import pytest
 from tests.server.registries import ADDER_CONFIG, adder, serving
 
 import fovea_server
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v2.asgi import V2App
@@ -21,10 +20,10 @@ LIMIT = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory) -> Iterator[Service]:
+def service(demo_repository, tmp_path_factory) -> Iterator[Service]:
     repository = tmp_path_factory.mktemp("repository")
     adder(repository, "adder", config=ADDER_CONFIG)
-    build(BuildPlan(source=DEMO / "digits.onnx", name="digits", repository=repository))
+    shutil.copytree(demo_repository / "digits", repository / "digits")
     limits = {"http_max_input_size": LIMIT, "body_timeout_s": 0.5}
     with serving(repository, **limits) as registry:
         yield Service(Settings(model_repository=repository, **limits), registry)

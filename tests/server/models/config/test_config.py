@@ -1,18 +1,16 @@
 """What a model's configuration says once its engine is open."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 from tests.server.registries import ADDER_CONFIG, adder, serving
 
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.config_pbtxt import config_message
 from fovea_server.models.model import ServedModel
 
-DEMO = Path(__file__).resolve().parents[4] / "server" / "fovea_server" / "demo" / "digits.onnx"
 # The recordings are of a Python backend.
 VOLATILE = {"platform", "backend", "default_model_filename"}
 
@@ -168,15 +166,15 @@ def test_what_has_no_effect_is_told_in_one_line(tmp_path, caplog):
     )
 
 
-def test_a_built_engine_says_its_own_batch(tmp_path):
-    build(BuildPlan(DEMO, "plus", tmp_path, max_batch=2))
-    written = loaded(tmp_path).config
-    (tmp_path / "plus" / "config.pbtxt").unlink()
-    derived = loaded(tmp_path).config
-    assert derived.max_batch_size == written.max_batch_size == 2
+def test_a_built_engine_says_its_own_batch(demo_batches, tmp_path):
+    shutil.copytree(demo_batches, tmp_path, dirs_exist_ok=True)
+    written = loaded(tmp_path, "digits").config
+    (tmp_path / "digits" / "config.pbtxt").unlink()
+    derived = loaded(tmp_path, "digits").config
+    assert derived.max_batch_size == written.max_batch_size == 4
     assert derived.input == written.input
-    (tmp_path / "plus" / "config.pbtxt").write_text("max_batch_size: 3")
-    assert "the engine takes 2 at most" in refused(tmp_path)
+    (tmp_path / "digits" / "config.pbtxt").write_text("max_batch_size: 5")
+    assert "the engine takes 4 at most" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(

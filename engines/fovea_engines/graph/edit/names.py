@@ -1,17 +1,50 @@
-"""Replaces operators by others of the same form."""
+"""Changes what a graph is called: its inputs and outputs, its operators, and its metadata."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import onnx
 from onnx import defs
+from onnx.helper import set_model_props
 
 from fovea_engines.graph.edit.edited import Edited, copied, expect, nearest
-from fovea_engines.graph.tensors import opset_of
+from fovea_engines.graph.tensors import graph_inputs, metadata_of, opset_of
+from fovea_engines.graph.wiring import subgraphs, tensors_of
 from fovea_preprocess.errors import InvalidOption
 
 _DEFAULT_DOMAIN = ("", "ai.onnx")
+
+
+def rename(model: onnx.ModelProto, names: Mapping[str, str]) -> Edited:
+    """Give inputs and outputs other names, all at once; two may exchange theirs.
+
+    Raises:
+        InvalidOption: an old name is neither an input nor an output, or a new one is taken.
+    """
+    outer = [*(spec.name for spec in graph_inputs(model)), *(v.name for v in model.graph.output)]
+    for old in names:
+        expect(old, outer, "input or output")
+    result = copied(model)
+    taken = Counter(name for name in tensors_of(result.graph) if name not in names)
+    taken.update(names.values())
+    for new in names.values():
+        if not new or taken[new] > 1:
+            raise InvalidOption(f"{new!r} cannot be a new name: a tensor of the model has it")
+    _rename(result.graph, names)
+    told = ", ".join(f"{old} is now {new}" for old, new in names.items())
+    return Edited(result, f"rename: {told}", {new: old for old, new in names.items()})
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        for tensors in (node.input, node.output):
+            tensors[:] = [names.get(name, name) for name in tensors]
+        for inner in subgraphs(node):
+            _rename(inner, names)
 
 
 def replace_operators(model: onnx.ModelProto, operators: Mapping[str, str]) -> Edited:
@@ -69,3 +102,22 @@ def _check(node: onnx.NodeProto, schema: defs.OpSchema) -> None:
         raise InvalidOption(
             f"node {node.name or node.output[0]!r} ({node.op_type}) cannot be replaced: {reason}"
         )
+
+
+def strip_metadata(model: onnx.ModelProto) -> Edited:
+    """Remove the exporter's key-value pairs and every description, also of nodes."""
+    result = copied(model)
+    for part in (result.graph, *result.graph.node, *result.graph.input, *result.graph.output):
+        del part.metadata_props[:]
+        part.ClearField("doc_string")
+    del result.metadata_props[:]
+    result.ClearField("doc_string")
+    gone = ", ".join(metadata_of(model)) or "descriptions"
+    return Edited(result, f"strip metadata: {gone} removed")
+
+
+def write_metadata(model: onnx.ModelProto, entries: Mapping[str, str]) -> Edited:
+    """Add key-value pairs, or replace those of the same key."""
+    result = copied(model)
+    set_model_props(result, metadata_of(model) | dict(entries))
+    return Edited(result, f"metadata: {', '.join(entries)} written")
