@@ -13,7 +13,8 @@ from fovea_engines.backends.registry import get_backend, mismatch, open_session
 from fovea_engines.detect.class_names import resolve_classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.finding import Finding
-from fovea_engines.detect.heads.recognise import Recognition, open_head, recognise
+from fovea_engines.detect.heads.recognise import open_head, recognise
+from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.detect.tiles import crop, cut, joined

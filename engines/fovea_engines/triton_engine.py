@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import starmap
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ import numpy as np
 from fovea_engines.backends.registry import BACKENDS, backends_for, get_backend, open_session
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import TENSORS, Observe, recognise
+from fovea_engines.detect.heads.recognise import Observe, recognise
+from fovea_engines.detect.heads.recognition import TENSORS
 from fovea_engines.detect.size_values import image_of, source_feeds
 from fovea_engines.device import processor_name
 from fovea_engines.graph.tensors import read_metadata
-from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard
+from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard, HeadCandidate
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, read_labels
@@ -104,10 +106,13 @@ def _card(
     seen = _observer(session, metadata)
     image = _image(session.inputs)
     recognition = recognise(image, session.outputs, metadata, observe=seen)
+    if recognition.open:
+        cure = "to get boxes, build it with `fovea build --head FAMILY`"
+        recognition = replace(recognition, reason=f"{recognition.reason}; {cure}")
     try:
         preprocess = _preprocess(recognition.family, image, metadata)
     except UnsupportedModel as error:
-        reason = f"{recognition.reason}; but {error}: serves tensors"
+        reason = f"{recognition.reason}; but {error}"
         recognition = replace(recognition, family=None, task=TENSORS, reason=reason)
         preprocess = None
     labels = labels_from_metadata(metadata, recognition.num_classes) or recognition.labels
@@ -139,6 +144,8 @@ def _card(
         agreement=None,
         build_seconds={},
         metadata=metadata,
+        head_candidates=tuple(starmap(HeadCandidate, recognition.candidates)),
+        preprocess_from=None if preprocess is None else recognition.preprocess_from,
     )
 
 

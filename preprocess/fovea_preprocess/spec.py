@@ -10,6 +10,8 @@ from typing import Literal
 Fit = Literal["letterbox", "stretch", "center-crop"]
 Resample = Literal["linear", "linear-float", "antialias", "area"]
 
+_RESAMPLED = {"antialias": "with antialiasing", "area": "by area"}
+
 
 @dataclass(frozen=True, slots=True)
 class PreprocessSpec:
@@ -77,7 +79,34 @@ class PreprocessSpec:
         )
 
     @property
+    def text(self) -> str:
+        """Describe for people how an image becomes a row."""
+        size = f"{self.height}x{self.width}"
+        if self.fit == "stretch":
+            shape = f"stretched to {size} (height x width)"
+        elif self.fit == "center-crop":
+            short = round(self.crop_ratio * min(self.height, self.width))
+            shape = f"short side resized to {short}, the middle {size} (height x width) cut out"
+        else:
+            place = "centred" if self.anchor == "center" else "at the top left"
+            shape = f"letterboxed to {size} (height x width), {place}, padded with grey {self.pad}"
+            if self.max_scale is not None:
+                shape += f", enlarged {self.max_scale:g} times at most"
+        if self.resample != "linear":
+            shape += f", resampled {_RESAMPLED[self.resample]}"
+        values = f"{self.channels}, 0 to {255 * self.scale:.4g}"
+        if any(self.mean):
+            values += f", minus mean {_channels(self.mean)}"
+        if any(one != 1 for one in self.std):
+            values += f", divided by std {_channels(self.std)}"
+        return f"{shape}; {values}; {self.layout} {self.dtype}"
+
+    @property
     def digest(self) -> str:
         """Return the sha256 of the canonical JSON form: equal digests preprocess equally."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _channels(values: tuple[float, float, float]) -> str:
+    return " ".join(f"{value:g}" for value in values)

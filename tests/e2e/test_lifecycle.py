@@ -225,7 +225,7 @@ def test_a_head_that_is_not_recognised_serves_tensors_and_says_so(shared, tmp_pa
     PredictAnswer.model_validate(answer, strict=True)
     result = answer["images"][0]
     assert answer["task"] == "tensors"
-    assert "serves tensors" in result["reason"]
+    assert "no family that Fovea decodes" in result["reason"]
     assert [t["shape"] for t in result["tensors"]] == [[1000]]
     drawn = httpx.post(
         server.predict_url("classifier"), content=image, headers={"Accept": "image/png"}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +21,7 @@ from fovea_engines.device import Gpu, gpu_here, processor_name, sets_for
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.progress import Progress
-from fovea_engines.repository.card import CARD_FORMAT, EngineCard, Precision
+from fovea_engines.repository.card import CARD_FORMAT, EngineCard, HeadCandidate, Precision
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.session import Session
 from fovea_preprocess.errors import BackendUnavailable, BuildError, InvalidModel, UnsupportedModel
@@ -92,6 +93,8 @@ def assemble(
         num_classes=prepared.head.num_classes,
         skeleton=prepared.head.skeleton,
         unproven=prepared.unproven,
+        head_candidates=tuple(starmap(HeadCandidate, prepared.head.candidates)),
+        preprocess_from=prepared.preprocess_from,
     )
     return Engine(card, session)
 

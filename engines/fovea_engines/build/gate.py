@@ -19,7 +19,6 @@ from fovea_engines.build.precision.half import check_overflow, rounded, to_half
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.identity import IdentityCheck
@@ -78,8 +77,6 @@ def measure_engine(
         return replace(engine.card, accuracy=measured)
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: use --images for your own")
-    if plan.preprocess is None and (guessed := _guessed(prepared.head.family)):
-        progress.note(f"{guessed}: see --preprocess")
     with progress.phase("agreement"):
         # Around signed INT8 is FP16.
         signed = graphs.precision == "int8" and plan.encodings[0] is Encoding.SIGNED
@@ -107,12 +104,6 @@ def measure_engine(
     accuracy |= {name: truth.of_graph(name, graph) for name, graph in others.items()}
     accuracy[graphs.precision] = truth.of_engine(graphs.precision, engine)
     return replace(card, accuracy=accuracy)
-
-
-def _guessed(family: str | None) -> str:
-    if family is None:
-        return "RGB from 0 to 1, letterboxed, is a guess for this model"
-    return FAMILIES[family].guessed
 
 
 def _agreement(

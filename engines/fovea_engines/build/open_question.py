@@ -10,7 +10,8 @@ from fovea_engines.build.report import FAILED_FOLDER
 from fovea_engines.detect.draw.draw import captioned, draw, encode
 from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import Observe, Recognition
+from fovea_engines.detect.heads.recognise import Observe
+from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.evaluate.observe import observer
@@ -26,11 +27,11 @@ def ask(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     recognition, inputs, metadata = prepared.head, prepared.inputs, prepared.metadata
     observe = observer(prepared.graph, plan.preprocess, plan.check_images)
     name, pixels = next(sample_images(plan.check_images, 1))
-    question = (
-        f"{recognition.reason.removesuffix(': serves tensors')}, or --head tensors to decode "
-        "nothing"
-    )
-    if not observe(None):
+    heads = " or ".join(f"--head {family}" for family in recognition.open)
+    question = f"{recognition.reason}: name {heads}, or --head tensors to decode nothing"
+    if recognition.unseen:
+        question += "; or give --images that show what it finds"
+    if recognition.unseen or not observe(None):
         return InvalidOption(question)
     panes, answers = [], []
     for family in recognition.open:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
 
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import Recognition, recognise
-from fovea_engines.evaluate.observe import observer
+from fovea_engines.detect.heads.recognise import open_head, recognise
+from fovea_engines.detect.heads.recognition import Recognition
+from fovea_engines.detect.heads.signature import image_sides
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.evaluate.observe import observer, working_size
 from fovea_engines.graph.edit.normalisation import own_normalisation
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import control_flow, normalise
@@ -19,9 +24,12 @@ from fovea_engines.graph.plugin_operators import plugin_operators
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
-from fovea_engines.session import TensorSpec
+from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
+
+# A row of a lower score may be padding.
+_LEAST_SCORE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +40,7 @@ class PreparedModel:
         graph: float32, or INT8 where the exporter has quantised it.
         sha256: digest of the source.
         labels: class names by id; None where unknown.
+        preprocess_from: the origin of `preprocess`, for people.
         metadata: the exporter's own.
         quantised: the exporter has written Q/DQ nodes into it.
         unproven: operators of TensorRT's plugins, with which nothing else computes the graph.
@@ -44,6 +53,7 @@ class PreparedModel:
     head: Recognition
     labels: tuple[str, ...] | None
     preprocess: PreprocessSpec
+    preprocess_from: str | None
     metadata: dict[str, str]
     quantised: bool
     unproven: tuple[str, ...] = ()
@@ -67,23 +77,28 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         _check_batch(inputs[0].shape[0], plan.max_batch)
     with progress.phase("head"):
         observe = observer(graph, trained, plan.check_images)
+        if not observe(None):
+            _check_size(plan, graph)
         head = recognise(inputs, outputs, metadata, plan.family, observe)
+        if head.unseen and plan.check_images is not None:
+            observe = observer(graph, trained)
+            head = recognise(inputs, outputs, metadata, plan.family, observe)
         if plan.labels and head.num_classes != len(plan.labels):
             # A column may be of the background, which class names tell.
             named = metadata | {"names": json.dumps(plan.labels)}
             other = recognise(inputs, outputs, named, plan.family, observe)
             head = other if other.family else head
         preprocess = default_preprocess(head.family, inputs, metadata, trained=trained)
+    if plan.preprocess is None and head.guessed and not head.open:
+        progress.note(f"the preprocessing is {head.preprocess_from}")
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
-    classes = head.num_classes
-    if labels is not None and classes is not None and classes != len(labels):
-        raise InvalidOption(
-            f"{counted(len(labels), 'label')} for a model of {counted(classes, 'class')}: give one "
-            "for each"
-        )
+    if labels is not None:
+        _check_labels(head, len(labels))
+        _check_class_ids(head, inputs, observe(head.family), len(labels))
     if plan.runtime.on_gpu or plan.tensorrt is not None:
         check_straight(graph, "TensorRT")
     quantised = _quantised(graph)
+    origin = head.preprocess_from if plan.preprocess is None else "by --preprocess"
     return PreparedModel(
         graph,
         source.sha256,
@@ -92,6 +107,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         head,
         labels,
         preprocess,
+        origin,
         metadata,
         quantised,
         unproven,
@@ -119,6 +135,41 @@ def _quantised(model: onnx.ModelProto) -> bool:
     """Return whether the exporter quantised the model; looks into functions, too."""
     bodies = (model.graph, *model.functions)
     return any(node.op_type == "QuantizeLinear" for body in bodies for node in body.node)
+
+
+def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
+    """Refuse, as UnsupportedModel, a size that a model of any size cannot compute after all."""
+    height, width = image_sides(graph_inputs(graph)[0])
+    if (size := working_size(load(plan.source).proto)) is not None:
+        raise UnsupportedModel(
+            f"ONNX Runtime cannot run the model at {height}x{width}, though its size is dynamic: "
+            f"build with --size {size[0]}x{size[1]}, at which it runs"
+        )
+
+
+def _check_labels(head: Recognition, names: int) -> None:
+    """Refuse, as InvalidOption, class names that are not one for each class."""
+    if head.num_classes not in (None, names):
+        classes = counted(head.num_classes, "class")
+        raise InvalidOption(
+            f"{counted(names, 'label')} for a model of {classes}: give one for each"
+        )
+
+
+def _check_class_ids(
+    head: Recognition, inputs: Sequence[TensorSpec], seen: Sequence[Mapping[str, Array]], names: int
+) -> None:
+    """Refuse, as InvalidOption, class names that are fewer than the class ids of the outputs."""
+    opened = open_head(head, inputs)
+    if not isinstance(opened, Detector):
+        return
+    options = PredictOptions(conf=_LEAST_SCORE)
+    found = [opened.decode(outputs, 0, options).class_ids.max(initial=-1) for outputs in seen]
+    if (highest := max(found, default=-1)) >= names:
+        raise InvalidOption(
+            f"the model finds class {highest} on a sample image, and the labels name only 0 to "
+            f"{names - 1}: give --labels with a line for each class of the training, in its order"
+        )
 
 
 def _check_batch(rows: int, max_batch: int) -> None:

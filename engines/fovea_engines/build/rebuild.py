@@ -15,7 +15,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.build.report import REPORT_FILE
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import Recognition
+from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
@@ -91,6 +91,7 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
         inputs=graph_inputs(graph),
         outputs=graph_outputs(graph),
         head=Recognition(card.family, card.reason, card.task),
+        preprocess_from=card.preprocess_from,
         labels=card.labels,
         preprocess=card.preprocess or default_preprocess(None, card.inputs, card.metadata),
         metadata=card.metadata,

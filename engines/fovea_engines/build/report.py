@@ -173,7 +173,9 @@ def _origin(card: EngineCard, plan: BuildPlan) -> str:
         ("batch", f"1 to {card.max_batch}"),
     ]
     if card.preprocess is not None:
-        rows.append(("images are", card.preprocess_text))
+        rows.append(("images are", card.preprocess.text))
+    if card.preprocess_from is not None:
+        rows.append(("this is", card.preprocess_from))
     if (calibration := card.calibration_text) is not None:
         rows.append(("calibration", calibration))
     return "## What was built from what\n\n" + table(("", ""), rows)

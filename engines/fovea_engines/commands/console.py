@@ -50,7 +50,12 @@ def card_table(card: EngineCard, version: int, *, served: bool) -> Table:
 
 def model_table(model: ModelFile, title: str) -> Table:
     """An ONNX file, one property a line."""
-    return _table(title, [*_head_rows(model), ("opset", str(model.opset))])
+    rows = _head_rows(model)
+    if model.size is not None:
+        rows.append(("size", model.size))
+    if model.preprocess_text is not None:
+        rows.append(("preprocess", model.preprocess_text))
+    return _table(title, [*rows, ("opset", str(model.opset))])
 
 
 def repository_table(entries: Iterable[Entry]) -> Table:
@@ -106,19 +111,24 @@ def _table(title: str, rows: Iterable[tuple[str, str | Table]]) -> Table:
 
 
 def _head_rows(model: EngineCard | ModelFile) -> list[tuple[str, str]]:
+    head = model.family or "none: the model's tensors are served"
+    if isinstance(model, ModelFile) and model.open:
+        choices = " or ".join(f"--head {family}" for family in model.open)
+        head = f"to be chosen: build with {choices}"
     return [
-        ("head", model.family or "not recognised: serves tensors"),
+        ("head", head),
         ("why", model.reason),
         ("task", model.task),
-        ("labels", _labels(model.labels)),
+        ("labels", _labels(model)),
         ("inputs", _tensors(model.inputs)),
         ("outputs", _tensors(model.outputs)),
     ]
 
 
-def _labels(labels: tuple[str, ...] | None) -> str:
+def _labels(model: EngineCard | ModelFile) -> str:
+    labels = model.labels
     if labels is None:
-        return "none: give them with --labels"
+        return "none: build with --labels FILE" if model.family else "none"
     more = f", ... ({len(labels)})" if len(labels) > _LABELS_SHOWN else ""
     return ", ".join(labels[:_LABELS_SHOWN]) + more
 

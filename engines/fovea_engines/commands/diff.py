@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fovea_engines.commands.options import (
     AsJson,
+    HeadOption,
     RepositoryOption,
     check_options,
     find_models,
@@ -27,6 +28,7 @@ from fovea_engines.diff.network import Layer
 from fovea_engines.diff.verdict import Comparison
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
+from fovea_preprocess.errors import InvalidOption
 
 # Of the table where no terminal says how wide it is.
 _WIDE = 140
@@ -48,6 +50,7 @@ def diff(
             help="Images to run, at most 4 of them.", show_default="3 that ship with Fovea"
         ),
     ] = None,
+    head: HeadOption = None,
     snr: Annotated[
         float | None,
         typer.Option(
@@ -76,7 +79,9 @@ def diff(
     """
     check_options(context, clashes=[("everything", "as_json"), ("values", "as_json")])
     path_a, path_b = find_models(context, repository, a, b)
-    found = compare(path_a, path_b, images, snr, ConsoleProgress())
+    if head is not None and path_a.is_dir() and path_b.is_dir():
+        raise InvalidOption("--head is for .onnx files: the head of an engine was chosen by build")
+    found = compare(path_a, path_b, images, snr, ConsoleProgress(), head)
     if as_json:
         typer.echo(json.dumps(to_json(found), indent=2))
     else:

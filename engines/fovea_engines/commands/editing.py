@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
+from onnx.helper import set_model_props
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from fovea_engines.commands.console import shape_text
+from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.evaluate.observe import recognise_graph
 from fovea_engines.graph.edit.check import check
-from fovea_engines.graph.edit.edited import Edited
+from fovea_engines.graph.edit.edited import Edited, copied
 from fovea_engines.graph.edit.run import Feed, sample
 from fovea_engines.graph.edit.shapes import first_input
 from fovea_engines.graph.load import load
@@ -43,8 +45,8 @@ class Facts:
     def of(cls, model: onnx.ModelProto) -> Facts:
         """Collect the facts of a model."""
         inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
-        head = recognise_graph(model).family
-        return cls(inputs, outputs, len(model.graph.node), head, metadata)
+        head, _ = recognise_graph(model)
+        return cls(inputs, outputs, len(model.graph.node), head.family, metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
         batch: rows of a call that the edited model must be right with; None is the model's own.
 
     Raises:
-        InvalidOption: `out` is the source, or an edit does not suit the model.
+        InvalidOption: `out` is the source, an edit does not suit the model, or the names that it
+            writes are not those of the classes.
         BuildError: the source is no model, an edit fails, or `out` cannot be written.
     """
     if out.resolve() == source.resolve():
@@ -104,11 +107,32 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
         feed, difference = check(model, edited, feed)
         steps.append(Step(edited.what, difference, not edited.keeps))
         model = edited.model
+    if metadata_of(model).get("names") not in (None, metadata_of(original).get("names")):
+        _check_names(model)
     try:
         write_file(out, model.SerializeToString())
     except OSError as error:
         raise BuildError(f"{out} cannot be written ({error.strerror})") from error
     return Report(source, out, Facts.of(original), Facts.of(model), tuple(steps))
+
+
+def _check_names(model: onnx.ModelProto) -> None:
+    """Refuse, as InvalidOption, class names that cannot be read or are not one for each class."""
+    metadata = metadata_of(model)
+    names = labels_from_metadata(metadata, None)
+    if names is None:
+        raise InvalidOption(
+            "--meta names is no list of class names: write it as in "
+            """--meta 'names=["cat", "dog"]', or by id, as in --meta 'names={0: "cat", 1: "dog"}'"""
+        )
+    unnamed = copied(model)
+    set_model_props(unnamed, {key: value for key, value in metadata.items() if key != "names"})
+    (before, _), (after, _) = recognise_graph(unnamed), recognise_graph(model)
+    if before.family is not None and after.family is None and not after.open:
+        raise InvalidOption(
+            f"--meta names has {len(names)} of them, and the model has {before.num_classes} "
+            "classes: give a name for each, in the order of the training"
+        )
 
 
 def report_tables(report: Report) -> Group:

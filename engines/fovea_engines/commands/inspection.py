@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 from fovea_engines.backends.tensorrt.layers import LAYERS_FILE, PlanLayers
 from fovea_engines.commands.served import served_versions
 from fovea_engines.detect.heads.metadata import labels_from_metadata
-from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.repository.card import CARD_FILE, EngineCard, HeadCandidate
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, Ensemble, read_config
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import TensorSpec
 from fovea_engines.triton_engine import ENGINE_FILES, open_plain
-from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
+from fovea_preprocess.errors import (
+    FoveaError,
+    InvalidModel,
+    InvalidOption,
+    NotFound,
+    UnsupportedModel,
+)
+from fovea_preprocess.spec import PreprocessSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,11 @@ class ModelFile:
         family: head family; None serves tensors only. `reason` is the evidence for or against.
         task: e.g. "detect".
         labels: class names by id; None where the metadata has none.
+        candidates: families that were considered, best first; empty where --head named one.
+        open: families between which a build asks to choose.
+        preprocess: of an image, as a build would take it; None where the model takes no images.
+        preprocess_from: its origin, for people.
+        size: of a dynamic input, for people; None where it is fixed.
         opset: version of the default operator set.
         metadata: the exporter's own key-value pairs.
     """
@@ -38,13 +52,27 @@ class ModelFile:
     labels: tuple[str, ...] | None
     opset: int
     metadata: dict[str, str]
+    candidates: tuple[HeadCandidate, ...]
+    open: tuple[str, ...]
+    preprocess: PreprocessSpec | None
+    preprocess_from: str | None
+    size: str | None
+
+    @property
+    def preprocess_text(self) -> str | None:
+        """Describe how an image becomes an input row, and who says so."""
+        if self.preprocess is None:
+            return None
+        return f"{self.preprocess.text}\n{self.preprocess_from}"
 
 
 def read_model_file(path: Path, family: str | None = None) -> ModelFile:
     """Read an ONNX file without building it; a family that the user names is checked."""
     # Here, because onnx takes 0.3 s to import and engines with a card need none of it.
     from fovea_engines.evaluate.observe import recognise_graph
+    from fovea_engines.graph.edit.normalisation import own_normalisation
     from fovea_engines.graph.load import load
+    from fovea_engines.graph.normalise import open_size, pin_inputs
     from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 
     if path.is_file() and path.suffix in (".plan", ".engine", ".xml", ".bin", ".json"):
@@ -53,7 +81,12 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
         )
     model = load(path).proto
     inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
-    head = recognise_graph(model, family)
+    trained = own_normalisation(model)
+    head, needed = recognise_graph(model, family, trained)
+    usual, preprocess = open_size(model), None
+    with suppress(UnsupportedModel, InvalidOption):
+        pin_inputs(model, needed)
+        preprocess = default_preprocess(head.family, graph_inputs(model), metadata, trained=trained)
     return ModelFile(
         inputs=inputs,
         outputs=outputs,
@@ -63,7 +96,18 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
         labels=labels_from_metadata(metadata, head.num_classes) or head.labels,
         opset=opset_of(model),
         metadata=metadata,
+        candidates=tuple(starmap(HeadCandidate, head.candidates)),
+        open=head.open,
+        preprocess=preprocess,
+        preprocess_from=None if preprocess is None else head.preprocess_from,
+        size=None if usual is None else _size_text(usual, needed),
     )
+
+
+def _size_text(usual: str, needed: tuple[int, int] | None) -> str:
+    if needed is None:
+        return f"dynamic: built for {usual}; --size HxW for another"
+    return f"dynamic, but {usual} cannot be computed: build with --size {needed[0]}x{needed[1]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,12 +66,13 @@ def diff(
     images: Path | None = None,
     threshold_db: float | None = None,
     progress: Progress | None = None,
+    head: str | None = None,
 ) -> Diff:
     """Compare two models of the same network, each an .onnx file or the folder of an engine.
 
     The first is the reference. Of a folder of images at most 4 are used; None takes those that ship
     with Fovea. A tensor whose SNR is under `threshold_db` diverges; None derives it from the
-    precisions of the models.
+    precisions of the models. `head` is the family of files, where it is not recognised.
 
     Raises:
         NotFound: a model is missing.
@@ -89,7 +90,7 @@ def diff(
         image_files(images, 1)
     progress = progress or Progress()
     with progress.phase("load"):
-        model_a, model_b = find_model(path_a), find_model(path_b)
+        model_a, model_b = (find_model(path, head) for path in (path_a, path_b))
         feeds = make_feeds(model_a, model_b, images)
     with progress.phase("match"):
         a, b = model_a.open(feeds.a[0]), model_b.open(feeds.b[0])

@@ -57,12 +57,15 @@ class DiffModel:
     open: Callable[[Mapping[str, Array]], Network]
 
 
-def find_model(path: Path) -> DiffModel:
-    """Read an .onnx file, a version's folder, or a model's folder, of which the latest counts."""
-    return _from_folder(path.resolve()) if path.is_dir() else _from_file(path)
+def find_model(path: Path, head: str | None = None) -> DiffModel:
+    """Read an .onnx file, a version's folder, or a model's folder, of which the latest counts.
+
+    A `head` is the family of a file; that of an engine is in its card.
+    """
+    return _from_folder(path.resolve()) if path.is_dir() else _from_file(path, head)
 
 
-def _from_file(path: Path) -> DiffModel:
+def _from_file(path: Path, head: str | None) -> DiffModel:
     model = load(path).proto
     if len(graph_inputs(model)) > 1:
         with suppress(UnsupportedModel, InvalidOption):
@@ -72,7 +75,7 @@ def _from_file(path: Path) -> DiffModel:
         path=path,
         inputs=graph_inputs(model),
         metadata=metadata_of(model),
-        family=recognise_graph(model).family,
+        family=recognise_graph(model, head)[0].family,
         preprocess=None,
         open=partial(OnnxNetwork, model),
     )

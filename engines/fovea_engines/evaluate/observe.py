@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import Observe, Recognition, recognise
+from fovea_engines.detect.heads.recognise import Observe, recognise
+from fovea_engines.detect.heads.recognition import Recognition
+from fovea_engines.detect.heads.signature import STRIDES, cells
 from fovea_engines.evaluate.reference import Outputs, ReferenceSession
 from fovea_engines.evaluate.samples import read_rows
-from fovea_engines.graph.normalise import pin_inputs
+from fovea_engines.graph.normalise import open_size, pin_inputs
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
     import onnx
 
 _IMAGES = 3
-# Of models that take any size by their declaration only.
-_OTHER_SIZES = ((320, 320), (416, 416), (512, 512))
+_OTHER_SIZES = (320, 416, 512)
+_SIDES = range(64, 1281, 32)
+_BOXES_PER_CELL = (1, 2, 3)
 
 
 def observer(
@@ -59,19 +62,52 @@ def observer(
     return observe
 
 
-def recognise_graph(model: onnx.ModelProto, family: str | None = None) -> Recognition:
+def recognise_graph(
+    model: onnx.ModelProto, family: str | None = None, trained: Mapping[str, Any] | None = None
+) -> tuple[Recognition, tuple[int, int] | None]:
     """Recognise the head of a model as its exporter wrote it; raises as `recognise`.
 
     A model that takes any size, but cannot compute the usual one, is run at others.
+
+    Returns:
+        The head, and the (height, width) that the model needs; None where the usual one will do.
     """
-    for size in (None, *_OTHER_SIZES):
-        pinned = deepcopy(model)
-        try:
-            pin_inputs(pinned, size)
-        except (UnsupportedModel, InvalidOption):
-            break
-        observe = observer(pinned)
-        if observe(None):
-            seen = graph_inputs(pinned), graph_outputs(pinned), metadata_of(pinned)
-            return recognise(*seen, family, observe)
-    return recognise(graph_inputs(model), graph_outputs(model), metadata_of(model), family)
+    for size in (None, *_possible_sizes(model)):
+        if (pinned := _pinned(model, size)) is not None:
+            observe = observer(pinned, trained)
+            if observe(None):
+                seen = graph_inputs(pinned), graph_outputs(pinned), metadata_of(pinned)
+                return recognise(*seen, family, observe), size
+    facts = graph_inputs(model), graph_outputs(model), metadata_of(model)
+    return recognise(*facts, family), None
+
+
+def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:
+    """Return a (height, width) at which ONNX Runtime runs a model of any size; None if none is."""
+    for size in _possible_sizes(model):
+        pinned = _pinned(model, size)
+        if pinned is not None and observer(pinned)(None):
+            return size
+    return None
+
+
+def _possible_sizes(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
+    """Yield sizes to try of a dynamic input: first those whose cells an output declares."""
+    if open_size(model) is None:
+        return
+    declared = {length for output in graph_outputs(model) for length in output.shape[1:]}
+    for side in _SIDES:
+        counts = {cells((side, side), strides) for strides in STRIDES}
+        if not declared.isdisjoint(per * n for per in _BOXES_PER_CELL for n in counts):
+            yield side, side
+    yield from ((side, side) for side in _OTHER_SIZES)
+
+
+def _pinned(model: onnx.ModelProto, size: tuple[int, int] | None) -> onnx.ModelProto | None:
+    """Return a copy of the model for one size; None if it does not take that."""
+    pinned = deepcopy(model)
+    try:
+        pin_inputs(pinned, size)
+    except (UnsupportedModel, InvalidOption):
+        return None
+    return pinned

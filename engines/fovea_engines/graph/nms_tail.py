@@ -15,7 +15,8 @@ from onnx import TensorProto
 from onnx.helper import set_model_props
 
 from fovea_engines.detect.heads.base import Detector, Head, Layout, OnGrid
-from fovea_engines.detect.heads.recognise import Recognition, open_head
+from fovea_engines.detect.heads.recognise import open_head
+from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import describe
 from fovea_engines.detect.heads.yolov10 import YoloV10

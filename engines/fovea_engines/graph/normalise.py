@@ -13,7 +13,7 @@ from onnx.helper import make_attribute, set_model_props
 
 from fovea_engines.detect.heads.metadata import image_size
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.signature import image_layout
+from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.detect.size_values import image_of
 from fovea_engines.graph.rewrites import fuse_focus, gather_first_columns, move_late_transpose
 from fovea_engines.graph.size_inputs import fill_in_size_inputs
@@ -51,6 +51,8 @@ def normalise(
         InvalidOption: the model cannot take `size`.
     """
     metadata = metadata_of(model)
+    if size is None and (taken := open_size(model)) is not None:
+        note(f"the size is dynamic: built for {taken}; --size HxW for another")
     pin_inputs(model, size)
     del model.graph.value_info[:]  # holds shapes of the previous size
     model = _slim(model)
@@ -70,16 +72,26 @@ def pin_inputs(model: onnx.ModelProto, size: tuple[int, int] | None = None) -> N
     fill_in_size_inputs(model)
 
 
+def open_size(model: onnx.ModelProto) -> str | None:
+    """Return the size that a model of any size is given unasked: "640x640"; None if it is fixed."""
+    try:
+        image = _batch_of_images(model)
+    except UnsupportedModel:
+        return None
+    if image_layout(image) is None or -1 not in image_sides(image):
+        return None
+    height, width = image_size(metadata_of(model)) or _DEFAULT_SIZE
+    return f"{height}x{width}"
+
+
 def control_flow(model: onnx.ModelProto) -> str:
     """Name the operators that decide by values what is computed; "" without any."""
     return ", ".join(sorted({node.op_type for node in model.graph.node} & _CONTROL_FLOW))
 
 
 def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
-    image = image_of(graph_inputs(model))
-    rank = len(image.shape)
-    if rank == 3:
-        image = replace(image, shape=(1, *image.shape))
+    image = _batch_of_images(model)
+    rank = len(image_of(graph_inputs(model)).shape)
     _check_image(image)
     dynamic = -1 in image.shape[1:]
     metadata = metadata_of(model)
@@ -97,6 +109,11 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
         batch.dim_param = "batch"
     for dim, length in zip(sides, row, strict=True):
         dim.dim_value = length
+
+
+def _batch_of_images(model: onnx.ModelProto) -> TensorSpec:
+    image = image_of(graph_inputs(model))
+    return replace(image, shape=(1, *image.shape)) if len(image.shape) == 3 else image
 
 
 def _check_image(image: TensorSpec) -> None:

@@ -65,7 +65,10 @@ def cannot_load(error: str) -> str:
 
 def cannot_run(error: str) -> str:
     """Explain an error of running a model."""
-    return f"ONNX Runtime cannot run the model (a graph may be made for one --size only): {error}"
+    return (
+        "ONNX Runtime cannot run the model (if it was exported for one size only, name that of its "
+        f"training with --size): {error}"
+    )
 
 
 def showing(model: onnx.ModelProto, names: Iterable[str]) -> bytes:

@@ -42,6 +42,23 @@ FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
 
 @dataclass(frozen=True, slots=True)
+class HeadCandidate:
+    """A head family that was considered for the model.
+
+    Attributes:
+        strength: of the evidence, weakest first: "rare", "possible", "shape", "names", "metadata";
+            None where the outputs exclude the family.
+        evidence: what speaks for it; None where the outputs exclude it.
+        against: what excludes it; None where nothing does.
+    """
+
+    family: str
+    strength: str | None
+    evidence: str | None
+    against: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCard:
     """Everything a server needs to know about an engine before it opens it.
 
@@ -60,6 +77,11 @@ class EngineCard:
             family, and in cards of earlier builds.
         num_classes: of the head; None where unknown.
         skeleton: of the keypoints that the head finds; None without them.
+        head_candidates: families that were considered, best first; empty in cards of earlier
+            builds, and where --head named the family.
+        preprocess_from: the origin of the preprocessing, for people: "by the family yolov8", "by
+            --preprocess", "a guess: ..."; None in cards of earlier builds, and where the model
+            takes no images.
         task: e.g. "detect"; "tensors" where unknown.
         labels: class names by id; None where unknown.
         preprocess: preprocessing of an image to an input row; without a family the usual YOLO way
@@ -121,6 +143,8 @@ class EngineCard:
     num_classes: int | None = None
     skeleton: Skeleton | None = None
     unproven: tuple[str, ...] = ()
+    head_candidates: tuple[HeadCandidate, ...] = ()
+    preprocess_from: str | None = None
 
     @property
     def cpu_mismatch(self) -> str | None:
@@ -177,26 +201,10 @@ class EngineCard:
 
     @property
     def preprocess_text(self) -> str:
-        """Describe how an image becomes an input row."""
-        if (spec := self.preprocess) is None:
+        """Describe how an image becomes an input row, and who says so."""
+        if self.preprocess is None:
             return NO_FIGURE
-        size = f"{spec.height}x{spec.width}"
-        if spec.fit == "stretch":
-            shape = f"stretched to {size} (height x width)"
-        elif spec.fit == "center-crop":
-            short = round(spec.crop_ratio * min(spec.height, spec.width))
-            shape = f"short side resized to {short}, the middle {size} (height x width) cut out"
-        else:
-            place = "centred" if spec.anchor == "center" else "at the top left"
-            shape = f"letterboxed to {size} (height x width), {place}, padded with grey {spec.pad}"
-            if spec.max_scale is not None:
-                shape += f", enlarged {spec.max_scale:g} times at most"
-        if spec.resample != "linear":
-            shape += f", resampled by {spec.resample}"
-        values = f"{spec.channels}, 0 to {255 * spec.scale:.4g}"
-        if any(spec.mean) or any(one != 1 for one in spec.std):
-            values += f", less {_channels(spec.mean)}, over {_channels(spec.std)}"
-        return f"{shape}; {values}, {spec.layout} {spec.dtype}"
+        return "\n".join(filter(None, [self.preprocess.text, self.preprocess_from]))
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""
@@ -240,7 +248,3 @@ class EngineCard:
 
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(EngineCard)
-
-
-def _channels(values: tuple[float, float, float]) -> str:
-    return " ".join(f"{value:g}" for value in values)

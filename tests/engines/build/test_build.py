@@ -136,7 +136,8 @@ def test_an_unknown_head_is_built_and_says_so(tmp_path):
     card = build(BuildPlan(model, "m", tmp_path / "r"))
     assert card.family is None
     assert card.preprocess.row_shape == (3, 32, 32)
-    assert "serves tensors" in card.reason
+    assert "no family that Fovea decodes has such outputs" in card.reason
+    assert card.preprocess_from.startswith("a guess: that of YOLO")
     assert card.agreement.detections == 0
     assert card.agreement.output_error < 1e-5
     with Engine.open(tmp_path / "r" / "m" / "1") as engine, pytest.raises(UnsupportedModel):

@@ -109,3 +109,16 @@ def test_an_error_is_a_sentence(fovea_diff, tiny_model, tmp_path):
     code, out, err = fovea_diff(tiny_model, tmp_path / "absent.onnx")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("error: ")
+
+
+def test_a_head_is_named_as_for_a_build(fovea_diff, tiny_model, built_repository):
+    code, _, err = fovea_diff(tiny_model, tiny_model, "--head", "yolov8")
+    assert code == 0, err
+    code, _, err = fovea_diff(tiny_model, tiny_model, "--head", "yolox")
+    assert code == 1
+    assert "not of family yolox" in err
+    code, _, err = fovea_diff(
+        built_repository / "tiny", built_repository / "tiny", "--head", "yolov8"
+    )
+    assert code == 2
+    assert "--head is for .onnx files" in err

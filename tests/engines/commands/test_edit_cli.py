@@ -130,3 +130,26 @@ def test_an_edited_model_is_built_and_served_as_any(fovea, tmp_path):
     assert fovea("edit", "m.onnx", "--out", "free.onnx", "--batch", "dynamic")[0] == 0
     code, _, err = fovea("build", "free.onnx", "--max-batch", 4, "--backend", "onnxruntime")
     assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ("cat, dog, bus", "no list of class names"),
+        ("['cat', 'dog']", "--meta names has 2 of them, and the model has 3 classes"),
+    ],
+)
+def test_names_that_are_not_those_of_the_classes_are_refused(
+    fovea, tiny_model, tmp_path, names, says
+):
+    code, _, err = fovea("edit", tiny_model, "--out", "named.onnx", "--meta", f"names={names}")
+    assert (code, says in err) == (2, True), err
+    assert not (tmp_path / "named.onnx").exists()
+
+
+def test_names_are_written(fovea, tiny_model, tmp_path):
+    code, out, err = fovea(
+        "edit", tiny_model, "--out", "named.onnx", "--meta", 'names=["a", "b", "c"]', "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["after"]["head"] == "yolov8"

@@ -9,7 +9,8 @@ from tests.engines.real import run
 from tests.engines.tiny import CLASSES, METADATA, constant
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.recognise import Recognition, open_head, recognise
+from fovea_engines.detect.heads.recognise import open_head, recognise
+from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.graph.nms_tail import ROUNDS, add_nms_tail
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of

@@ -59,7 +59,7 @@ class Head(ABC):
         task: the decoded task, e.g. "detect" or "segment".
         labels: names of the classes, where all models of the family have the same.
         preprocess: fields of `PreprocessSpec` in which its training differs from the defaults.
-        guessed: what is not known of the preprocessing, as its exporters differ; "" if it is known.
+        guessed: in what exporters of the family differ in preprocessing; "" if in nothing.
         sized: it needs the size of the input to decode.
         outputs: names of the outputs that are decoded, in the order of `Fit.outputs`.
         size: (height, width) of the input, pixels; None if dynamic, which `sized` heads exclude.
@@ -103,6 +103,10 @@ class Head(ABC):
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Return what in the numbers for one image, [1, ...] each, excludes this family."""
         return None
+
+    def tells(self, outputs: Mapping[str, Array]) -> bool:
+        """Return whether numbers for one image could speak against this family: zeros cannot."""
+        return any(np.any(outputs[name]) for name in self.outputs)
 
     @abstractmethod
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Finding:

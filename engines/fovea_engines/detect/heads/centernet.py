@@ -41,7 +41,7 @@ class CenterNet(Detector):
         "std": (0.289, 0.274, 0.278),
     }
     logits: ClassVar[bool] = False
-    guessed: ClassVar[str] = "MMDetection's CenterNet has another mean and std, and RGB"
+    guessed: ClassVar[str] = "MMDetection's CenterNet takes RGB, and another mean and std"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -23,6 +24,8 @@ from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
+
+_ANGLE_ROUNDING = 1e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,11 @@ class Dense(Detector):
         """Exclude what is no probability of a class, and boxes of another form."""
         table = self._table(outputs[self.outputs[0]][0])[: self._end]
         boxes, layout = table[:4].T, self.layout
+        if not layout.objectness and _ends_in_angles(table[4:]):
+            return (
+                f"column {len(table) - 1}, the last, holds angles of rotated boxes, not "
+                "probabilities, and rotated boxes are not decoded yet"
+            )
         if (reason := no_probabilities(table[4:].T, 4)) is not None:
             return reason
         if not layout.objectness:
@@ -112,6 +120,18 @@ class Dense(Detector):
     def _table(self, output: Array) -> NDArray[Any]:
         """Return one image's output as [columns, boxes]."""
         return output if self.layout.axis == 1 else output.T
+
+
+def _ends_in_angles(classes: NDArray[Any]) -> bool:
+    """Return whether the last of the columns [classes, boxes] can be angles, but no probability.
+
+    YOLO's oriented boxes have angles from -pi/4 to 3/4 pi.
+    """
+    if len(classes) < 2:
+        return False
+    low, high = float(classes[-1].min(initial=0)), float(classes[-1].max(initial=0))
+    within = -math.pi / 4 <= low + _ANGLE_ROUNDING and high - _ANGLE_ROUNDING <= 3 * math.pi / 4
+    return within and (low < -_ANGLE_ROUNDING or high > 1 + _ANGLE_ROUNDING)
 
 
 def best_class(classes: Array) -> NDArray[np.floating]:

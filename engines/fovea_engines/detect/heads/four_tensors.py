@@ -24,6 +24,7 @@ _TFLITE = tuple(f"TFLite_Detection_PostProcess{part}" for part in ("", ":2", ":1
 # tf2onnx may call the API's eight outputs by their place in the alphabet.
 _UNNAMED_API = ("Identity_1", "Identity_4", "Identity_2", "Identity_5")
 _MORE_OF_API = re.compile("raw_detection_|detection_(anchor_indices|multiclass_scores)$|Identity")
+_IN_PIXELS = "boxes in pixels of the input, with scores and class ids, and their number"
 _ADDED = re.compile(r"^graph\d_|:0$")
 
 
@@ -36,19 +37,35 @@ class EfficientNms(Suppressed):
 
     family: ClassVar[str] = "efficientnms"
     preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
-    guessed: ClassVar[str] = "RGB from 0 to 1, letterboxed, is a guess for this model"
+    guessed: ClassVar[str] = (
+        "families differ that end in these; most take RGB from 0 to 1, letterboxed"
+    )
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for the four tensors, of names that mean pixels or of no known names."""
         for names in _PIXELS:
             if found := _named(signature, names):
-                return _fit(signature, found, "rows in pixels", Strength.NAMES)
+                return _fit(
+                    signature,
+                    found,
+                    _IN_PIXELS,
+                    Strength.NAMES,
+                )
         if found := _named(signature, _API):
             strength = Strength.SHAPE if _floats(found) else Strength.NAMES
-            return _fit(signature, found, "rows in pixels", strength)
+            return _fit(
+                signature,
+                found,
+                _IN_PIXELS,
+                strength,
+            )
         if found := _shaped(signature, scores_first=True):
-            return _fit(signature, found, "rows in pixels")
+            return _fit(
+                signature,
+                found,
+                _IN_PIXELS,
+            )
         return OTHERS
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -75,8 +92,7 @@ class TensorFlowDetection(EfficientNms):
     family: ClassVar[str] = "tf-detection"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", "scale": 1.0}
     guessed: ClassVar[str] = (
-        "stretched, as for SSD, is a guess for this model (EfficientDet and Faster R-CNN keep the "
-        "aspect: letterbox)"
+        "SSD stretches the image; EfficientDet and Faster R-CNN keep its aspect, which is letterbox"
     )
     sized: ClassVar[bool] = True
     y_first: ClassVar[bool] = True
@@ -113,7 +129,7 @@ class TfLiteDetection(TensorFlowDetection):
         "mean": (127.5, 127.5, 127.5),
         "std": (127.5, 127.5, 127.5),
     }
-    guessed: ClassVar[str] = "stretched, and values from -1 to 1 unless bytes, is a guess"
+    guessed: ClassVar[str] = "most such models stretch the image; those of floats take -1 to 1"
     first_class: ClassVar[int] = 0
 
     @classmethod

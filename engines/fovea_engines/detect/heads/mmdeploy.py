@@ -27,8 +27,7 @@ class MmDeploy(Suppressed):
         **MMDETECTION,
     }
     guessed: ClassVar[str] = (
-        "BGR less the mean over std, padded at the right and bottom, is that of most configurations"
-        " of MMDetection"
+        "most configurations of MMDetection have this mean and std, and pad at the right and bottom"
     )
 
     @property

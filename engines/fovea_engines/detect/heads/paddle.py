@@ -24,7 +24,7 @@ class Paddle(Columns):
     family: ClassVar[str] = "paddle"
     preprocess: ClassVar[Mapping[str, Any]] = PicoDet.preprocess
     guessed: ClassVar[str] = (
-        "ImageNet's mean and std is a guess for this model (PP-YOLOE+ and RT-DETR go without)"
+        "PicoDet and PP-YOLOE take ImageNet's mean and std; PP-YOLOE+ and RT-DETR take neither"
     )
     box: ClassVar[int] = 2
     score: ClassVar[int] = 1
@@ -38,7 +38,7 @@ class Paddle(Columns):
         if len(signature.outputs) != 2 or rows is None or count is None:
             return OTHERS
         if rows.shape[1] not in (-1, 6):
-            return f"{rows.shape[1]} columns are not class, score, x1 y1 x2 y2"
+            return f"a row has {rows.shape[1]} numbers, not class score x1 y1 x2 y2"
         why = "rows of class, score, x1 y1 x2 y2, and their number"
         return Fit((rows.name, count.name), signature.num_labels, why)
 

@@ -61,19 +61,24 @@ class Queries(Detector):
         if not (logits.dtype.startswith("float") and boxes.dtype.startswith("float")):
             return OTHERS
         if more := sorted(by_name.keys() - set(pair)):
-            return f"{' and '.join(more)} beside boxes are not decoded yet"
+            return f"the model also has {' and '.join(more)}, which is not decoded yet"
         rows = {logits.shape[1], boxes.shape[1]} - {-1}
         if len(rows) > 1:
-            return f"{logits.shape[1]} rows of logits are not those of {boxes.shape[1]} boxes"
+            return f"{logits.shape[1]} rows of logits, and {boxes.shape[1]} of boxes"
         if max(rows, default=0) > MOST_QUERIES:
-            return f"{max(rows)} rows are a grid, and no queries"
+            return f"it has {MOST_QUERIES} queries at most, and the model {max(rows)}"
         columns, others = logits.shape[2], cls.first + cls.after
         if (columns - others, signature.num_labels) == (COCO_IDS, 80):
             why = "logits of COCO's 91 category ids, which the 80 names do not fit, and boxes"
             return Fit(pair, COCO_IDS, why, Strength.NAMES)
         if isinstance(count := signature.count_classes(columns, others), str):
             return count
-        return Fit(pair, count, f"logits of {counted(count, 'class')} and boxes", Strength.NAMES)
+        return Fit(
+            pair,
+            count,
+            f"logits of {counted(count, 'class')}, and boxes, by their names",
+            Strength.NAMES,
+        )
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no logit, and boxes that are no centres and sizes as fractions."""

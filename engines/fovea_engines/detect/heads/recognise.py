@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from warnings import catch_warnings, simplefilter
 
@@ -15,73 +15,31 @@ from fovea_engines.detect.heads.metadata import (
     labels_from_metadata,
     task_from_metadata,
 )
+from fovea_engines.detect.heads.recognition import (
+    TENSORS,
+    Recognition,
+    Verdict,
+    decoded,
+    listed,
+    not_decoded,
+    outputs_text,
+    undecided,
+    why_none,
+)
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import (
     OTHERS,
-    Fit,
     Signature,
+    Strength,
     describe,
     image_layout,
     image_sides,
 )
-from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-TENSORS = "tensors"
-"""The name that a user gives in place of a family for a model that is not to be decoded."""
-
 Observe = Callable[[str | None], Sequence[Mapping[str, Array]]]
 """Runs a model on sample images, preprocessed as for a family: its outputs for each, [1, ...]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The fit of one family, and what speaks against it.
-
-    Attributes:
-        fit: None where the outputs or the metadata exclude it.
-        against: what excludes it; None where nothing does.
-    """
-
-    family: str
-    fit: Fit | None = None
-    against: str | None = None
-
-    @property
-    def rank(self) -> int:
-        """The strength of the fit; -1 for a family that is excluded."""
-        return -1 if self.fit is None or self.against is not None else self.fit.strength
-
-
-@dataclass(frozen=True, slots=True)
-class Recognition:
-    """Result of recognising a model's head.
-
-    Attributes:
-        family: name in `FAMILIES`; None serves tensors only.
-        reason: evidence for the family, or against every family.
-        task: "detect" with a family; else the metadata's task, or "tensors".
-        num_classes: None where unknown.
-        outputs: names of the outputs that the head reads.
-        verdicts: on all families that were considered, best first.
-        open: families between which the evidence does not decide; empty where it does.
-        skeleton: of the keypoints; None without them.
-    """
-
-    family: str | None
-    reason: str
-    task: str
-    num_classes: int | None = None
-    outputs: tuple[str, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    open: tuple[str, ...] = ()
-    skeleton: Skeleton | None = None
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        """The class names of the family, where all its models have the same."""
-        return None if self.family is None else FAMILIES[self.family].labels or None
 
 
 def recognise(
@@ -101,38 +59,35 @@ def recognise(
     """
     check_family(family)
     if family == TENSORS:
-        return _tensors("chosen by --head", metadata)
+        return not_decoded("chosen by --head", metadata)
     seen = observe is None or observe(None)
     if observe is not None:
         outputs = _with_shapes(outputs, observe(None))
     signature = _signature(inputs, outputs, metadata)
     if isinstance(signature, str):
         if family is not None:
-            raise UnsupportedModel(f"the model is not of family {family}: {signature}")
-        return _tensors(signature, metadata)
-    judge = _Judge(signature, observe)
-    shown = ", ".join(map(describe, outputs))
-    if not seen:
-        shown += " (whose numbers could not be seen)"
-    if family is not None:
-        verdict = judge(family)
-        if verdict.against is not None:
-            others = [v.family for v in map(judge, FAMILIES) if v.against is None]
-            could = f"it could be {', '.join(others)}" if others else "no family fits: leave it out"
             raise UnsupportedModel(
-                f"the model is not of family {family}: {verdict.against}; {could} ({shown})"
+                f"the model is not of family {family}: {signature}; leave --head out, and its "
+                "tensors are served"
             )
-        return _recognised(verdict, f"{shown}: chosen by --head", ())
+        return not_decoded(signature, metadata)
+    judge = _Judge(signature, observe)
+    shown = outputs_text(outputs)
+    if not seen:
+        shown += " (the model could not be run, so the shapes alone tell)"
+    if family is not None:
+        return _as_named(family, judge, shown)
 
-    verdicts = tuple(sorted(map(judge, FAMILIES), key=lambda one: (-one.rank, one.fit is None)))
+    verdicts = tuple(sorted(map(judge, FAMILIES), key=lambda one: one.order))
     best = [one for one in verdicts if one.rank == verdicts[0].rank >= 0]
+    if best and best[0].unseen and best[0].rank <= Strength.SHAPE:
+        # Rarer families of this shape are for the numbers to exclude, and there were none.
+        best = [one for one in verdicts if one.rank >= 0]
     if len(best) == 1:
-        return _recognised(best[0], shown, verdicts)
+        return decoded(best[0], shown, verdicts)
     if best:
-        names = tuple(one.family for one in best)
-        question = f"{shown} fits {' and '.join(names)} alike: choose one with --head"
-        return _tensors(question, metadata, verdicts, names)
-    return _tensors(f"{shown}: {_against(verdicts) or 'no family has such outputs'}", metadata)
+        return undecided(best, shown, metadata, verdicts)
+    return not_decoded(f"{shown}: {why_none(verdicts)}", metadata, verdicts)
 
 
 def check_family(family: str | None) -> None:
@@ -150,27 +105,46 @@ class _Judge:
 
     def __init__(self, signature: Signature, observe: Observe | None) -> None:
         self._signature = signature
+        self.task = signature.task
         self._observe = observe
 
     def __call__(self, family: str) -> Verdict:
-        head, task = FAMILIES[family], self._signature.task
-        if task not in (None, head.task):
-            return Verdict(family, against=f"the metadata says task {task}")
+        head = FAMILIES[family]
+        if self.task not in (None, head.task):
+            return Verdict(family, against=OTHERS)
         fit = head.fit(self._signature)
         if isinstance(fit, str):
             return Verdict(family, against=fit)
-        if self._observe is not None and (head.sized <= (self._signature.size is not None)):
-            opened = head.open(fit.outputs, self._signature.size, fit.num_classes, fit.skeleton)
-            # With the preprocessing of another family a model computes nonsense, so that of most
-            # models is seen, too.
-            for outputs in (*self._observe(family), *self._observe(None)):
-                with np.errstate(all="ignore"), catch_warnings():
-                    # Medians and ranges of no finite number.
-                    simplefilter("ignore", RuntimeWarning)
-                    reason = opened.contradiction(outputs)
-                if reason is not None:
-                    return Verdict(family, fit, reason)
-        return Verdict(family, fit)
+        if self._observe is None or head.sized > (self._signature.size is not None):
+            return Verdict(family, fit)
+        opened = head.open(fit.outputs, self._signature.size, fit.num_classes, fit.skeleton)
+        # With the preprocessing of another family a model computes nonsense, so that of most
+        # models is seen, too.
+        seen = (*self._observe(family), *self._observe(None))
+        for outputs in seen:
+            with np.errstate(all="ignore"), catch_warnings():
+                # Medians and ranges of no finite number.
+                simplefilter("ignore", RuntimeWarning)
+                reason = opened.contradiction(outputs)
+            if reason is not None:
+                return Verdict(family, fit, reason)
+        return Verdict(family, fit, unseen=bool(seen) and not any(map(opened.tells, seen)))
+
+
+def _as_named(family: str, judge: _Judge, shown: str) -> Recognition:
+    verdict = judge(family)
+    if verdict.against is None:
+        return decoded(verdict, f"{shown}, chosen by --head")
+    task = FAMILIES[family].task
+    other = judge.task not in (None, task)
+    against = f"the metadata says task {judge.task}" if other else verdict.against
+    others = [one.family for one in map(judge, FAMILIES) if one.against is None]
+    could = (
+        f"it could be {listed(others)}"
+        if others
+        else "no other family fits, so leave --head out, and its tensors are served"
+    )
+    raise UnsupportedModel(f"the model is not of family {family}: {against}; {could} ({shown})")
 
 
 def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | None:
@@ -182,49 +156,6 @@ def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | 
         return None
     return FAMILIES[recognition.family].open(
         recognition.outputs, _spatial(inputs[0]), recognition.num_classes, recognition.skeleton
-    )
-
-
-def _recognised(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...]) -> Recognition:
-    assert verdict.fit is not None
-    fit = verdict.fit
-    # Of what has the shape of this family and is rarer, nothing is said.
-    rivals = [one for one in verdicts if one.fit is not None and one.fit.strength >= fit.strength]
-    against = _against(rivals)
-    why = "; ".join(filter(None, [verdict.fit.why, against]))
-    return Recognition(
-        family=verdict.family,
-        reason=f"{shown}: {why}",
-        task=FAMILIES[verdict.family].task,
-        num_classes=verdict.fit.num_classes,
-        outputs=verdict.fit.outputs,
-        verdicts=verdicts,
-        skeleton=verdict.fit.skeleton,
-    )
-
-
-def _against(verdicts: Sequence[Verdict]) -> str:
-    """Say what excludes families whose outputs are much like those of the model."""
-    families: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        if verdict.against not in (None, OTHERS):
-            families.setdefault(verdict.against, []).append(verdict.family)
-    return "; ".join(f"not {', '.join(names)}, as {why}" for why, names in families.items())
-
-
-def _tensors(
-    reason: str,
-    metadata: Mapping[str, str],
-    verdicts: tuple[Verdict, ...] = (),
-    open_between: tuple[str, ...] = (),
-) -> Recognition:
-    task = metadata.get("task", "")
-    return Recognition(
-        None,
-        f"{reason}: serves tensors",
-        task if task.isalnum() else TENSORS,
-        verdicts=verdicts,
-        open=open_between,
     )
 
 
@@ -258,10 +189,10 @@ def _signature(
     """Return the facts that identify a family, or the reason why no family fits."""
     task = task_from_metadata(metadata)
     if task is not None and task not in {head.task for head in FAMILIES.values()}:
-        return f"task {task!r} is not decoded yet"
+        return f"models of task {task!r} are not decoded yet"
     if len(inputs) != 1 or image_layout(inputs[0]) is None:
-        shown = ", ".join(describe(tensor) for tensor in inputs)
-        return f"input {shown} is not one batch of colour images"
+        shown = ", ".join(describe(tensor) for tensor in inputs) or "nothing"
+        return f"the model takes {shown}, and not one batch of colour images"
     labels = labels_from_metadata(metadata, None)
     return Signature(
         task=task,

@@ -14,8 +14,11 @@ from fovea_engines.session import TensorSpec
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 """The pyramids detectors are built on: P3 to P5, and with P6 or P2."""
 
-OTHERS = "the outputs are others"
+OTHERS = "its outputs have other names or shapes"
 """The reason why a family does not fit at all; any other reason is worth telling."""
+
+
+_NUMBERS = {1: "one", 2: "two", 3: "three"}
 
 
 class Strength(IntEnum):
@@ -120,9 +123,10 @@ class Signature:
             output = single
         columns, boxes = output.shape[axis], output.shape[3 - axis]
         if self.end_to_end:
-            return "the metadata says end to end"
+            return "the metadata says end2end, so duplicates are suppressed already"
         if isinstance(evidence := self.on_grid(boxes, per_cell), str):
-            return evidence
+            # A grid has more boxes than classes: seen from the side, it is that of other families.
+            return OTHERS if -1 < boxes < columns else evidence
         if isinstance(count := self.count_classes(columns, others), str):
             return count
         strength, why = evidence
@@ -131,12 +135,14 @@ class Signature:
     def count_classes(self, columns: int, others: int = 0) -> int | str:
         """Return the number of classes, or the reason why there is none or another by name."""
         if columns == -1:
-            return "the dimension that holds the classes is dynamic"
+            return "the number of classes is dynamic"
         count = columns - others
         if count < 1:
-            return f"{columns} columns leave no class"
+            return f"{columns} numbers a box have room for no class"
         if self.num_labels not in (None, count):
-            return f"{counted(count, 'class')} by shape, but the metadata names {self.num_labels}"
+            return (
+                f"{counted(count, 'class')} by the shape, but the metadata names {self.num_labels}"
+            )
         return count
 
     def on_grid(self, boxes: int, per_cell: int = 1) -> tuple[Strength, str] | str:
@@ -146,11 +152,8 @@ class Signature:
         """
         if boxes == -1:
             return Strength.POSSIBLE, "a dynamic number of boxes"
-        for strides in STRIDES:
-            evidence = self.on_levels([boxes], strides, per_cell)
-            if not isinstance(evidence, str):
-                return evidence
-        return f"{boxes} boxes are not {_anchors(per_cell)} a cell of the input"
+        found = [self.on_levels([boxes], strides, per_cell) for strides in STRIDES]
+        return next((one for one in found if not isinstance(one, str)), found[0])
 
     def by_columns(self, columns: int) -> tuple[TensorSpec, ...]:
         """Return the outputs whose last dimension has this length, in the model's order."""
@@ -164,21 +167,21 @@ class Signature:
         If they are not, it is the reason. The numbers are of the levels, the finest first, or one
         number is that of all.
         """
-        levels = f"{_anchors(per_cell)} a cell at strides {', '.join(map(str, strides))}"
+        levels = f"{_NUMBERS[per_cell]} for each cell at strides {', '.join(map(str, strides))}"
         total = sum(boxes)
         if -1 in boxes:
-            return Strength.POSSIBLE, f"a dynamic number of boxes can be {levels}"
+            return Strength.POSSIBLE, f"a dynamic number of boxes: {levels}"
         if self.size is None:
             # Each level has (largest / stride)^2 cells per block of the largest stride.
             block = per_cell * sum((strides[-1] // stride) ** 2 for stride in strides)
             if total > 0 and total % block == 0:
-                return Strength.POSSIBLE, f"{total} boxes can be {levels} of a dynamic size"
-            return f"{total} boxes cannot be {levels}"
+                return Strength.POSSIBLE, f"{total} boxes can be {levels} of an input of some size"
+            return f"{total} boxes are not {levels}, whatever the size of the input"
         size = f"{self.size[0]}x{self.size[1]}"
         counts = [per_cell * cells(self.size, (stride,)) for stride in strides]
         if list(boxes) in (counts, [sum(counts)]):
             return Strength.SHAPE, f"{total} boxes are {levels} of {size}"
-        return f"{total} boxes are not {levels} of {size}"
+        return f"{total} boxes, where {size} has {sum(counts)}: {levels}"
 
     def at_stride(self, places: tuple[int, ...], stride: int) -> tuple[Strength, str] | str:
         """Return how surely (height, width) is that of a map at a stride, or why it is not."""
@@ -189,10 +192,6 @@ class Signature:
         if places == (-(-height // stride), -(-width // stride)):
             return Strength.SHAPE, f"{shown} is at stride {stride} of {height}x{width}"
         return f"{shown} is not at stride {stride} of {height}x{width}"
-
-
-def _anchors(per_cell: int) -> str:
-    return "1 box" if per_cell == 1 else f"{per_cell} anchors"
 
 
 def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:

@@ -78,6 +78,11 @@ class Suppressed(Detector):
             or (None if self.normalised or self.size is None else turned(sure, self.size))
         )
 
+    def tells(self, outputs: Mapping[str, Array]) -> bool:
+        """Return whether there is a row: padding has no class, or a score of 0."""
+        rows = self.rows(outputs, 0)
+        return bool(np.any((rows.scores > 0) & (rows.class_ids != -1)))
+
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
         return self.objects(self.rows(outputs, row), options)[0]

@@ -18,7 +18,7 @@ from fovea_engines.detect.heads.evidence import (
     whole_numbers,
 )
 from fovea_engines.detect.heads.queries import MOST_QUERIES
-from fovea_engines.detect.heads.signature import Fit, Signature, Strength
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.heads.suppressed import MOST_CLASSES
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
@@ -50,15 +50,19 @@ class UltralyticsRtDetr(Detector):
             return f"the metadata says {signature.family}"
         _, rows, columns = output.shape
         if rows > MOST_QUERIES:
-            return f"{rows} rows are a grid, and no queries"
+            return OTHERS
         strength = Strength.METADATA if signature.family else Strength.RARE
         return cls._fit(signature, output.name, columns, strength)
 
     @classmethod
     def _fit(cls, signature: Signature, output: str, columns: int, strength: Strength) -> Fit | str:
+        if columns > MOST_QUERIES:
+            return OTHERS
         if columns != 6:
-            return f"{columns} columns are not cx cy w h score class"
+            return f"a row has {columns} numbers, not cx cy w h score class"
         why = "rows of cx cy w h score class"
+        if strength is Strength.METADATA:
+            why += f"; the metadata says {_HEAD}"
         return Fit((output,), signature.num_labels, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -69,6 +73,10 @@ class UltralyticsRtDetr(Detector):
             or no_class_ids(rows[:, 5], "column 5")
             or centred_fractions(rows[rows[:, 4] > 0, :4])
         )
+
+    def tells(self, outputs: Mapping[str, Array]) -> bool:
+        """Return whether there is a row: padding has only scores of 0."""
+        return bool(np.any(outputs[self.outputs[0]][..., 4:]))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
@@ -97,7 +105,7 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         if isinstance(count := signature.count_classes(columns, 4), str):
             return count
         if count > _MOST_CLASSES:
-            return f"{columns} columns are no classes"
+            return OTHERS
         why = f"queries of {counted(count, 'class')} as cx cy w h and probabilities"
         return Fit((output,), count, why, strength)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fovea_engines.detect.heads.signature import Fit, Signature, Strength
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.heads.suppressed import Columns
 from fovea_engines.session import TensorSpec
 
@@ -33,12 +33,14 @@ class YoloV10(Columns):
         """Check for rows of six columns, and `more` after them."""
         _, boxes, columns = output.shape
         if signature.family == "RTDETRDecoder":
-            return "the metadata says RT-DETR"
+            return "the metadata says RTDETRDecoder"
         if columns != 6 + more:
+            few = boxes <= MOST_ROWS and (boxes == -1 or columns <= boxes)
             after = f" and {more} more" if more else ""
-            return f"{columns} columns are not x1 y1 x2 y2 score class{after}"
+            row = f"a row has {columns} numbers, not x1 y1 x2 y2 score class{after}"
+            return row if few else OTHERS
         if boxes > MOST_ROWS:
-            return f"{boxes} rows are more than the {MOST_ROWS} of an end-to-end head"
+            return f"it has {MOST_ROWS} rows at most, and the model {boxes}"
         sure = boxes > 0 or bool(signature.end_to_end)
         rows = "a dynamic number of" if boxes == -1 else str(boxes)
         return Fit(

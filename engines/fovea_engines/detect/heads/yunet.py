@@ -43,7 +43,7 @@ class YuNet(ScoredBoxes):
         columns = [count for count in kinds.values() for _ in cls.strides]
         for tensor, count in zip(found, columns, strict=True):
             if len(tensor.shape) != 3 or tensor.shape[2] not in (-1, count):
-                return f"{tensor.name} has other columns than the {count} of YuNet"
+                return f"its {tensor.name} has {count} numbers a box, not {tensor.shape[2]}"
         boxes = [tensor.shape[1] for tensor in found[:3]]
         if isinstance(evidence := signature.on_levels(boxes, cls.strides), str):
             return evidence

@@ -145,13 +145,13 @@ def test_names_and_metadata_tell_the_family(first, second, names, metadata, fami
 @pytest.mark.parametrize(
     ("first", "second", "names", "metadata", "because"),
     [
-        ((2100, 4), (2100, 4), PRED, {}, "fits yolo-nas and ppyoloe and damo-yolo alike"),
-        ((2101, 4), (2101, 4), PRED, {}, "2101 rows are a grid"),
-        ((100, 80), (99, 4), PRED, {}, "not those of 99 boxes"),
+        ((2100, 4), (2100, 4), PRED, {}, "fits yolo-nas, ppyoloe and damo-yolo, and"),
+        ((2101, 4), (2101, 4), PRED, {}, "1000 queries at most, and the model 2101"),
+        ((100, 80), (99, 4), PRED, {}, "100 rows of logits, and 99 of boxes"),
         ((100, 80), (100, 4), PRED, {"names": "['a']"}, "the metadata names 1"),
-        ((100, 80), (100, 4), PRED, {}, "fits detr and rtdetr-raw alike"),
-        ((50, 4), (50, 4), RF, {}, "fits rfdetr and rfdetr-background-last and"),
-        ((100, 5), (100,), RF, {}, "no family has such outputs"),
+        ((100, 80), (100, 4), PRED, {}, "fits detr and rtdetr-raw, and"),
+        ((50, 4), (50, 4), RF, {}, "fits rfdetr, rfdetr-background-last and"),
+        ((100, 5), (100,), RF, {}, "no family that Fovea decodes"),
     ],
 )
 def test_other_models_are_left_alone(first, second, names, metadata, because):

@@ -26,4 +26,4 @@ def test_what_is_more_than_boxes_is_left_alone(shared, more):
     file = File(shared, {"masks": "rfdetr-seg", "keypoints": "rfdetr-keypoints"}[more])
     told = file.recognise()
     assert told.family is None
-    assert f"{more} beside boxes are not decoded yet" in told.reason
+    assert f"the model also has {more}, which is not decoded yet" in told.reason

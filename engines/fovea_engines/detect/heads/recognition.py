@@ -1,0 +1,202 @@
+"""The result of recognising a model's head: a family, and what speaks for it and for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.detect.heads.signature import OTHERS, Fit, Strength, describe
+from fovea_engines.detect.skeleton import Skeleton
+from fovea_engines.session import TensorSpec
+
+TENSORS = "tensors"
+"""The name that a user gives in place of a family for a model that is not to be decoded."""
+
+# Reasons, each of which may be that of several families.
+_NEAREST = 3
+_OUTPUTS_SHOWN = 3
+_UNSEEN = "the images that the model was run on show nothing that it finds"
+
+
+class Candidate(NamedTuple):
+    """A family that was considered.
+
+    Attributes:
+        strength: name of a `Strength`, in lower case; None where the outputs exclude the family.
+        evidence: what speaks for it; None where the outputs exclude it.
+        against: what excludes it; None where nothing does.
+    """
+
+    family: str
+    strength: str | None
+    evidence: str | None
+    against: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The fit of one family, and what speaks against it.
+
+    Attributes:
+        fit: None where the outputs or the metadata exclude it.
+        against: what excludes it; None where nothing does.
+        unseen: it was run, and no image had a row that could have spoken against it.
+    """
+
+    family: str
+    fit: Fit | None = None
+    against: str | None = None
+    unseen: bool = False
+
+    @property
+    def rank(self) -> int:
+        """The strength of the fit; -1 for a family that is excluded."""
+        return -1 if self.fit is None or self.against is not None else self.fit.strength
+
+    @property
+    def order(self) -> tuple[int, int, bool]:
+        """Key that sorts verdicts, best first: fits, what numbers exclude, what outputs exclude."""
+        strength = -1 if self.fit is None else self.fit.strength
+        return -self.rank, -strength, self.against == OTHERS
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """Result of recognising a model's head.
+
+    Attributes:
+        family: name in `FAMILIES`; None serves tensors only.
+        reason: evidence for the family, or against every family.
+        task: "detect" with a family; else the metadata's task, or "tensors".
+        num_classes: None where unknown.
+        outputs: names of the outputs that the head reads.
+        verdicts: on all families that were considered, best first.
+        open: families between which the evidence does not decide; empty where it does.
+        skeleton: of the keypoints; None without them.
+        unseen: the numbers had no part in it, as no image showed anything that the model finds.
+    """
+
+    family: str | None
+    reason: str
+    task: str
+    num_classes: int | None = None
+    outputs: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    open: tuple[str, ...] = ()
+    skeleton: Skeleton | None = None
+    unseen: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The class names of the family, where all its models have the same."""
+        return None if self.family is None else FAMILIES[self.family].labels or None
+
+    @property
+    def guessed(self) -> str:
+        """The reason why the preprocessing is a guess; "" where it is known."""
+        if self.family is None:
+            return "that of YOLO is taken, as no family is known"
+        return FAMILIES[self.family].guessed
+
+    @property
+    def preprocess_from(self) -> str:
+        """The origin of the preprocessing that the family brings, for people."""
+        if self.guessed:
+            return f"a guess: {self.guessed}; --preprocess settles it"
+        named = any(
+            one.family == self.family and one.fit and one.fit.strength is Strength.METADATA
+            for one in self.verdicts
+        )
+        return f"by the family {self.family}{', which the metadata names' if named else ''}"
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The families whose outputs are like those of the model, best first."""
+        return tuple(
+            Candidate(
+                one.family,
+                None if one.fit is None else one.fit.strength.name.lower(),
+                None if one.fit is None else one.fit.why,
+                one.against,
+            )
+            for one in self.verdicts
+            if one.against != OTHERS
+        )
+
+
+def decoded(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...] = ()) -> Recognition:
+    """Return the result for a family that fits; `shown` is what the model's outputs are."""
+    assert verdict.fit is not None, "it fits"
+    fit = verdict.fit
+    # Of what has the shape of this family and is rarer, nothing is said.
+    rivals = [one for one in verdicts if one.fit is not None and one.fit.strength >= fit.strength]
+    parts = [fit.why, *(f"not {one}" for one in _excluded(rivals))]
+    if verdict.unseen:
+        parts.append(f"{_UNSEEN}, so its numbers say nothing")
+    return Recognition(
+        family=verdict.family,
+        reason=f"{shown}: {'; '.join(parts)}",
+        task=FAMILIES[verdict.family].task,
+        num_classes=fit.num_classes,
+        outputs=fit.outputs,
+        verdicts=verdicts,
+        skeleton=fit.skeleton,
+        unseen=verdict.unseen,
+    )
+
+
+def undecided(
+    best: Sequence[Verdict], shown: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...]
+) -> Recognition:
+    """Return the result where several families fit alike."""
+    families = tuple(one.family for one in best)
+    unseen = any(one.unseen for one in best)
+    why = f": {_UNSEEN}" if unseen else ""
+    reason = f"{shown} fits {listed(families)}, and nothing tells which of them it is{why}"
+    return Recognition(
+        None, reason, task_of(metadata), verdicts=verdicts, open=families, unseen=unseen
+    )
+
+
+def not_decoded(
+    reason: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...] = ()
+) -> Recognition:
+    """Return the result where no family fits, or none is wanted."""
+    return Recognition(None, reason, task_of(metadata), verdicts=verdicts)
+
+
+def why_none(verdicts: Iterable[Verdict]) -> str:
+    """Say of a model that no family fits why the nearest ones do not."""
+    nearest = "; ".join(_excluded(verdicts))
+    if not nearest:
+        return "no family that Fovea decodes has such outputs"
+    return f"no family fits; the nearest are {nearest}"
+
+
+def outputs_text(outputs: Sequence[TensorSpec]) -> str:
+    """Format the names and shapes of the first outputs, and the number of the others."""
+    few = [describe(tensor) for tensor in outputs[:_OUTPUTS_SHOWN]]
+    more = len(outputs) - len(few)
+    return ", ".join(few) + (f" and {more} more" if more > 0 else "")
+
+
+def task_of(metadata: Mapping[str, str]) -> str:
+    """Return the task that the metadata names, or "tensors"."""
+    task = metadata.get("task", "")
+    return task if task.isalnum() else TENSORS
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names: "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _excluded(verdicts: Iterable[Verdict]) -> list[str]:
+    """Say what excludes families whose outputs are much like those of the model, nearest first."""
+    reasons: dict[str, list[str]] = {}
+    for one in verdicts:
+        if one.against not in (None, OTHERS):
+            reasons.setdefault(one.against, []).append(one.family)
+    return [f"{listed(names)} ({why})" for why, names in list(reasons.items())[:_NEAREST]]

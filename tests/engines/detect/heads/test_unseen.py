@@ -1,0 +1,46 @@
+"""Rows of zeros speak against no family: where numbers alone tell families apart, none is taken."""
+
+import numpy as np
+import pytest
+from tests.engines.detect.heads.by_hand import told
+
+EMPTY = {"output0": np.zeros((1, 300, 6), np.float32)}
+ROW = [0.25, 0.5, 0.2, 0.3, 0.9, 2]
+
+
+def test_rows_of_zeros_decide_between_no_families():
+    found = told(EMPTY)
+    assert found.family is None
+    assert found.unseen
+    assert found.open[0] == "yolov10"
+    assert "ultralytics-rtdetr" in found.open
+    assert "show nothing that it finds" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("row", "family"), [(ROW, "ultralytics-rtdetr"), ([40, 20, 90, 60, 0.9, 2], "yolov10")]
+)
+def test_one_row_decides(row, family):
+    rows = EMPTY["output0"].copy()
+    rows[0, 0] = row
+    found = told({"output0": rows})
+    assert (found.family, found.unseen) == (family, False)
+
+
+def test_metadata_decides_without_a_row():
+    found = told(EMPTY, {"head": "RTDETRDecoder", "names": "['a', 'b', 'c']"})
+    assert (found.family, found.unseen) == ("ultralytics-rtdetr", True)
+    assert "its numbers say nothing" in found.reason
+
+
+def test_a_named_head_is_taken_without_a_row():
+    assert told(EMPTY, family="yolov10").family == "yolov10"
+
+
+def test_rows_of_padding_are_no_evidence():
+    """MMDeploy fills up with class -1, others with boxes of score 0."""
+    dets = np.full((1, 10, 5), 7, np.float32)
+    dets[..., 4] = 0
+    for labels in (np.full((1, 10), -1), np.zeros((1, 10))):
+        found = told({"dets": dets, "labels": labels.astype(np.int64)})
+        assert (found.family, found.unseen) == ("mmdeploy", True)
