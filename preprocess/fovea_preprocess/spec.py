@@ -94,12 +94,17 @@ class PreprocessSpec:
                 shape += f", enlarged {self.max_scale:g} times at most"
         if self.resample != "linear":
             shape += f", resampled {_RESAMPLED[self.resample]}"
+        return f"{shape}; {self.values_text}"
+
+    @property
+    def values_text(self) -> str:
+        """Describe for people what becomes of a pixel's values."""
         values = f"{self.channels}, 0 to {255 * self.scale:.4g}"
         if any(self.mean):
             values += f", minus mean {_channels(self.mean)}"
         if any(one != 1 for one in self.std):
             values += f", divided by std {_channels(self.std)}"
-        return f"{shape}; {values}; {self.layout} {self.dtype}"
+        return f"{values}; {self.layout} {self.dtype}"
 
     @property
     def digest(self) -> str:

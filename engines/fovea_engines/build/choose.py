@@ -104,7 +104,7 @@ def _compile(
     progress: Progress,
     phase: str = "compile",
 ) -> Candidate:
-    fused = fuse(plan, prepared, graphs.served)
+    fused = fuse(plan, prepared, graphs.served, progress)
     with progress.phase(phase):
         engine = assemble(plan, fused, fused.graph, graphs.precision, folder, progress)
     return Candidate(plan, graphs, fused, engine)

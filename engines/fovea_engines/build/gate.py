@@ -84,6 +84,8 @@ def measure_engine(
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
         agreement = _agreement(plan, prepared, graphs, fused, engine)
     card = replace(engine.card, agreement=agreement)
+    if fused.preprocess != prepared.preprocess:
+        card = replace(card, source_preprocess=prepared.preprocess)
     if graphs.quantisation is not None:
         card = replace(card, calibration=graphs.quantisation.card_entry)
     others = {}

@@ -112,14 +112,26 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
         new.unlink(missing_ok=True)
 
 
-def fuse(plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto) -> PreparedModel:
-    """Add the image front and the NMS tail that a plan asks for to a graph in its precision."""
+def fuse(
+    plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, progress: Progress
+) -> PreparedModel:
+    """Add the image front and the NMS tail that a plan asks for to a graph in its precision.
+
+    Parts that are only a default of the backend are left out, with a note, where the model does not
+    support them; where they were asked for, that is an UnsupportedModel.
+    """
     fused = deepcopy(graph)
     head, spec = prepared.head, prepared.preprocess
-    # Parts that are only a default are skipped where the model does not support them.
     fuses = plan.runtime.fuses
     if plan.nms_tail or (plan.nms_tail is None and fuses and head.task == "detect"):
-        head = add_nms_tail(fused, head)
+        try:
+            head = add_nms_tail(fused, head)
+        except UnsupportedModel as error:
+            if plan.nms_tail:
+                raise
+            progress.note(f"duplicates are suppressed on the host: {error}")
+        if plan.nms_tail and head is prepared.head:
+            progress.note(f"--nms-tail adds nothing: {head.family} needs no suppression")
     if plan.image_front or (plan.image_front is None and fuses):
         spec = add_image_front(fused, spec)
     return replace(

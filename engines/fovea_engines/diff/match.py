@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 
 from fovea_engines.diff.network import Layer
+from fovea_engines.graph.nms_tail import RAW
 
 # Exporters that number tensors give one number to different ones. Names are trusted if this share
-# of the tensors with equal names has equal operators.
+# of the tensors with equal names is alike.
 _TRUSTED = 0.9
 
 
@@ -46,6 +47,7 @@ def _key(layer: Layer) -> tuple[str, int, tuple[int, ...]]:
 
 def _by_name(a: Sequence[Layer], b: Sequence[Layer]) -> dict[int, int]:
     owner = {name: j for j, layer in reversed(list(enumerate(b))) for name in layer.names}
+    owner |= {name.removesuffix(RAW): j for name, j in owner.items() if name.endswith(RAW)}
     named: dict[int, int] = {}
     taken: set[int] = set()
     for i, layer in enumerate(a):
@@ -54,11 +56,21 @@ def _by_name(a: Sequence[Layer], b: Sequence[Layer]) -> dict[int, int]:
             named[i] = j
             taken.add(j)
     alike = sum(_alike(a[i], b[j]) for i, j in named.items())
-    return named if alike >= _TRUSTED * len(named) else {}
+    if alike < _TRUSTED * len(named):
+        return {}
+    return {i: j for i, j in named.items() if not _renamed(a[i], b[j])}
 
 
 def _alike(one: Layer, other: Layer) -> bool:
-    return one.op == other.op or ("" in (one.op, other.op) and one.shape == other.shape)
+    if one.op == other.op:
+        return True
+    # Simplified graphs compute a tensor by other operators, and keep its name where it is a path.
+    return ("" in (one.op, other.op) or "/" in one.name) and one.shape == other.shape
+
+
+def _renamed(one: Layer, other: Layer) -> bool:
+    """Return True if a simplified graph has another tensor under the name."""
+    return "" not in (one.op, other.op) and one.op != other.op and one.shape != other.shape
 
 
 def _replaced(

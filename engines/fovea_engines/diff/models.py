@@ -45,7 +45,8 @@ class DiffModel:
 
     Attributes:
         metadata: the exporter's own key-value pairs.
-        preprocess: preprocessing of an engine's card; None for a file.
+        preprocess: preprocessing of an engine's source model; None for a file.
+        front: the graph itself normalises decoded images.
         open: opens the network, for the inputs of one feed.
     """
 
@@ -55,6 +56,7 @@ class DiffModel:
     family: str | None
     preprocess: PreprocessSpec | None
     open: Callable[[Mapping[str, Array]], Network]
+    front: bool = False
 
 
 def find_model(path: Path, head: str | None = None) -> DiffModel:
@@ -67,7 +69,8 @@ def find_model(path: Path, head: str | None = None) -> DiffModel:
 
 def _from_file(path: Path, head: str | None) -> DiffModel:
     model = load(path).proto
-    if len(graph_inputs(model)) > 1:
+    inputs = graph_inputs(model)
+    if len(inputs) > 1 or any(len(spec.shape) == 3 for spec in inputs):
         with suppress(UnsupportedModel, InvalidOption):
             # As in an engine that was built of it.
             pin_inputs(model)
@@ -97,7 +100,8 @@ def _from_folder(folder: Path) -> DiffModel:
         inputs=card.inputs,
         metadata=card.metadata,
         family=card.family,
-        preprocess=card.preprocess,
+        preprocess=card.source_preprocess or card.preprocess,
+        front=card.source_preprocess is not None,
         open=partial(_NETWORKS[path.name], path, card.precision),
     )
 
@@ -133,7 +137,7 @@ def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
             spec, batch = _preprocess(a, b, one, other)
             rows, others = (
                 [np.repeat(row, batch, axis=0) for _, row in read_rows(each, images, _MAX_IMAGES)]
-                for each in (_as_taken(spec, one), _as_taken(spec, other))
+                for each in (_as_taken(spec, a, one), _as_taken(spec, b, other))
             )
         else:
             rows = others = _random(one, other, len(samples))
@@ -184,7 +188,9 @@ def _common(a: int, b: int, default: int) -> int:
     return fixed.pop() if fixed else default
 
 
-def _as_taken(spec: PreprocessSpec, taken: TensorSpec) -> PreprocessSpec:
+def _as_taken(spec: PreprocessSpec, model: DiffModel, taken: TensorSpec) -> PreprocessSpec:
+    if model.front:
+        return spec.bare
     layout = image_layout(taken) or "NCHW"
     dtype = cast(Literal["float32", "float16", "uint8"], taken.dtype)
     raw = _RAW if dtype == "uint8" else {}

@@ -114,7 +114,9 @@ class OnnxNetwork:
         part.functions.extend(self._model.functions)
         part.graph.name = whole.name
         part.graph.node.extend(nodes)
-        part.graph.input.extend(whole.input)
+        # Older exporters list weights as inputs, which those that are left out would be.
+        weights = {tensor.name for tensor in whole.initializer}
+        part.graph.input.extend(v for v in whole.input if v.name in read or v.name not in weights)
         part.graph.initializer.extend(t for t in whole.initializer if t.name in read)
         part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors)
         data: bytes = part.SerializeToString()

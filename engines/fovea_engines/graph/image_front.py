@@ -21,7 +21,7 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
     Returns the preprocessing of the new input: same geometry and padding, with unchanged values.
     """
     name = graph_inputs(model)[0].name
-    write = Writer(name)
+    write = Writer(f"{name}/front")
     row = _write_row(write, name, spec)
     for node in model.graph.node:
         node.input[:] = [row if taken == name else taken for taken in node.input]

@@ -7,21 +7,24 @@ boxes, so as many rounds as the longest chain has links give the greedy answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnx.helper import set_model_props
+from onnx.helper import make_tensor_value_info, set_model_props
 
-from fovea_engines.detect.heads.base import Detector, Head, Layout, OnGrid
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.heads.recognition import Recognition
-from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import describe
 from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.graph.candidates import Candidates, Decoded, write_candidates, write_gather
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
+from fovea_engines.graph.traced import Traced
 from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import TensorSpec
@@ -37,22 +40,11 @@ ROUNDS = 8
 512 of any score take 6 of YOLOv8n and YOLOX-nano, and 10 of YOLOv5n (of 62 images 8). Where they
 are too few, an even number leaves duplicates, and an odd one would lose boxes."""
 
+RAW = "/raw"
+"""Ends the name of a tensor that was an output before."""
+
 _FIRST_OPSET = 18  # since which ReduceMax takes its axes as an input
 _USUAL = PredictOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """Names of float32 tensors, best box first.
-
-    Boxes are [batch, 4, count], corners x1 y1 x2 y2 in pixels of the input; scores and the best
-    class of each are [batch, 1, count].
-    """
-
-    count: int
-    boxes: str
-    scores: str
-    classes: str
 
 
 def add_nms_tail(
@@ -69,8 +61,9 @@ def add_nms_tail(
     reads them; rows of zeros fill the end. All is float32, whatever the model is.
 
     Args:
-        model: in its final precision; changed in place, unless it has no duplicates. The output
-            keeps its name and becomes the only one; the metadata says `end2end`.
+        model: in its final precision; changed in place, unless it has no duplicates. One output
+            becomes the only one, and keeps its name; several become "detections". The metadata says
+            `end2end`.
         recognition: of the unchanged model; that of the changed one is returned.
         iou: a box is dropped when it overlaps a better one of its class by more, 0 to 1.
         max_candidates: most boxes that enter suppression, best first; time and memory grow with the
@@ -78,110 +71,62 @@ def add_nms_tail(
         max_det: rows, up to 1000; fewer where fewer boxes enter.
 
     Raises:
-        UnsupportedModel: the model is no detector, or its opset is too old.
+        UnsupportedModel: the model is no detector, its family is decoded by the host alone, or
+            its opset is too old.
     """
-    outputs = graph_outputs(model)
     head = open_head(recognition, graph_inputs(model))
     if head is None:
-        families = ", ".join(
-            name
-            for name, each in FAMILIES.items()
-            if issubclass(each, Detector) and each.layout is not None
-        )
         raise UnsupportedModel(
-            f"suppression in the graph is for detectors of {families}: build without it "
-            f"({recognition.reason})"
+            f"suppression in the graph is for detectors: build without it ({recognition.reason})"
         )
     if head.task != "detect":
         raise UnsupportedModel(
             f"suppression in the graph returns boxes alone, and the task of this model is "
             f"{head.task!r}: build without it"
         )
-    if not isinstance(head, Detector) or head.layout is None:
+    if not isinstance(head, Detector) or not head.duplicates:
         return recognition
-    [spec] = (tensor for tensor in outputs if tensor.name == head.outputs[0])
-    _check_graph(model, spec)
+    if not isinstance(head, Decoded):
+        raise UnsupportedModel(
+            f"family {head.family} is decoded by the host alone, so that its boxes cannot be "
+            "suppressed in the graph: --no-nms-tail leaves them to the host"
+        )
+    specs = [tensor for tensor in graph_outputs(model) if tensor.name in head.outputs]
+    _check_graph(model, specs)
 
-    write = Writer(spec.name)
-    raw = f"{spec.name}/raw"
-    for node in model.graph.node:
-        for names in (node.input, node.output):
-            names[:] = [raw if name == spec.name else name for name in names]
-    found = _write_candidates(write, head, head.layout, raw, spec, max_candidates)
+    name = head.outputs[0] if len(head.outputs) == 1 else "detections"
+    write = Writer(name)
+    outputs = {spec.name: _read(write, _renamed(model, spec.name), spec) for spec in specs}
+    found = write_candidates(write, head, outputs, max_candidates)
     count = min(max_det, found.count)
     _write_rows(write, found, _write_survivors(write, found, iou), count)
-    write.name(spec.name)
+    write.name(name)
     model.graph.initializer.extend(write.constants)
     rebuild(model, iter([*model.graph.node, *write.nodes]))
-    _declare(model, spec.name, count)
-    rows = f"{spec.name} of {count} rows: {recognition.family} with suppression in the graph"
-    return replace(recognition, family=YoloV10.family, reason=rows)
+    _declare(model, name, count)
+    rows = f"{name} of {count} rows: {recognition.family} with suppression in the graph"
+    return replace(recognition, family=YoloV10.family, outputs=(name,), reason=rows)
 
 
-def _write_candidates(
-    write: Writer, head: Head, layout: Layout, raw: str, spec: TensorSpec, most: int
-) -> _Candidates:
-    """Write the decoding of a head, before suppression.
+def _renamed(model: onnx.ModelProto, name: str) -> str:
+    raw = name + RAW
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [raw if one == name else one for one in names]
+    return raw
 
-    Scores that are not finite count as 0. Boxes that are not finite overlap no other; readers of
-    the result drop them.
-    """
-    across, along = layout.axis, 3 - layout.axis
-    columns, cells = spec.shape[across], spec.shape[along]
-    objects = [1] if layout.objectness else []
-    widths = [2, 2, *objects, columns - layout.classes]
+
+def _read(write: Writer, name: str, spec: TensorSpec) -> Traced:
+    """Return an output [batch, ...], or of one image without a batch, in float32."""
     if spec.dtype != "float32":
-        raw = write.cast(raw, "float32")
-
-    _, _, *objectness, classes = write.split(raw, widths, across)
-    best = write("ReduceMax", classes, np.array([across]), keepdims=1)
-    for probability in objectness:
-        best = write("Mul", probability, best)
-    best = write("Reshape", best, np.array([0, 1, cells]))
-    finite = write("Less", best, np.array(np.inf, np.float32))
-    best = write("Where", finite, best, np.array(0, np.float32))
-    count = min(most, cells)
-    scores, places = write.top(best, count)
-
-    few = _write_gather(write, raw, places, columns, along)
-    if along == 1:
-        few = write("Transpose", few, perm=[0, 2, 1])
-    centre, size, *_, classes = write.split(few, widths, 1)
-    if isinstance(head, OnGrid):
-        centre, size = _write_decoded(write, head, centre, size, places, cells)
-    corners = centre, size
-    if not layout.corners:
-        half = write("Mul", size, np.array(0.5, np.float32))
-        corners = write("Sub", centre, half), write("Add", centre, half)
-    return _Candidates(
-        count,
-        boxes=write("Concat", *corners, axis=1),
-        scores=scores,
-        classes=write.cast(write("ArgMax", classes, axis=1, keepdims=1), "float32"),
-    )
+        name = write.cast(name, "float32")
+    if len(spec.shape) == 2:
+        name = write("Reshape", name, np.array([1, *spec.shape]))
+        return Traced(write, name, spec.shape)
+    return Traced(write, name, spec.shape[1:])
 
 
-def _write_gather(write: Writer, table: str, places: str, columns: int, along: int) -> str:
-    """Gather rows (along 1) or columns (along 2) of a table [batch, rows, columns].
-
-    The places are integers, [batch, 1, n]; `columns` is the length of the other dimension.
-    """
-    if along == 1:
-        places = write("Reshape", places, np.array([0, -1, 1]))
-    whole = np.array([1, 1, columns] if along == 1 else [1, columns, 1])
-    return write("GatherElements", table, write("Expand", places, whole), axis=along)
-
-
-def _write_decoded(
-    write: Writer, head: OnGrid, centre: str, size: str, places: str, cells: int
-) -> tuple[str, str]:
-    origin, stride = head.grid(np.arange(cells), cells)
-    x, y, scale = (write("Gather", column, places) for column in (*origin.T, *stride.T))
-    centre = write("Add", write("Mul", centre, scale), write("Concat", x, y, axis=1))
-    return centre, write("Mul", write("Exp", size), scale)
-
-
-def _write_survivors(write: Writer, found: _Candidates, iou: float) -> str:
+def _write_survivors(write: Writer, found: Candidates, iou: float) -> str:
     """Return the survivors: float32 [batch, 1, count], 1 or 0."""
     over = _write_over(write, found, iou)
     alive = _write_none(write, over)
@@ -199,7 +144,7 @@ def _write_none(write: Writer, over: str) -> str:
     return write("Sub", np.array(1, np.float32), any_over)
 
 
-def _write_over(write: Writer, found: _Candidates, iou: float) -> str:
+def _write_over(write: Writer, found: Candidates, iou: float) -> str:
     """Mark pairs in which the box of the row is better than that of the column and overlaps it.
 
     The result is [batch, n, n], computed in float32 by the same steps as
@@ -228,30 +173,34 @@ def _write_area(write: Writer, box: list[str]) -> str:
     return write("Mul", write("Sub", box[2], box[0]), write("Sub", box[3], box[1]))
 
 
-def _write_rows(write: Writer, found: _Candidates, alive: str, count: int) -> None:
+def _write_rows(write: Writer, found: Candidates, alive: str, count: int) -> None:
     columns = write("Concat", found.boxes, found.scores, found.classes, axis=1)
     columns = write("Mul", columns, alive)
     _, places = write.top(write("Mul", found.scores, alive), count)
-    write("Transpose", _write_gather(write, columns, places, 6, along=2), perm=[0, 2, 1])
+    write(
+        "Transpose",
+        write_gather(write, Traced(write, columns, (6, found.count)), places, along=2),
+        perm=[0, 2, 1],
+    )
 
 
 def _declare(model: onnx.ModelProto, name: str, rows: int) -> None:
-    [value] = (v for v in model.graph.output if v.name == name)
-    value.type.tensor_type.elem_type = TensorProto.FLOAT
-    for dim, length in zip(value.type.tensor_type.shape.dim[1:], (rows, 6), strict=True):
-        dim.dim_value = length
-    declared = type(value).FromString(value.SerializeToString())
+    batch = deepcopy(model.graph.input[0].type.tensor_type.shape.dim[0])
+    output = make_tensor_value_info(name, TensorProto.FLOAT, [None, rows, 6])
+    output.type.tensor_type.shape.dim[0].CopyFrom(batch)
     del model.graph.output[:]
-    model.graph.output.append(declared)
+    model.graph.output.append(output)
     set_model_props(model, metadata_of(model) | {"end2end": "True"})
 
 
-def _check_graph(model: onnx.ModelProto, raw: TensorSpec) -> None:
-    if -1 in raw.shape[1:]:
-        raise UnsupportedModel(
-            f"{describe(raw)} has no fixed shape, which suppression in the graph needs: build with "
-            "--size HEIGHTxWIDTH"
-        )
+def _check_graph(model: onnx.ModelProto, specs: Sequence[TensorSpec]) -> None:
+    for spec in specs:
+        # Without the batch, which may be absent from tables.
+        if -1 in (spec.shape if len(spec.shape) == 2 else spec.shape[1:]):
+            raise UnsupportedModel(
+                f"{describe(spec)} has no fixed shape, which suppression in the graph needs: build "
+                "with --size HEIGHTxWIDTH"
+            )
     if (opset := opset_of(model)) < _FIRST_OPSET:
         raise UnsupportedModel(
             f"the model is of opset {opset}, and suppression in the graph needs {_FIRST_OPSET}: "

@@ -124,11 +124,17 @@ def tensors_read(node: onnx.NodeProto) -> Iterator[str]:
 
 def outputs_after(model: onnx.ModelProto, operators: Set[str]) -> frozenset[str]:
     """Name the outputs that depend on one of these operators."""
+    after = tensors_after(model, operators)
+    return frozenset(value.name for value in model.graph.output if value.name in after)
+
+
+def tensors_after(model: onnx.ModelProto, operators: Set[str]) -> set[str]:
+    """Name the tensors that depend on one of these operators."""
     after: set[str] = set()
     for node in model.graph.node:
         if node.op_type in operators or not after.isdisjoint(tensors_read(node)):
             after.update(node.output)
-    return frozenset(value.name for value in model.graph.output if value.name in after)
+    return after
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:

@@ -86,6 +86,8 @@ class EngineCard:
         labels: class names by id; None where unknown.
         preprocess: preprocessing of an image to an input row; without a family the usual YOLO way
             is assumed; None where the model takes no images.
+        source_preprocess: that of the source model, where the graph does the last part of it; None
+            where `preprocess` is the whole, and in cards of earlier builds.
         agreement: None where no build was.
         build_seconds: by phase of the build.
         metadata: the source model's `metadata_props`.
@@ -145,6 +147,7 @@ class EngineCard:
     unproven: tuple[str, ...] = ()
     head_candidates: tuple[HeadCandidate, ...] = ()
     preprocess_from: str | None = None
+    source_preprocess: PreprocessSpec | None = None
 
     @property
     def cpu_mismatch(self) -> str | None:
@@ -204,7 +207,10 @@ class EngineCard:
         """Describe how an image becomes an input row, and who says so."""
         if self.preprocess is None:
             return NO_FIGURE
-        return "\n".join(filter(None, [self.preprocess.text, self.preprocess_from]))
+        text = self.preprocess.text
+        if self.source_preprocess is not None:
+            text += f", and in the graph {self.source_preprocess.values_text}"
+        return "\n".join(filter(None, [text, self.preprocess_from]))
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""

@@ -49,7 +49,7 @@ def test_a_front_alone_serves_what_is_no_detector(network, tmp_path):
 
 
 def test_a_tail_for_what_has_no_boxes_is_refused(network, tmp_path):
-    with pytest.raises(UnsupportedModel, match="for detectors of yolov5"):
+    with pytest.raises(UnsupportedModel, match="is for detectors"):
         build(BuildPlan(network, "n", tmp_path, "onnxruntime", nms_tail=True))
 
 

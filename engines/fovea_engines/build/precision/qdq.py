@@ -17,10 +17,12 @@ from onnx.numpy_helper import from_array, to_array
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.calibration.ranges import Ranges
 from fovea_engines.device import WeightBits
-from fovea_engines.graph.wiring import Wiring, is_depthwise, rebuild
+from fovea_engines.graph.wiring import RANKING, Wiring, is_depthwise, rebuild, tensors_after
 
 # Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
 _SMALLEST = 2.0**-20
+# Operators whose results follow from a choice by values.
+_CHOOSING = RANKING | {"GridSample"}
 
 
 def quantisable(model: onnx.ModelProto) -> tuple[str, ...]:
@@ -28,14 +30,17 @@ def quantisable(model: onnx.ModelProto) -> tuple[str, ...]:
 
     Not among them are a detector's last layers, whose rounding would be read off as boxes; and
     depthwise layers, which are not computed faster in INT8, as they wait for memory, and which
-    lose most: yolox_nano loses half of its mAP by them.
+    lose most: yolox_nano loses half of its mAP by them. Nor are layers after a choice of rows or of
+    places, which rounding would make another one. All else, such as attention, stays float too.
     """
     wiring = Wiring(model)
     head = wiring.head_layers()
+    chosen = tensors_after(model, _CHOOSING)
     return tuple(
         node.name
         for node in wiring.layers()
         if node.name not in head
+        and node.input[0] not in chosen
         and node.input[1] in wiring.constants
         and not is_depthwise(node, wiring.constants[node.input[1]])
     )

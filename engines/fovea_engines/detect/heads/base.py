@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,10 +130,11 @@ class Detector(Head):
     """Decodes objects with boxes.
 
     Attributes:
-        layout: of the output, as suppression in the graph reads it; None where the graph cannot, or
-            the model has suppressed and ranked its rows already.
+        duplicates: several boxes may be of one object, so they need suppression.
+        layout: of the output, where it is one whose columns are boxes and classes.
     """
 
+    duplicates: ClassVar[bool] = False
     layout: ClassVar[Layout | None] = None
 
     @abstractmethod
@@ -149,17 +150,6 @@ class Detector(Head):
             return None
         first: Array = outputs[self.outputs[0]][0]
         return first if self.layout.axis == 1 else first.T
-
-
-@runtime_checkable
-class OnGrid(Protocol):
-    """A head whose boxes are offsets in the cells of a grid, and logarithms of its strides."""
-
-    def grid(
-        self, found: NDArray[np.integer], boxes: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the top-left corner [n, 2] and stride [n, 1], in pixels, of n of all cells."""
-        ...
 
 
 def corners(centred: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -40,6 +40,7 @@ class Dense(Detector):
         extras: columns follow the classes, so that `num_classes` must be known.
     """
 
+    duplicates: ClassVar[bool] = True
     layout: ClassVar[Layout]
     per_cell: ClassVar[int] = 1
     rare: ClassVar[bool] = False

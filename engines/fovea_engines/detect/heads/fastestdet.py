@@ -32,6 +32,7 @@ class FastestDet(Detector):
     family: ClassVar[str] = "fastestdet"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", "channels": "BGR"}
     sized: ClassVar[bool] = True
+    duplicates: ClassVar[bool] = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -32,6 +32,7 @@ class ScoredBoxes(Detector):
         per_cell: boxes of each cell.
     """
 
+    duplicates: ClassVar[bool] = True
     strides: ClassVar[tuple[int, ...]] = (8, 16, 32)
     per_cell: ClassVar[int] = 1
 

@@ -33,6 +33,7 @@ class YoloV5Raw(Detector):
     """
 
     family: ClassVar[str] = "yolov5-raw"
+    duplicates: ClassVar[bool] = True
     anchors: ClassVar[tuple[int, ...]] = (
         *(10, 13, 16, 30, 33, 23),
         *(30, 61, 62, 45, 59, 119),

@@ -17,7 +17,7 @@ from fovea_engines.detect.heads.evidence import (
     no_offsets,
     no_probabilities,
 )
-from fovea_engines.detect.heads.grid import grid as cells_of
+from fovea_engines.detect.heads.grid import grid
 from fovea_engines.detect.heads.signature import STRIDES, Fit, Signature, Strength, cells
 from fovea_engines.session import Array
 
@@ -62,18 +62,11 @@ class YoloX(Dense):
         self, few: NDArray[np.float32], found: NDArray[np.intp], total: int
     ) -> NDArray[np.float32]:
         """Return corners, as `Dense.boxes`."""
-        origin, stride = self.grid(found, total)
-        centre, size = few[:, :2] * stride + origin, np.exp(few[:, 2:]) * stride
-        return corners(np.concatenate([centre, size], axis=1))
-
-    def grid(
-        self, found: NDArray[np.integer], boxes: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return origin and stride of cells, as `OnGrid`."""
         assert self.size is not None, "it is sized"
-        strides = next(s for s in STRIDES if cells(self.size, s) == boxes)
-        places, steps = cells_of(self.size, strides)
-        return places[found] * steps[found], steps[found]
+        strides = next(s for s in STRIDES if cells(self.size, s) == total)
+        places, steps = (table[found] for table in grid(self.size, strides))
+        centre, size = (few[:, :2] + places) * steps, np.exp(few[:, 2:]) * steps
+        return corners(np.concatenate([centre, size], axis=1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,8 @@ class Dataset:
             more = ", ..." if len(known) > _NAMES_SHOWN else ""
             raise InvalidOption(
                 f"{self.path} has the class {strangers[0]!r}, and the model has not, only "
-                f"{', '.join(known[:_NAMES_SHOWN])}{more}: call both the same, or take the "
-                "objects of that class out"
+                f"{', '.join(known[:_NAMES_SHOWN])}{more}: call both the same, as "
+                "--labels of a build does, or take the objects of that class out"
             )
         theirs = [*labels, *strangers]
         ids = np.array([theirs.index(name) if name in used else -1 for name in names], np.int32)

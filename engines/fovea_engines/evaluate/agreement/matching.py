@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from fovea_engines.detect.detections import Detections
 
 MIN_IOU = 0.5
+# Added to the sides of boxes, pixels: one that its image's border has cut to a line has no area.
+_LINE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,9 +79,9 @@ def match(want: Detections, have: Detections, conf: float, margin: float) -> Mat
 def iou(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the intersection over union [n, m] of boxes [n, 4] and [m, 4], x1 y1 x2 y2."""
     a, b = one.astype(np.float64)[:, None], other.astype(np.float64)[None]
-    sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]) + _LINE
     shared = np.clip(sides, 0, None).prod(axis=-1)
-    areas = [np.clip(box[..., 2:] - box[..., :2], 0, None).prod(axis=-1) for box in (a, b)]
+    areas = [np.clip(box[..., 2:] - box[..., :2] + _LINE, 0, None).prod(-1) for box in (a, b)]
     union = areas[0] + areas[1] - shared
     overlap: NDArray[np.float64] = np.divide(
         shared, union, out=np.zeros_like(shared), where=union > 0
