@@ -47,11 +47,12 @@ $(VENV)/clients: $(VENV)/dev
 	    "openapi-python-client==0.29.1" "jinja2==3.1.6" "markupsafe==3.0.4" \
 	    || rm -rf $@
 
-# SAHI, whose slices the tests of tiles compare with; its other requirements are imported lazily.
-$(VENV)/sahi: $(VENV)/dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
-	    "sahi==0.12.8" "shapely==2.2.0" "tqdm==4.70.1" \
-	    || rm -rf $@
+# What tests of tiles and of the client compare with. SAHI imports most of what it requires lazily.
+$(VENV)/vision: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade \
+	    --target $@ "supervision==0.31.2" "shapely==2.2.0" \
+	    && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	    --target $@ "sahi==0.12.8" || rm -rf $@
 
 run: $(VENV)/base
 	$(BIN)/fovea demo --port $(PORT) $(if $(ONCE),--once)
@@ -62,7 +63,7 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/sahi
+test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision
 	$(BIN)/python -m pytest
 
 # These two need Linux, root, and Debian's podman, runc and debootstrap; they skip without.

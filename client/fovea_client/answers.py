@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+
+from fovea_client._masks import run_length_pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,11 @@ class RunLengths:
 
     size: tuple[int, int]
     counts: str
+
+    @property
+    def pixels(self) -> NDArray[np.bool_]:
+        """Return the mask, bool [height, width]."""
+        return run_length_pixels(self.size, self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,72 @@ class ImageResult:
     orientation: int
     detections: tuple[Detection, ...]
     tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def boxes(self) -> NDArray[np.float32]:
+        """Return the boxes, float32 [n, 4], x1 y1 x2 y2 in pixels of the upright image."""
+        corners = [(d.box.x1, d.box.y1, d.box.x2, d.box.y2) for d in self.detections]
+        return np.array(corners, np.float32).reshape(-1, 4)
+
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """Return the scores, float32 [n]."""
+        return np.array([each.score for each in self.detections], np.float32)
+
+    @property
+    def class_ids(self) -> NDArray[np.int32]:
+        """Return the class ids, int32 [n]."""
+        return np.array([each.class_id for each in self.detections], np.int32)
+
+    @property
+    def masks(self) -> NDArray[np.bool_] | None:
+        """Return the masks, bool [n, height, width], of run lengths; None without those."""
+        masks = [d.mask.pixels for d in self.detections if isinstance(d.mask, RunLengths)]
+        if len(masks) != len(self.detections) or not masks:
+            return None
+        return np.stack(masks)
+
+    @property
+    def keypoints(self) -> NDArray[np.float32] | None:
+        """Return the keypoints, float32 [n, points, 3], x y in pixels and score; None without."""
+        points = [[(p.x, p.y, p.score) for p in d.keypoints] for d in self.detections]
+        return np.array(points, np.float32) if points and points[0] else None
+
+    def to_coco(self, image_id: int) -> list[dict[str, Any]]:
+        """Return the detections as COCO's results have them, to be dumped as JSON.
+
+        `category_id` is the model's class id; the datasets of COCO count otherwise.
+        """
+        return [_coco(each, image_id) for each in self.detections]
+
+    def to_supervision(self) -> Any:
+        """Return a `supervision.Detections`; ImportError if supervision is not installed."""
+        from supervision import Detections
+
+        return Detections(
+            xyxy=self.boxes,
+            confidence=self.scores,
+            class_id=self.class_ids.astype(int),
+            mask=self.masks,
+            data={"class_name": np.array([each.class_name for each in self.detections])},
+        )
+
+
+def _coco(found: Detection, image_id: int) -> dict[str, Any]:
+    box = found.box
+    row: dict[str, Any] = {
+        "image_id": image_id,
+        "category_id": found.class_id,
+        "bbox": [box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1],
+        "score": found.score,
+    }
+    if isinstance(found.mask, RunLengths):
+        row["segmentation"] = {"size": list(found.mask.size), "counts": found.mask.counts}
+    elif isinstance(found.mask, tuple):
+        row["segmentation"] = [list(outline) for outline in found.mask]
+    if found.keypoints:
+        row["keypoints"] = [value for p in found.keypoints for value in (p.x, p.y, p.score)]
+    return row
 
 
 @dataclass(frozen=True, slots=True)

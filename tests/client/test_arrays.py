@@ -1,0 +1,73 @@
+"""Answers as arrays, and in the forms of other tools."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faster_coco_eval.core import mask as coco
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fovea_client import Box, Detection, ImageResult, Keypoint, RunLengths
+
+SUPERVISION = Path(sys.prefix) / "vision"
+PIXELS = np.zeros((8, 10), np.uint8)
+PIXELS[2:5, 3:9] = 1
+
+
+def run_lengths(pixels):
+    written = coco.encode(np.asfortranarray(pixels))
+    return RunLengths(tuple(written["size"]), written["counts"].decode())
+
+
+def image(**parts):
+    found = Detection(Box(3.0, 2.0, 9.0, 5.0), 0.75, 5, "bus", **parts)
+    return ImageResult(10, 8, 1, (found, found))
+
+
+@given(
+    arrays(np.uint8, st.tuples(st.integers(1, 40), st.integers(1, 40)), elements=st.integers(0, 1))
+)
+def test_masks_decode_as_pycocotools_decodes_them(pixels):
+    assert (run_lengths(pixels).pixels == pixels).all()
+
+
+def test_arrays():
+    result = image(mask=run_lengths(PIXELS), keypoints=(Keypoint("nose", 4.0, 3.0, 0.5),))
+    assert result.boxes.tolist() == [[3, 2, 9, 5]] * 2
+    assert result.scores.tolist() == [0.75, 0.75]
+    assert result.class_ids.tolist() == [5, 5]
+    assert (result.masks == PIXELS.astype(bool)).all()
+    assert result.keypoints.tolist() == [[[4, 3, 0.5]]] * 2
+    nothing = ImageResult(10, 8, 1, ())
+    assert nothing.boxes.shape == (0, 4)
+    assert nothing.masks is nothing.keypoints is None
+
+
+def test_coco_reads_the_results():
+    result = image(mask=run_lengths(PIXELS), keypoints=(Keypoint("nose", 4.0, 3.0, 0.5),))
+    [row, _] = result.to_coco(17)
+    assert row["image_id"] == 17
+    assert row["bbox"] == [3.0, 2.0, 6.0, 3.0]
+    assert row["keypoints"] == [4.0, 3.0, 0.5]
+    assert (coco.decode(row["segmentation"]) == PIXELS).all()
+    outline = (3.0, 2.0, 9.0, 2.0, 9.0, 5.0)
+    [row, _] = image(mask=(outline,)).to_coco(17)
+    assert row["segmentation"] == [list(outline)]
+
+
+def test_supervision_takes_the_results(monkeypatch):
+    if not SUPERVISION.exists():
+        pytest.skip(f"{SUPERVISION} is absent: `make test` installs it")
+    monkeypatch.syspath_prepend(str(SUPERVISION))
+    supervision = importlib.import_module("supervision")
+    found = image(mask=run_lengths(PIXELS)).to_supervision()
+    assert isinstance(found, supervision.Detections)
+    assert found.xyxy.tolist() == [[3, 2, 9, 5]] * 2
+    assert found.data["class_name"].tolist() == ["bus", "bus"]
+    assert found.area.tolist() == [18, 18]
+    empty = ImageResult(10, 8, 1, ()).to_supervision()
+    assert len(empty) == 0
