@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 Fit = Literal["letterbox", "stretch", "center-crop"]
 Resample = Literal["linear", "linear-float", "antialias", "area"]
 
-_RESAMPLED = {"antialias": "with antialiasing", "area": "by area"}
+_RESAMPLED: Mapping[Resample, str] = {
+    "linear": "",
+    "linear-float": ", resampled without rounding",
+    "antialias": ", resampled with antialiasing",
+    "area": ", resampled by area",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +98,7 @@ class PreprocessSpec:
             shape = f"letterboxed to {size} (height x width), {place}, padded with grey {self.pad}"
             if self.max_scale is not None:
                 shape += f", enlarged {self.max_scale:g} times at most"
-        if self.resample != "linear":
-            shape += f", resampled {_RESAMPLED[self.resample]}"
-        return f"{shape}; {self.values_text}"
+        return f"{shape}{_RESAMPLED[self.resample]}; {self.values_text}"
 
     @property
     def values_text(self) -> str:
