@@ -84,6 +84,9 @@ def _expected(name):
     return json.loads((HEADS / f"{name}.expected.json").read_text())
 
 
+# The first test of a backend builds and loads them all.
+pytestmark = pytest.mark.timeout(900)
+
 FILES = sorted(path.stem for path in HEADS.glob("*.onnx"))
 DETECTORS = [name for name in FILES if _expected(name)["task"] not in OTHER_TASKS]
 
