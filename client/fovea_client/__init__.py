@@ -9,6 +9,7 @@ from fovea_client._client import Client, server_address
 from fovea_client._wire import ImageFormat, MaskFormat, PredictOptions, image_result
 from fovea_client.answers import (
     Box,
+    Corner,
     Detection,
     ImageError,
     ImageResult,
@@ -17,6 +18,7 @@ from fovea_client.answers import (
     ModelSummary,
     ModelVersion,
     Prediction,
+    Rotated,
     RunLengths,
     Tensor,
     TensorMetadata,
@@ -35,6 +37,7 @@ __all__ = [
     "Box",
     "Client",
     "ConnectionFailed",
+    "Corner",
     "Detection",
     "FoveaClientError",
     "ImageError",
@@ -49,6 +52,7 @@ __all__ = [
     "PredictOptions",
     "Prediction",
     "QueueFull",
+    "Rotated",
     "RunLengths",
     "ServerError",
     "Tensor",

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -19,6 +19,7 @@ from httpx import Response
 
 from fovea_client.answers import (
     Box,
+    Corner,
     Detection,
     ImageError,
     ImageResult,
@@ -27,6 +28,7 @@ from fovea_client.answers import (
     ModelSummary,
     ModelVersion,
     Prediction,
+    Rotated,
     RunLengths,
     Tensor,
     TensorMetadata,
@@ -36,6 +38,7 @@ from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
 
 ImageFormat = Literal["image/jpeg", "image/png"]
 MaskFormat = Literal["rle", "polygon", "png", "none"]
+_Shape = TypeVar("_Shape", Box, Corner, Rotated)
 
 
 class PredictOptions(TypedDict, total=False):
@@ -260,9 +263,8 @@ def image_result(value: dict[str, Any]) -> ImageResult | ImageError:
 
 
 def _detection(value: dict[str, Any]) -> Detection:
-    corners = value["box"]
     return Detection(
-        box=Box(*(float(corners[name]) for name in ("x1", "y1", "x2", "y2"))),
+        box=_numbers(Box, value["box"]),
         score=float(value["score"]),
         class_id=int(value["class_id"]),
         class_name=str(value["class_name"]),
@@ -271,7 +273,13 @@ def _detection(value: dict[str, Any]) -> Detection:
             Keypoint(str(each["name"]), *(float(each[name]) for name in ("x", "y", "score")))
             for each in value.get("keypoints", ())
         ),
+        rotated=_numbers(Rotated, value["rotated"]) if "rotated" in value else None,
+        corners=tuple(_numbers(Corner, each) for each in value.get("corners", ())),
     )
+
+
+def _numbers(kind: type[_Shape], value: dict[str, Any]) -> _Shape:
+    return kind(*(float(value[field.name]) for field in fields(kind)))
 
 
 def _mask(value: Any) -> RunLengths | tuple[tuple[float, ...], ...] | bytes | None:

@@ -33,6 +33,29 @@ class Keypoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Rotated:
+    """A rotated rectangle in pixels of the upright original image; it may reach outside.
+
+    The angle is that of the width, in radians from the x axis towards the y axis (clockwise, as y
+    points down), 0 to pi; w >= h.
+    """
+
+    cx: float
+    cy: float
+    w: float
+    h: float
+    angle: float
+
+
+@dataclass(frozen=True, slots=True)
+class Corner:
+    """A corner of a rotated rectangle, in pixels of the upright original image."""
+
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunLengths:
     """A mask as COCO's compressed run lengths; `size` is (height, width) of the image."""
 
@@ -53,6 +76,9 @@ class Detection:
         mask: of a segmenter, in the form that the request asked for: run lengths, polygons of
             x1 y1 x2 y2 ..., or a PNG file of the whole image; None without masks.
         keypoints: of a pose model.
+        rotated: of a model of rotated boxes, whose `box` is around it; None of others.
+        corners: the four of `rotated`, clockwise; between the second and the third the angle
+            points.
     """
 
     box: Box
@@ -61,6 +87,8 @@ class Detection:
     class_name: str
     mask: RunLengths | tuple[tuple[float, ...], ...] | bytes | None = None
     keypoints: tuple[Keypoint, ...] = ()
+    rotated: Rotated | None = None
+    corners: tuple[Corner, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

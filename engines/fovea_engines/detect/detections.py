@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.masks import Masks, join_masks
+from fovea_engines.detect.rotated import to_source
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
@@ -22,11 +23,13 @@ class Detections(Finding):
 
     Attributes:
         boxes: float32 [n, 4], corners x1 y1 x2 y2 in pixels: of the model's input as a head returns
-            them, of the upright original after `to_source`.
+            them, of the upright original after `to_source`. Of rotated objects, those around them.
         scores: float32 [n], 0 to 1, descending.
         class_ids: int32 [n].
         masks: of the objects; None without the task, or where the request wants none.
         keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None without the task.
+        rotated: float32 [n, 5], cx cy w h in pixels and the angle in radians, regular as
+            `detect.rotated` defines it; None without the task.
     """
 
     boxes: NDArray[np.float32]
@@ -34,6 +37,7 @@ class Detections(Finding):
     class_ids: NDArray[np.int32]
     masks: Masks | None = None
     keypoints: NDArray[np.float32] | None = None
+    rotated: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -51,10 +55,12 @@ class Detections(Finding):
             parts += [*self.masks.windows, self.masks.places, self.masks.bounds]
         if self.keypoints is not None:
             parts.append(self.keypoints)
+        if self.rotated is not None:
+            parts.append(self.rotated)
         return parts
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return it in pixels of the upright image; boxes are clipped to it, keypoints are not.
+        """Return it in pixels of the upright image; boxes alone are clipped to it.
 
         An object whose box lies in the padding alone is left out.
         """
@@ -66,6 +72,7 @@ class Detections(Finding):
             boxes=back.boxes_to_source(self.boxes),
             masks=None if self.masks is None else self.masks.to_source(back),
             keypoints=points,
+            rotated=None if self.rotated is None else to_source(self.rotated, back),
         )
         x1, y1, x2, y2 = found.boxes.T
         seen = (x1 < x2) & (y1 < y2)
@@ -80,6 +87,7 @@ class Detections(Finding):
             class_ids=self.class_ids[chosen],
             masks=None if self.masks is None else self.masks.take(chosen),
             keypoints=None if self.keypoints is None else self.keypoints[chosen],
+            rotated=None if self.rotated is None else self.rotated[chosen],
         )
 
 
@@ -87,10 +95,12 @@ def join(parts: Sequence[Detections]) -> Detections:
     """Return all objects of parts of one kind, in pixels of one image, in their order."""
     masks = [part.masks for part in parts if part.masks is not None]
     points = [part.keypoints for part in parts if part.keypoints is not None]
+    rotated = [part.rotated for part in parts if part.rotated is not None]
     return Detections(
         boxes=np.concatenate([part.boxes for part in parts]),
         scores=np.concatenate([part.scores for part in parts]),
         class_ids=np.concatenate([part.class_ids for part in parts]),
         masks=join_masks(masks) if masks else None,
         keypoints=np.concatenate(points) if points else None,
+        rotated=np.concatenate(rotated) if rotated else None,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,6 +73,21 @@ def choose(
     suppress: bool = True,
 ) -> NDArray[np.intp]:
     """Return the indices of the candidates that `detections` keeps, best first."""
+    order = ranked(boxes, scores, class_ids, options)
+    if not suppress or len(order) < 2:
+        return order[: options.max_det]
+    groups = None if options.agnostic else class_ids[order]
+    ordered = boxes[order].astype(np.float32, copy=False)
+    return order[greedy(ordered, groups, options.iou, options.max_det)]
+
+
+def ranked(
+    boxes: NDArray[np.floating],
+    scores: NDArray[np.floating],
+    class_ids: NDArray[np.integer],
+    options: PredictOptions,
+) -> NDArray[np.intp]:
+    """Return the indices of the candidates that may enter suppression, best first."""
     x1, y1, x2, y2 = boxes.T
     # Each comparison is False for NaN, and together they exclude infinity.
     sound = (x1 < x2) & (y1 < y2) & (scores >= options.conf) & (scores < np.inf)
@@ -78,12 +95,7 @@ def choose(
     if options.classes is not None:
         sound &= np.isin(class_ids, options.classes)
     order = np.flatnonzero(sound)
-    order = order[np.argsort(-scores[order], kind="stable")[:MAX_CANDIDATES]]
-    if not suppress or len(order) < 2:
-        return order[: options.max_det]
-    groups = None if options.agnostic else class_ids[order]
-    ordered = boxes[order].astype(np.float32, copy=False)
-    return order[greedy(ordered, groups, options.iou, options.max_det)]
+    return order[np.argsort(-scores[order], kind="stable")[:MAX_CANDIDATES]]
 
 
 def greedy(
@@ -96,9 +108,7 @@ def greedy(
 ) -> NDArray[np.intp]:
     """Return the indices, ascending, of at most `limit` boxes that survive greedy suppression.
 
-    A box is dropped when its IoU with a surviving better one exceeds `iou`. Each block of boxes is
-    compared with all survivors so far, then with itself: n x survivors comparisons without a Python
-    step per box.
+    A box is dropped when its IoU with a surviving better one exceeds `iou`.
 
     Boxes are float32 [n, 4], corners, best first. Boxes of different `groups`, int [n], never
     suppress each other; None is one group. With `over_smaller` the intersection is divided by the
@@ -107,14 +117,30 @@ def greedy(
     if groups is None:
         groups = np.zeros(len(boxes), dtype=np.int32)
     table = np.concatenate([boxes.T, groups[None].astype(np.float32)])
+    return settle(
+        len(boxes),
+        limit,
+        lambda better, worse: _over(table[:, better], table[:, worse], iou, over_smaller),
+    )
+
+
+def settle(
+    count: int,
+    limit: int,
+    over: Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.bool_]],
+) -> NDArray[np.intp]:
+    """Return the indices, ascending, of at most `limit` of `count` candidates that survive.
+
+    `over` says of better and worse ones which suppress which, bool [better, worse]. Each block is
+    compared with all survivors so far, then with itself: n x survivors comparisons without a Python
+    step per candidate.
+    """
     kept = np.empty(0, dtype=np.intp)
-    for start in range(0, len(boxes), BLOCK):
-        block = np.arange(start, min(start + BLOCK, len(boxes)))
+    for start in range(0, count, BLOCK):
+        block = np.arange(start, min(start + BLOCK, count))
         if start > 0:
-            block = block[~_over(table[:, kept], table[:, block], iou, over_smaller).any(axis=0)]
-        over = _over(table[:, block], table[:, block], iou, over_smaller)
-        over &= WORSE[: len(block), : len(block)]
-        block = block[_survivors(over)]
+            block = block[~over(kept, block).any(axis=0)]
+        block = block[_survivors(over(block, block) & WORSE[: len(block), : len(block)])]
         kept = np.concatenate([kept, block])
         if len(kept) >= limit:
             break

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect import nms, rotated_nms
 from fovea_engines.detect.detections import Detections, join
-from fovea_engines.detect.nms import greedy
 from fovea_engines.detect.options import PredictOptions, read_tile
 from fovea_preprocess.letterbox import LetterboxMap
 
@@ -74,7 +74,8 @@ def joined(
 ) -> Detections:
     """Join the objects on tiles of an image of (height, width) pixels, each in pixels of its tile.
 
-    Of the same object on two tiles, the surer one is kept.
+    Of the same object on two tiles, the surer one is kept. Rotated rectangles are suppressed as by
+    their head: those that lie side by side share much of their upright boxes.
     """
     height, width = size
     whole = join(
@@ -88,8 +89,13 @@ def joined(
         ]
     )
     whole = whole.take(np.argsort(-whole.scores, kind="stable"))
-    groups = None if options.agnostic else whole.class_ids
-    return whole.take(greedy(whole.boxes, groups, MOST_SHARED, options.max_det, over_smaller=True))
+    if whole.rotated is not None:
+        groups = np.zeros(len(whole)) if options.agnostic else whole.class_ids
+        return whole.take(rotated_nms.greedy(whole.rotated, groups, options.iou, options.max_det))
+    classes = None if options.agnostic else whole.class_ids
+    return whole.take(
+        nms.greedy(whole.boxes, classes, MOST_SHARED, options.max_det, over_smaller=True)
+    )
 
 
 def _side(length: int, count: int, overlap: float) -> int:

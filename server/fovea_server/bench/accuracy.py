@@ -68,8 +68,10 @@ def labels_by_id(labels: Mapping[int, str], dataset: Dataset) -> list[str | None
 
 def _detections(answer: list[dict[str, Any]]) -> Detections:
     corners = [[each["box"][name] for name in ("x1", "y1", "x2", "y2")] for each in answer]
+    rotated = [list(each["rotated"].values()) for each in answer if "rotated" in each]
     return Detections(
         boxes=np.array(corners, np.float32).reshape(-1, 4),
         scores=np.array([each["score"] for each in answer], np.float32),
         class_ids=np.array([each["class_id"] for each in answer], np.int32),
+        rotated=np.array(rotated, np.float32) if rotated else None,
     )

@@ -84,6 +84,8 @@ def evaluate(
     (small: up to 32 x 32 pixels, large: over 96 x 96). Opens the engine right here, or asks a
     running server, with the same result.
 
+    Rotated boxes are measured with YOLO labels of their corners: class x1 y1 ... x4 y4.
+
     Classes of the labels and of the model meet by name. Labels are of the upright image, as
     its EXIF orientation shows it.
 
@@ -174,10 +176,12 @@ class RemoteDetector(RemotePredictor):
         named = {d.class_id: d.class_name for d in found if d.class_name != str(d.class_id)}
         self.labels.update(named)
         corners = [(d.box.x1, d.box.y1, d.box.x2, d.box.y2) for d in found]
+        rotated = [tuple(asdict(d.rotated).values()) for d in found if d.rotated is not None]
         return Detections(
             boxes=np.array(corners, np.float32).reshape(-1, 4),
             scores=np.array([d.score for d in found], np.float32),
             class_ids=np.array([d.class_id for d in found], np.int32),
+            rotated=np.array(rotated, np.float32) if rotated else None,
         )
 
     def engine(self) -> tuple[str | None, str | None]:

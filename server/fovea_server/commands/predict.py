@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -230,12 +231,20 @@ def _table(image: ImageResult) -> Table | Text:
     if not image.detections:
         return Text("nothing found")
     table = Table("class", "score", "x1", "y1", "x2", "y2")
+    if image.detections[0].rotated is not None:
+        table = Table("class", "score", "cx", "cy", "w", "h", "angle")
     for column in table.columns[1:]:
         column.justify = "right"
     for found in image.detections:
-        corners = (f"{corner:.0f}" for corner in asdict(found.box).values())
-        table.add_row(Text(found.class_name), f"{found.score:.2f}", *corners)
+        table.add_row(Text(found.class_name), f"{found.score:.2f}", *_place(found))
     return table
+
+
+def _place(found: Detection) -> list[str]:
+    if found.rotated is None:
+        return [f"{corner:.0f}" for corner in asdict(found.box).values()]
+    *place, angle = asdict(found.rotated).values()
+    return [*(f"{number:.0f}" for number in place), f"{math.degrees(angle):.0f}°"]
 
 
 def _document(model: str, outcomes: list[_Outcome]) -> dict[str, Any]:

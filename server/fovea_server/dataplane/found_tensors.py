@@ -39,6 +39,7 @@ def _objects(
         [n, k]. k is the largest number of objects on one image; the other rows are zero.
         ``masks`` BYTES [n, k] of a segmenter: JSON of COCO's run lengths or polygons, or a PNG file
         in base64. ``keypoints`` FP32 [n, k, points, 3] of a pose model: x y in pixels, score.
+        ``rotated`` FP32 [n, k, 5] of rotated boxes: cx cy w h in pixels, angle in radians.
     """
     most = max(map(len, found))
     names = np.full((len(found), most), b"", object)
@@ -67,6 +68,9 @@ def _objects(
     points = [one.keypoints for one in found if one.keypoints is not None]
     if points:
         tensors.append(OutputTensor("keypoints", "FP32", _padded(points, most, np.float32)))
+    rotated = [one.rotated for one in found if one.rotated is not None]
+    if rotated:
+        tensors.append(OutputTensor("rotated", "FP32", _padded(rotated, most, np.float32)))
     return tensors
 
 

@@ -93,6 +93,11 @@ def test_real_models(shared, model):
             id="size from metadata",
         ),
         pytest.param(
+            image(), output(85, 8400), COCO, "yolov8-obb", id="a column more than the names"
+        ),
+        pytest.param(image(), output(84, 8400), {"task": "obb"}, "yolov8-obb", id="rotated"),
+        pytest.param(image(), output(300, 7), {"task": "obb"}, "yolov10-obb", id="rotated rows"),
+        pytest.param(
             image(), output(56, 8400), {"kpt_shape": "[17, 3]"}, "yolov8-pose", id="keypoints"
         ),
         pytest.param(
@@ -125,12 +130,11 @@ def test_detectors(inputs, outputs, metadata, family):
             image(), output(8400, 84), COCO, "fits rtmdet and picodet", id="transposed v8, named"
         ),
         pytest.param(image(), output(84, 8401), {}, "8401", id="odd count"),
-        pytest.param(image(), output(85, 8400), COCO, "names 80", id="oriented box"),
         pytest.param(image(-1, -1), output(-1, 85), {}, "nothing tells", id="v5 or yolox"),
         pytest.param(image(-1, -1), output(-1, -1), COCO, "classes is dynamic", id="all dynamic"),
         pytest.param(image(), output(4, 8400), {}, "room for no class", id="boxes only"),
         pytest.param(image(), output(84, 8400, dtype="int8"), {}, "int8", id="integers"),
-        pytest.param(image(), output(84, 8400), {"task": "obb"}, "task 'obb'", id="task"),
+        pytest.param(image(), output(84, 8400), {"task": "gaze"}, "task 'gaze'", id="task"),
         pytest.param(image() + image(), output(84, 8400), {}, "not one batch", id="two inputs"),
         pytest.param(
             [TensorSpec("x", "float32", (-1, 1, 640, 640))],

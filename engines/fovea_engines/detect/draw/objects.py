@@ -1,4 +1,4 @@
-"""Draws objects: masks, boxes, keypoints and names."""
+"""Draws objects: masks, boxes, upright or rotated, keypoints and names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.draw.colours import Colour, colour
+from fovea_engines.detect.draw.rotated import draw_rotated
 from fovea_engines.detect.draw.tags import draw_tag, place
 from fovea_engines.detect.masks import Bitmap, Masks
 from fovea_engines.detect.skeleton import Skeleton
@@ -38,8 +39,11 @@ def draw_objects(
         _draw_masks(canvas, found.masks, colours, line)
     corners = np.clip(found.boxes.round(), 0, [width - 1, height - 1] * 2).astype(np.int64)
     # The best box is drawn last, so that nothing covers it; tags are drawn over all boxes.
-    for (x1, y1, x2, y2), fill in zip(corners[::-1].tolist(), colours[::-1], strict=True):
-        cv2.rectangle(canvas, (x1, y1), (x2, y2), fill, line, cv2.LINE_AA)
+    if found.rotated is not None:
+        draw_rotated(canvas, found.rotated, colours, line)
+    else:
+        for (x1, y1, x2, y2), fill in zip(corners[::-1].tolist(), colours[::-1], strict=True):
+            cv2.rectangle(canvas, (x1, y1), (x2, y2), fill, line, cv2.LINE_AA)
     if found.keypoints is not None:
         for points, fill in zip(found.keypoints[::-1], colours[::-1], strict=True):
             _draw_keypoints(canvas, points, skeleton, fill, line)

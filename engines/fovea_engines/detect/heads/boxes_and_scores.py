@@ -26,8 +26,9 @@ class YoloNas(ScoredBoxes):
 
     Attributes:
         named: what the metadata calls the family.
-        boxes_first: the order of the outputs, where both have four columns.
+        boxes_first: the order of the outputs, where both have the columns of boxes.
         transposed: scores may be [batch, classes, cells].
+        box_columns: numbers of a box.
     """
 
     family: ClassVar[str] = "yolo-nas"
@@ -35,6 +36,7 @@ class YoloNas(ScoredBoxes):
     named: ClassVar[str] = "yolonas"
     boxes_first: ClassVar[bool] = True
     transposed: ClassVar[bool] = False
+    box_columns: ClassVar[int] = 4
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -66,9 +68,11 @@ class YoloNas(ScoredBoxes):
         in_order = outputs if cls.boxes_first else outputs[::-1]
         for boxes, scores in (in_order, in_order[::-1]):
             _, cells, columns = boxes.shape
-            if columns == 4 and scores.shape[1] == cells:
+            if columns != cls.box_columns:
+                continue
+            if scores.shape[1] == cells:
                 return boxes, scores, scores.shape[2]
-            if columns == 4 and cls.transposed and scores.shape[2] == cells:
+            if cls.transposed and scores.shape[2] == cells:
                 return boxes, scores, scores.shape[1]
         return None
 

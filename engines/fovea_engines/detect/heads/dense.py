@@ -62,7 +62,7 @@ class Dense(Detector):
         if not layout.objectness and _ends_in_angles(table[4:]):
             return (
                 f"column {len(table) - 1}, the last, holds angles of rotated boxes, not "
-                "probabilities, and rotated boxes are not decoded yet"
+                "probabilities"
             )
         if (reason := no_probabilities(table[4:].T, 4)) is not None:
             return reason

@@ -94,7 +94,7 @@ def own_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     fields: dict[str, Any] = {}
     if metadata.get("letterbox_pad") == "center":
         fields |= {"anchor": "center", "rounding": "down"}
-    if metadata.get("model_family") == "yolonas":
+    if metadata.get("model_family") == "yolonas" and metadata.get("task") != "obb":
         fields["resample"] = "antialias"
     return fields
 

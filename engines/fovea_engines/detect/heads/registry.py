@@ -20,6 +20,7 @@ from fovea_engines.detect.heads.four_tensors import (
 from fovea_engines.detect.heads.libreyolo import LibreYolo9, PicoDet, RtmDet
 from fovea_engines.detect.heads.mmdeploy import MmDeploy
 from fovea_engines.detect.heads.nanodet import NanoDet, NanoDetJoined, NanoDetPlus, PicoDetRaw
+from fovea_engines.detect.heads.obb import YoloNasObb, YoloV8Obb, YoloV10Obb
 from fovea_engines.detect.heads.paddle import Paddle
 from fovea_engines.detect.heads.pose import YoloV8Pose, YoloV10Pose
 from fovea_engines.detect.heads.retinaface import RetinaFace
@@ -92,6 +93,9 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             YoloV10Segment,
             YoloV8Pose,
             YoloV10Pose,
+            YoloV8Obb,
+            YoloV10Obb,
+            YoloNasObb,
         )
     }
 )

@@ -15,12 +15,17 @@ MOST_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class YoloV10(Columns):
-    """Decodes columns x1 y1 x2 y2 in pixels of the input, score, class id."""
+    """Decodes columns x1 y1 x2 y2 in pixels of the input, score, class id.
+
+    Attributes:
+        order: of the columns, for people.
+    """
 
     family: ClassVar[str] = "yolov10"
     box: ClassVar[int] = 0
     score: ClassVar[int] = 4
     class_id: ClassVar[int] = 5
+    order: ClassVar[str] = "x1 y1 x2 y2 score class"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -34,10 +39,10 @@ class YoloV10(Columns):
         _, boxes, columns = output.shape
         if signature.family == "RTDETRDecoder":
             return "the metadata says RTDETRDecoder"
+        after = f" and {more} more" if more else ""
         if columns != 6 + more:
             few = boxes <= MOST_ROWS and (boxes == -1 or columns <= boxes)
-            after = f" and {more} more" if more else ""
-            row = f"a row has {columns} numbers, not x1 y1 x2 y2 score class{after}"
+            row = f"a row has {columns} numbers, not {cls.order}{after}"
             return row if few else OTHERS
         if boxes > MOST_ROWS:
             return f"it has {MOST_ROWS} rows at most, and the model {boxes}"
@@ -46,6 +51,6 @@ class YoloV10(Columns):
         return Fit(
             (output.name,),
             signature.num_labels,
-            f"{rows} rows of x1 y1 x2 y2 score class",
+            f"{rows} rows of {cls.order}{after}",
             Strength.SHAPE if sure else Strength.POSSIBLE,
         )

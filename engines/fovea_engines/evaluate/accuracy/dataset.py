@@ -106,6 +106,7 @@ class Dataset:
                     image.class_ids.tolist(),
                     image.crowd.tolist(),
                     image.areas.tolist(),
+                    None if image.rotated is None else image.rotated.tolist(),
                 ]
                 for image in self.images
             ]

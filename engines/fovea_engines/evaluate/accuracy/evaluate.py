@@ -16,7 +16,7 @@ from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Accuracy
-from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)
 """Options of a detector while it is measured.
@@ -59,26 +59,43 @@ def mean_ap(dataset: Dataset, found: Sequence[Detections]) -> Accuracy:
 
     Each detection, best score first, is matched with the best-overlapping unmatched object of its
     class. The best 100 per class and image count. Precision is read at 101 recalls (Lin et al.,
-    Microsoft COCO, 2014, and cocoapi's `cocoeval.py`).
+    Microsoft COCO, 2014, and cocoapi's `cocoeval.py`). Rotated boxes overlap as rectangles.
+
+    Raises InvalidOption where the detections are rotated and the labels are not.
     """
-    # Imported where it is used: a build without labels does not need it.
+    # Imported where they are used: a build without labels does not need them.
     from faster_coco_eval import COCO, COCOeval_faster
 
+    from fovea_engines.evaluate.accuracy.rotated import RotatedJudge
+
+    rotated = any(one.rotated is not None for one in found)
+    if rotated and any(image.rotated is None for image in dataset.images):
+        raise InvalidOption(
+            f"{dataset.path} labels upright boxes, and the model finds rotated ones: give a folder "
+            "of YOLO labels with the corners of each object, class x1 y1 x2 y2 x3 y3 x4 y4"
+        )
     classes = sorted({int(class_id) for image in dataset.images for class_id in image.class_ids})
     truth, answers = COCO(), COCO()
     truth.dataset = _document(
         classes,
         [
-            _annotations(one.boxes, one.class_ids, area=one.areas, iscrowd=one.crowd.astype(int))
+            _annotations(
+                one.boxes,
+                one.class_ids,
+                one.rotated if rotated else None,
+                area=one.areas,
+                iscrowd=one.crowd.astype(int),
+            )
             for one in dataset.images
         ],
     )
     answers.dataset = _document(
-        classes, [_annotations(one.boxes, one.class_ids, score=one.scores) for one in found]
+        classes,
+        [_annotations(one.boxes, one.class_ids, one.rotated, score=one.scores) for one in found],
     )
     for index in (truth, answers):
         index.createIndex()
-    judge = COCOeval_faster(truth, answers, "bbox")
+    judge = (RotatedJudge if rotated else COCOeval_faster)(truth, answers, "bbox")
     judge.evaluate()
     judge.accumulate()
     precision = np.asarray(judge.eval["precision"])[..., -1]
@@ -120,11 +137,16 @@ def _document(classes: Sequence[int], images: Sequence[Iterable[dict[str, Any]]]
 
 
 def _annotations(
-    boxes: NDArray[np.float32], class_ids: NDArray[np.int32], **columns: NDArray[Any]
+    boxes: NDArray[np.float32],
+    class_ids: NDArray[np.int32],
+    rotated: NDArray[np.float32] | None,
+    **columns: NDArray[Any],
 ) -> Iterator[dict[str, Any]]:
     corners = boxes.astype(np.float64)
     bboxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
     columns = {"area": bboxes[:, 2] * bboxes[:, 3]} | columns
     columns |= {"category_id": class_ids, "bbox": bboxes}
+    if rotated is not None:
+        columns |= {"rotated": rotated, "area": rotated[:, 2] * rotated[:, 3]}
     for row in zip(*(values.tolist() for values in columns.values()), strict=True):
         yield dict(zip(columns, row, strict=True))

@@ -22,6 +22,8 @@ class LabelledImage:
         class_ids: int32 [n].
         crowd: bool [n]; finding a crowd counts neither for nor against a detector.
         areas: float32 [n], square pixels: of the object where the labels have it, else of its box.
+        rotated: float32 [n, 5], regular rows of `detect.rotated`; None where the labels have boxes
+            only.
     """
 
     path: Path
@@ -31,6 +33,7 @@ class LabelledImage:
     class_ids: NDArray[np.int32]
     crowd: NDArray[np.bool_]
     areas: NDArray[np.float32]
+    rotated: NDArray[np.float32] | None = None
 
     def data(self) -> bytes:
         """Return the encoded image; NotFound where the file cannot be read."""

@@ -6,8 +6,11 @@ import math
 import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 
+from fovea_engines.detect.rotated import regular
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage, check_box
 from fovea_engines.evaluate.samples import image_files, read_image
 from fovea_engines.repository.labels import read_labels
@@ -20,6 +23,8 @@ CLASSES_FILE = "classes.txt"
 _ROUNDING = 1e-3
 _MOST_CLASSES = 1_000_000
 
+Outline = NDArray[np.float64]
+
 
 def read_yolo(
     data: Path, folder: Path | None
@@ -27,9 +32,10 @@ def read_yolo(
     """Read a folder of YOLO label files, or one that holds it as `labels`; as `read_dataset`.
 
     A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
-    its box. Coordinates are 0 to 1 of the upright image. An image without a label file, or with an
-    empty one, has no objects. The images are by default in `images` in place of `labels` in the
-    path, as for YOLO itself, or beside the labels.
+    its box, and for models of rotated boxes to the smallest rectangle around it. Coordinates are 0
+    to 1 of the upright image. An image without a label file, or with an empty one, has no objects.
+    The images are by default in `images` in place of `labels` in the path, as for YOLO itself, or
+    beside the labels.
 
     Returns the images by name, and the names in classes.txt if it exists.
     """
@@ -68,7 +74,8 @@ def _labelled(image: Path, file: Path | None, num_classes: int | None) -> Labell
     # Only decoding shows the size of the upright image.
     height, width, _ = read_image(image).shape
     rows = [] if file is None else _read_rows(file, width, height, num_classes)
-    boxes = np.array([box for _, box in rows], np.float32).reshape(-1, 4)
+    outlines = [outline for _, outline in rows]
+    boxes = np.array([_around(outline) for outline in outlines], np.float32).reshape(-1, 4)
     return LabelledImage(
         path=image,
         width=width,
@@ -77,13 +84,14 @@ def _labelled(image: Path, file: Path | None, num_classes: int | None) -> Labell
         class_ids=np.array([class_id for class_id, _ in rows], np.int32),
         crowd=np.zeros(len(rows), np.bool_),
         areas=(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
+        rotated=regular(np.array([_smallest(one) for one in outlines]).reshape(-1, 5)),
     )
 
 
 def _read_rows(
     file: Path, width: int, height: int, num_classes: int | None
-) -> list[tuple[int, tuple[float, float, float, float]]]:
-    """Return the class id and the box, corners in pixels, of each line."""
+) -> list[tuple[int, Outline]]:
+    """Return the class id and the outline, corners in pixels, of each line."""
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -94,10 +102,9 @@ def _read_rows(
             continue
         where = f"{file}, line {number}"
         class_id = _class_id(where, words[0], num_classes)
-        x1, y1, x2, y2 = _corners(where, words[1:])
-        box = (x1 * width, y1 * height, x2 * width, y2 * height)
-        check_box(where, box, width, height)
-        rows.append((class_id, box))
+        outline = _outline(where, words[1:]) * [width, height]
+        check_box(where, _around(outline), width, height)
+        rows.append((class_id, outline))
     return rows
 
 
@@ -115,8 +122,8 @@ def _class_id(where: str, word: str, num_classes: int | None) -> int:
     return int(value)
 
 
-def _corners(where: str, words: list[str]) -> tuple[float, float, float, float]:
-    """Return the corners, 0 to 1, of a box or of the box around a polygon."""
+def _outline(where: str, words: list[str]) -> Outline:
+    """Return the corners, 0 to 1, of a box or a polygon, float64 [n, 2]."""
     try:
         values = [float(word) for word in words]
     except ValueError:
@@ -132,7 +139,18 @@ def _corners(where: str, words: list[str]) -> tuple[float, float, float, float]:
             f"{' '.join(words)!r}: divide pixels by the image's size"
         )
     if len(values) > 4:
-        xs, ys = values[0::2], values[1::2]
-        return min(xs), min(ys), max(xs), max(ys)
+        return np.array(values).reshape(-1, 2)
     cx, cy, width, height = values
-    return cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2
+    x1, y1, x2, y2 = cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2
+    return np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2)])
+
+
+def _around(outline: Outline) -> tuple[float, float, float, float]:
+    (x1, y1), (x2, y2) = outline.min(axis=0).tolist(), outline.max(axis=0).tolist()
+    return x1, y1, x2, y2
+
+
+def _smallest(outline: Outline) -> tuple[float, float, float, float, float]:
+    """Return cx cy w h angle of the smallest rectangle around an outline."""
+    (cx, cy), (width, height), degrees = cv2.minAreaRect(outline.astype(np.float32))
+    return cx, cy, width, height, math.radians(degrees)

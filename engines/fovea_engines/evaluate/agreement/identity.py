@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.options import MAX_DETECTIONS, PredictOptions
+from fovea_engines.detect.rotated import bounds
 from fovea_engines.evaluate.agreement.measure import NO_NUMBER, output_error
 from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
@@ -157,13 +158,25 @@ def _nearest(
     if not len(other):
         return np.full(len(one), np.inf), np.full(len(one), np.inf)
     off_px = np.zeros((len(one), len(other)), np.float32)
-    for a, b in zip(one.boxes.T, other.boxes.T, strict=True):
+    for a, b in zip(_edges(one).T, _edges(other).T, strict=True):
         np.maximum(off_px, np.abs(a[:, None] - b), out=off_px)
     off_px *= weights[:, None]
     off_px[one.class_ids[:, None] != other.class_ids] = np.inf
     off_score = np.abs(one.scores[:, None] - other.scores)
     best = np.argmin(np.maximum(off_px / MAX_BOX_PX, off_score / MAX_SCORE), axis=1)[:, None]
     return np.take_along_axis(off_px, best, 1)[:, 0], np.take_along_axis(off_score, best, 1)[:, 0]
+
+
+def _edges(found: Detections) -> NDArray[np.float32]:
+    """Return the edges of the boxes, pixels, [n, 4]; of rotated ones [n, 8].
+
+    The upright box is the same for an angle and its negative, so that of a rectangle turned by an
+    eighth follows. All are continuous where w and h, or 0 and pi, change places.
+    """
+    if found.rotated is None:
+        return found.boxes
+    turned = found.rotated + np.array([0, 0, 0, 0, np.pi / 4], np.float32)
+    return np.concatenate([found.boxes, bounds(turned)], axis=1)
 
 
 def _output_error(sample: Sample, have: Outputs) -> float:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect import rotated_overlap
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.rotated import bounds
+from fovea_engines.detect.rotated_overlap import axes
 
 MIN_IOU = 0.5
 # Added to the sides of boxes, pixels: one that its image's border has cut to a line has no area.
@@ -53,15 +56,14 @@ def match(want: Detections, have: Detections, conf: float, margin: float) -> Mat
     Both models' reach down to a score of `conf - margin`. Those over `conf` count; a partner may
     score less by `margin`: .249 for .251 is no loss.
     """
-    overlap = iou(want.boxes, have.boxes)
-    shared = overlap.copy()
-    overlap[want.class_ids[:, None] != have.class_ids] = 0.0
+    shared = overlap(want, have)
+    same = np.where(want.class_ids[:, None] == have.class_ids, shared, 0.0)
     pairs: list[tuple[int, int]] = []
     for i in range(len(want) if len(have) else 0):
-        best = int(np.argmax(overlap[i]))
-        if overlap[i, best] >= MIN_IOU:
+        best = int(np.argmax(same[i]))
+        if same[i, best] >= MIN_IOU:
             pairs.append((i, best))
-            overlap[:, best] = 0.0
+            same[:, best] = 0.0
     ours = np.array([i for i, _ in pairs], np.intp)
     theirs = np.array([j for _, j in pairs], np.intp)
     counts = np.maximum(want.scores[ours], have.scores[theirs]) >= conf
@@ -74,6 +76,21 @@ def match(want: Detections, have: Detections, conf: float, margin: float) -> Mat
         missed=int((want.scores >= conf).sum() - (want.scores[ours] >= conf).sum()),
         extra=int((have.scores >= conf).sum() - (have.scores[theirs] >= conf).sum()),
     )
+
+
+def overlap(want: Detections, have: Detections) -> NDArray[np.float64]:
+    """Return how much objects of two models overlap, [n, m] of 0 to 1, by the shapes they have."""
+    if want.rotated is not None and have.rotated is not None:
+        return rotated_iou(want.rotated, have.rotated)
+    return iou(want.boxes, have.boxes)
+
+
+def rotated_iou(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the intersection over union [n, m] of rectangles [n, 5] and [m, 5]."""
+    found = iou(bounds(one), bounds(other))
+    near = np.nonzero(found)
+    found[near] = rotated_overlap.iou(axes(one)[:, near[0]], axes(other)[:, near[1]])
+    return found
 
 
 def iou(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:

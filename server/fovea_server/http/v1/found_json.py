@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import singledispatch
 from typing import Any
 
@@ -12,12 +13,14 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.rotated import corners
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import Array
 from fovea_server.tensors.image_messages import Vocabulary
 
-# A hundredth of a pixel and of a per mille: finer than any model, and short on the wire.
-_PIXEL, _SCORE = 1e2, 1e5
+# A hundredth of a pixel and of a per mille, and of a radian as little: finer than any model, and
+# short on the wire.
+_PIXEL, _SCORE, _ANGLE = 1e2, 1e5, 1e5
 
 
 @singledispatch
@@ -49,6 +52,9 @@ def _objects(found: Detections, words: Vocabulary, options: PredictOptions) -> d
     if found.keypoints is not None and words.skeleton is not None:
         for each, points in zip(objects, found.keypoints, strict=True):
             each["keypoints"] = _keypoints(points, words.skeleton)
+    if found.rotated is not None:
+        for each, rectangle in zip(objects, _rotated(found.rotated), strict=True):
+            each |= rectangle
     return {"detections": objects}
 
 
@@ -58,6 +64,16 @@ def _keypoints(points: Array, skeleton: Skeleton) -> list[dict[str, Any]]:
         {"name": name, "x": x, "y": y, "score": score}
         for name, (x, y, score) in zip(skeleton.names, rows, strict=True)
     ]
+
+
+def _rotated(rotated: Array) -> Iterator[dict[str, Any]]:
+    rows = _rounded(rotated, [_PIXEL] * 4 + [_ANGLE])
+    outlines = _rounded(corners(rotated).reshape(-1, 8), [_PIXEL] * 8)
+    for (cx, cy, w, h, angle), (*xy,) in zip(rows, outlines, strict=True):
+        yield {
+            "rotated": {"cx": cx, "cy": cy, "w": w, "h": h, "angle": angle},
+            "corners": [{"x": x, "y": y} for x, y in zip(xy[::2], xy[1::2], strict=True)],
+        }
 
 
 def _rounded(values: Array, per_unit: list[float]) -> list[list[float]]:

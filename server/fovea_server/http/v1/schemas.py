@@ -65,6 +65,27 @@ class Keypoint(BaseModel):
     score: float
 
 
+class Rotated(BaseModel):
+    """A rotated rectangle in pixels of the upright original; it may reach outside.
+
+    The angle is that of the width, in radians from the x axis towards the y axis (clockwise, as y
+    points down), 0 to pi; w >= h.
+    """
+
+    cx: float
+    cy: float
+    w: float
+    h: float
+    angle: float
+
+
+class Corner(BaseModel):
+    """A corner of a rotated rectangle, in pixels of the upright original."""
+
+    x: float
+    y: float
+
+
 class Detection(BaseModel):
     """One thing found."""
 
@@ -77,6 +98,13 @@ class Detection(BaseModel):
         description="of a segmenter: COCO's run lengths or polygons, or a PNG file in base64",
     )
     keypoints: list[Keypoint] | None = Field(None, description="of a pose model")
+    rotated: Rotated | None = Field(None, description="of a model of rotated boxes")
+    corners: list[Corner] | None = Field(
+        None,
+        description="of `rotated`, clockwise; between the second and the third the angle points",
+        min_length=4,
+        max_length=4,
+    )
 
 
 class Tensor(BaseModel):
@@ -139,6 +167,6 @@ class PredictAnswer(BaseModel):
 
     model: str
     version: str
-    task: Literal["detect", "segment", "pose", "tensors"]
+    task: Literal["detect", "segment", "pose", "obb", "tensors"]
     images: list[ImageAnswer | TensorAnswer | Error]
     timing_ms: TimingMs
