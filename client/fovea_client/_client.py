@@ -45,13 +45,13 @@ class Client:
     def predict(
         self, model: str, image: ImageSource, **options: Unpack[PredictOptions]
     ) -> Prediction:
-        """Find the objects in one image; they are in `detections` of the result.
+        """Find what is on one image: `detections` of the result are objects, `classes` classes.
 
         Args:
             model: name of the model.
             image: encoded bytes, a path, a binary file, or uint8 [height, width, 3] RGB.
-            **options: version, conf, iou, classes, max_det, agnostic, mask, tile,
-                overlap, timeout_ms.
+            **options: version, conf, iou, classes, max_det, top_k, agnostic, mask,
+                tile, overlap, timeout_ms.
 
         Raises:
             ServerError: the server refused or failed; `QueueFull` when it is overloaded.
@@ -64,7 +64,7 @@ class Client:
     def predict_many(
         self, model: str, images: Iterable[ImageSource], **options: Unpack[PredictOptions]
     ) -> Prediction:
-        """Find the objects in several images with one request.
+        """Find what is on several images with one request.
 
         Answers are in the order of the images; a bad image only fails itself and gives an
         `ImageError` in its place. Arguments and errors are those of `predict`.

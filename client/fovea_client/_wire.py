@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import math
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -30,11 +29,13 @@ from fovea_client.answers import (
     Prediction,
     Rotated,
     RunLengths,
+    ScoredClass,
     Tensor,
     TensorMetadata,
     Timing,
 )
 from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
+from fovea_client.images import multipart
 
 ImageFormat = Literal["image/jpeg", "image/png"]
 MaskFormat = Literal["rle", "polygon", "png", "none"]
@@ -46,11 +47,12 @@ class PredictOptions(TypedDict, total=False):
 
     Attributes:
         version: version of the model; by default the newest.
-        conf: least score of a detection, 0 to 1.
+        conf: least score of a detection, 0 to 1; a classifier has `top_k` instead.
         iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
         classes: names (str) or ids (int) of the classes to keep, or text with commas such as
             "person,5".
         max_det: most detections per image, from 1 up.
+        top_k: most classes an image, of a classifier, 1 to 1000.
         agnostic: suppress across classes as well.
         mask: form of a segmenter's masks: "rle", "polygon", "png" or "none".
         tile: side in pixels of the tiles that the image is cut into, or columns and rows: "3x2".
@@ -63,6 +65,7 @@ class PredictOptions(TypedDict, total=False):
     iou: float | None
     classes: Iterable[int | str] | None
     max_det: int | None
+    top_k: int | None
     agnostic: bool | None
     mask: MaskFormat | None
     tile: int | str | None
@@ -90,13 +93,14 @@ def predict(
     iou: float | None = None,
     classes: Iterable[int | str] | None = None,
     max_det: int | None = None,
+    top_k: int | None = None,
     agnostic: bool | None = None,
     mask: MaskFormat | None = None,
     tile: int | str | None = None,
     overlap: float | None = None,
     timeout_ms: float | None = None,
 ) -> Request:
-    """Request the detections in encoded images, or one image with them drawn in.
+    """Request what is on encoded images, or one image with it drawn in.
 
     One image is the raw body, several are multipart in their order. The options are those of
     `PredictOptions`.
@@ -111,6 +115,7 @@ def predict(
         "iou": iou,
         "classes": None if classes is None else _classes(classes),
         "max_det": max_det,
+        "top_k": top_k,
         "agnostic": None if agnostic is None else str(agnostic).lower(),
         "mask": mask,
         "tile": tile,
@@ -122,7 +127,7 @@ def predict(
     if len(images) == 1:
         content_type, body = "application/octet-stream", images[0]
     else:
-        content_type, body = _multipart(images)
+        content_type, body = multipart(images)
     headers = {"accept": accept, "content-type": content_type}
     if timeout_ms is not None:
         headers["x-request-timeout-ms"] = f"{timeout_ms:g}"
@@ -147,21 +152,6 @@ def _classes(classes: Iterable[int | str]) -> str:
 def ready_path(model: str | None) -> str:
     """Return the path of the readiness of the server, or of one of its models."""
     return "/v2/health/ready" if model is None else f"/v2/models/{quote(model, safe='')}/ready"
-
-
-def _multipart(images: Sequence[bytes]) -> tuple[str, bytes]:
-    # With 128 random bits, no image contains its own boundary, so the bodies need no search.
-    boundary = secrets.token_hex(16)
-    pieces: list[bytes] = []
-    for index, image in enumerate(images):
-        head = (
-            f"--{boundary}\r\n"
-            f'Content-Disposition: form-data; name="images"; filename="{index}"\r\n'
-            "Content-Type: application/octet-stream\r\n\r\n"
-        )
-        pieces += (head.encode(), image, b"\r\n")
-    pieces.append(f"--{boundary}--\r\n".encode())
-    return f"multipart/form-data; boundary={boundary}", b"".join(pieces)
 
 
 def prediction(response: Response) -> Prediction:
@@ -259,6 +249,10 @@ def image_result(value: dict[str, Any]) -> ImageResult | ImageError:
         orientation=int(value["orientation"]),
         detections=tuple(_detection(found) for found in value.get("detections", ())),
         tensors=tuple(_tensor(tensor) for tensor in value.get("tensors", ())),
+        classes=tuple(
+            ScoredClass(int(each["class_id"]), str(each["class_name"]), float(each["score"]))
+            for each in value.get("classes", ())
+        ),
     )
 
 

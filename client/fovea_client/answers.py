@@ -91,6 +91,15 @@ class Detection:
     corners: tuple[Corner, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredClass:
+    """A class of the whole image, and its probability, 0 to 1."""
+
+    class_id: int
+    class_name: str
+    score: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
     """One raw output of a model whose head the server does not recognise, as the model has it."""
@@ -101,13 +110,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """Detections of one image.
+    """Objects, classes or tensors of one image.
 
     Attributes:
         width: of the upright image, pixels.
         height: of the upright image, pixels.
         orientation: EXIF orientation that was applied, 1 to 8.
-        detections: best first; empty when nothing was found, or for a model with `tensors`.
+        detections: best first; empty when nothing was found, or for a model of another task.
+        classes: of a classifier, best first.
         tensors: raw outputs, for a model whose head is not recognised.
     """
 
@@ -116,6 +126,7 @@ class ImageResult:
     orientation: int
     detections: tuple[Detection, ...]
     tensors: tuple[Tensor, ...] = ()
+    classes: tuple[ScoredClass, ...] = ()
 
     @property
     def boxes(self) -> NDArray[np.float32]:
@@ -227,6 +238,11 @@ class Prediction:
         """Return the detections of a request with one image; raises as `image` does."""
         return self.image.detections
 
+    @property
+    def classes(self) -> tuple[ScoredClass, ...]:
+        """Return the classes of a request with one image, best first; raises as `image` does."""
+        return self.image.classes
+
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
@@ -253,7 +269,7 @@ class ModelSummary:
         ready: True if that version takes requests.
         reason: the error of an unready version; None otherwise.
         versions: all of them, ascending.
-        task: "detect", or "tensors" where the outputs are not decoded.
+        task: e.g. "detect" or "classify"; "tensors" where the outputs are not decoded.
         accepts_images: True if `Client.predict` works with it.
         backend: e.g. "openvino"; also None for an ensemble.
         precision: "fp32", "bf16", "fp16" or "int8"; also None for an ensemble.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -60,3 +62,19 @@ def encode_bmp(pixels: NDArray[np.uint8]) -> bytes:
             rows.data,
         )
     )
+
+
+def multipart(images: Sequence[bytes]) -> tuple[str, bytes]:
+    """Return the content type and the body of a form with several encoded images."""
+    # With 128 random bits, no image contains its own boundary, so the bodies need no search.
+    boundary = secrets.token_hex(16)
+    pieces: list[bytes] = []
+    for index, image in enumerate(images):
+        head = (
+            f"--{boundary}\r\n"
+            f'Content-Disposition: form-data; name="images"; filename="{index}"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n"
+        )
+        pieces += (head.encode(), image, b"\r\n")
+    pieces.append(f"--{boundary}--\r\n".encode())
+    return f"multipart/form-data; boundary={boundary}", b"".join(pieces)

@@ -137,11 +137,11 @@ def test_what_the_server_refuses_is_a_sentence(detector_server, few, fovea, mode
     assert err.splitlines()[-1].startswith("error: ")
 
 
-def test_a_server_of_tensors_is_a_sentence(serve, shared, few, fovea):
+def test_boxes_do_not_measure_a_classifier_of_a_server(serve, shared, few, fovea):
     folder = few / "repository" / "classifier" / "1"
     folder.mkdir(parents=True)
     (folder / "model.onnx").symlink_to(shared / "models" / "mobilenetv2.onnx")
     server = serve(few / "repository")
     code, _, err = fovea("eval", "classifier", "--data", few, "--url", server.url)
     assert code == 1
-    assert "classifier serves tensors only" in err
+    assert "the labels are for boxes, and the task of classifier is classify" in err

@@ -216,16 +216,16 @@ def test_a_damaged_model_leaves_the_others_serving(demo_repository, tmp_path, se
     assert "broken" in ready.json()["reason"]
 
 
-def test_a_head_that_is_not_recognised_serves_tensors_and_says_so(shared, tmp_path, serve):
+def test_a_model_that_is_not_decoded_serves_tensors_and_says_so(shared, tmp_path, serve):
     source = shared / "models" / "mobilenetv2.onnx"
-    build(BuildPlan(source=source, name="classifier", repository=tmp_path / "repository"))
+    build(BuildPlan(source, "classifier", tmp_path / "repository", family="tensors"))
     server = serve(tmp_path / "repository")
     image = (shared / "data" / "bus.jpg").read_bytes()
     answer = httpx.post(server.predict_url("classifier"), content=image, timeout=30).json()
     PredictAnswer.model_validate(answer, strict=True)
     result = answer["images"][0]
     assert answer["task"] == "tensors"
-    assert "no family that Fovea decodes" in result["reason"]
+    assert "chosen by --head" in result["reason"]
     assert [t["shape"] for t in result["tensors"]] == [[1000]]
     drawn = httpx.post(
         server.predict_url("classifier"), content=image, headers={"Accept": "image/png"}

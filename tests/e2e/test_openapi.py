@@ -79,6 +79,7 @@ def test_a_prediction_takes_a_plain_image_and_typed_options(operations):
         "iou": "number",
         "classes": "array",
         "max_det": "integer",
+        "top_k": "integer",
         "agnostic": "boolean",
         "mask": "string",
         "tile": "string",

@@ -16,7 +16,8 @@ from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.report import FAILED_FOLDER, write_report
-from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.evaluate.accuracy.class_folders import ClassFolders, check_task, read_labelled
+from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
@@ -52,7 +53,7 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
 def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> EngineCard:
     # Checked before a calibration that takes minutes.
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
-    labelled = None if plan.data is None else read_dataset(plan.data, plan.images)
+    labelled = None if plan.data is None else read_labelled(plan.data, plan.images)
     prepared = prepare(plan, progress)
     if prepared.head.open:
         raise ask(plan, prepared)
@@ -105,16 +106,20 @@ def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> Engin
     return card
 
 
-def _for_model(labelled: Dataset, prepared: PreparedModel) -> Dataset:
+def _for_model(labelled: Dataset | ClassFolders, prepared: PreparedModel) -> Dataset | ClassFolders:
     if prepared.head.family is None:
         raise InvalidOption(
-            f"--data measures detectors, and this model is none: {prepared.head.reason}"
+            f"--data measures detectors and classifiers, and this model is none: "
+            f"{prepared.head.reason}"
         )
+    check_task(labelled, prepared.head.task)
     classes = prepared.head.num_classes or len(prepared.labels or ()) or None
     return labelled.for_model(prepared.labels, classes)
 
 
-def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> list[str | None]:
+def _seen(
+    plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | ClassFolders | None
+) -> list[str | None]:
     calibration = None
     if plan.calibration is not None:
         if plan.calibration.is_file():
@@ -122,7 +127,7 @@ def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | None) -> 
         else:
             calibration = Images.of(plan.calibration, prepared.preprocess).digest
     images = None
-    if plan.images is not None and dataset is None:
+    if plan.images is not None and not isinstance(dataset, Dataset):
         images = Images.of(plan.images, prepared.preprocess).digest
     return [calibration, images, None if dataset is None else dataset.sha256()]
 

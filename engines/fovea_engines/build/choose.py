@@ -239,7 +239,8 @@ class _Chooser:
                 self._found(
                     one.choice,
                     quality=card.agreement and card.agreement.quality,
-                    map50_95=accuracy and accuracy.map50_95,
+                    accuracy=accuracy and accuracy.figure,
+                    metric=accuracy and accuracy.metric,
                 )
                 yield one.choice, card
                 if card.refused is None:

@@ -46,7 +46,7 @@ MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "bf16": 0.9, "int8": 0.8
 """Agreement, of INT8 classifiers also in the first class, under which an engine without labelled
 images is refused. FP32 must be identical."""
 
-# A lower mAP50-95 means that the labels belong to other images or classes.
+# A lower accuracy means that the labels belong to other images or classes.
 _FOREIGN = 0.01
 # Rounding in the image front may move INT8 by a step; a wrong NMS tail costs much more.
 _MOST_LOST = 0.02
@@ -158,7 +158,7 @@ def check_agreement(
         images_from=_folder(images),
         detections=check.detections,
         box_px=check.box_px,
-        score=check.score,
+        score=found.score if check.head is None else check.score,
     )
 
 
@@ -224,7 +224,8 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
         return _labelled_objection(card, name, what, max_drop)
     if found is None:
         return None
-    if card.precision == "int8" and card.family is not None and not found.detections:
+    nothing = not found.detections and found.same_top is None
+    if card.precision == "int8" and card.family is not None and nothing:
         return (
             f"the source model itself finds nothing on the {counted(found.images, 'image')} that "
             "INT8 is judged on (--images, or those of --calibration): they show nothing that it "
@@ -250,16 +251,17 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
 
 
 def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float) -> str | None:
-    before, after = card.accuracy["fp32"].map50_95, card.accuracy[name].map50_95
+    metric = card.accuracy[name].metric
+    before, after = card.accuracy["fp32"].figure, card.accuracy[name].figure
     if before < _FOREIGN:
         return (
-            f"the source model itself has mAP50-95 {before:.3f} on --data, so no drop can be "
+            f"the source model itself has {metric} {before:.3f} on --data, so no drop can be "
             "measured: are these the labels of these images?"
         )
     if before - after <= max_drop:
         return None
     return (
-        f"mAP50-95 falls from {before:.3f} to {after:.3f} in {what}, by {before - after:.3f} where "
+        f"{metric} falls from {before:.3f} to {after:.3f} in {what}, by {before - after:.3f} where "
         f"--max-drop allows {max_drop:g}"
     )
 

@@ -11,10 +11,15 @@ from fovea_engines.build.assemble import reference
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.class_folders import (
+    ClassFolders,
+    classify_with,
+    measure_classes,
+)
 from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.evaluate import evaluate, in_process
 from fovea_engines.progress import Progress
-from fovea_engines.repository.figures import Accuracy
+from fovea_engines.repository.accuracy import AnyAccuracy
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,25 +28,30 @@ class LabelledEvaluation:
 
     plan: BuildPlan
     prepared: PreparedModel
-    dataset: Dataset
+    dataset: Dataset | ClassFolders
     progress: Progress
 
     @cached_property
-    def source(self) -> Accuracy:
+    def source(self) -> AnyAccuracy:
         """Measure the source in float32."""
         return self.of_graph("fp32", self.prepared.graph)
 
-    def of_graph(self, name: str, graph: onnx.ModelProto) -> Accuracy:
+    def of_graph(self, name: str, graph: onnx.ModelProto) -> AnyAccuracy:
         """Measure a graph on ONNX Runtime."""
         with reference(self.plan, self.prepared, graph, "fp32") as engine:
             return self.of_engine(name, engine)
 
-    def of_engine(self, name: str, engine: Engine) -> Accuracy:
+    def of_engine(self, name: str, engine: Engine) -> AnyAccuracy:
         """Measure an engine, and report the figure under `name`."""
-        accuracy = evaluate(in_process(engine), self.dataset, self.progress)
-        self.progress.note(f"mAP50-95 {accuracy.map50_95:.3f} in {name}")
+        accuracy = self._measure(engine, self.progress)
+        self.progress.note(f"{accuracy.metric} {accuracy.figure:.3f} in {name}")
         return accuracy
 
-    def map_of(self, engine: Engine) -> float:
-        """Measure the mAP50-95 of a candidate without reporting it."""
-        return evaluate(in_process(engine), self.dataset).map50_95
+    def figure_of(self, engine: Engine) -> float:
+        """Measure the figure that decides of a candidate without reporting it."""
+        return self._measure(engine, Progress()).figure
+
+    def _measure(self, engine: Engine, progress: Progress) -> AnyAccuracy:
+        if isinstance(self.dataset, ClassFolders):
+            return measure_classes(classify_with(engine), self.dataset, progress)
+        return evaluate(in_process(engine), self.dataset, progress)

@@ -83,9 +83,10 @@ class BuildPlan:
             another version.
         keep_float: blocks or patterns of layers that stay float in INT8; ("auto",) searches for
             them if the agreement is not good enough without.
-        data: labelled images to measure accuracy on: a COCO file or a folder of YOLO labels;
-            `images` is then the folder of its images.
-        max_drop: largest accepted loss of mAP50-95, 0 to 1.
+        data: labelled images to measure accuracy on: a COCO file or a folder of YOLO labels, and
+            `images` is then the folder of its images; for a classifier a folder that has a folder
+            of images for each class.
+        max_drop: largest accepted loss of mAP50-95, or of a classifier's top-1, 0 to 1.
         preprocess: fields of `PreprocessSpec` that differ from RGB, 0 to 1, letterboxed around the
             centre; None takes the family's.
         tensorrt: also write the graph for TensorRT into this file, and check it.

@@ -25,11 +25,11 @@ from fovea_engines.evaluate.agreement.matching import match
 from fovea_engines.evaluate.agreement.measure import CONF, MARGIN
 from fovea_engines.evaluate.samples import Pixels, sample_image
 from fovea_engines.plural import counted
+from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import (
     NO_FIGURE,
     WorstImage,
-    accuracy_table,
     candidate_table,
     left_out_text,
 )
@@ -150,9 +150,10 @@ def _verdict(card: EngineCard) -> str:
         return f"**REFUSED**: {escape(card.refused)}. Nothing was published."
     said = ""
     if card.accuracy:
-        said = f"mAP50-95 {card.accuracy[card.precision].map50_95:.3f}"
+        found = card.accuracy[card.precision]
+        said = f"{found.metric} {found.figure:.3f}"
         if card.precision != "fp32":
-            said += f", and {card.accuracy['fp32'].map50_95:.3f} in FP32"
+            said += f", and {card.accuracy['fp32'].figure:.3f} in FP32"
     elif card.agreement is not None:
         said = card.agreement.text(card.precision)
     elif card.unproven:
@@ -231,7 +232,8 @@ def _classes(card: EngineCard) -> str:
         for name in lost[:_CLASSES_SHOWN]
     ]
     header = ("class", "fp32", card.precision, "change")
-    return "## Classes that lost most (mAP50-95)\n\n" + table(header, rows)
+    metric = card.accuracy[card.precision].metric
+    return f"## Classes that lost most ({metric})\n\n" + table(header, rows)
 
 
 def _sensitivity(card: EngineCard, ranking: Sequence[Sensitivity]) -> str:

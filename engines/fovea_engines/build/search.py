@@ -86,7 +86,7 @@ def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Quality of one INT8 network: its agreement with the source, and its loss of mAP50-95.
+    """Quality of one INT8 network: its agreement with the source, and its loss of a `metric`.
 
     `margin` is the surplus of the deciding figure over the required one: of `drop` if there are
     labels, else of `quality`. Negative values are not enough.
@@ -95,9 +95,10 @@ class Score:
     quality: float
     drop: float | None
     margin: float
+    metric: str | None = None
 
     def __str__(self) -> str:
-        lost = "" if self.drop is None else f" and mAP50-95 {-self.drop:+.3f}"
+        lost = "" if self.drop is None else f" and {self.metric} {-self.drop:+.3f}"
         return f"agreement {self.quality:.3f}{lost}"
 
 
@@ -195,7 +196,7 @@ class CandidateEngines:
         self._ranges = ranges
         self._truth = truth
         # Measured here, so that it is a phase by itself and not part of a candidate's.
-        self._source_map = 0.0 if truth is None else truth.source.map50_95
+        self._source_figure = 0.0 if truth is None else truth.source.figure
         self._encoding = encoding
         outputs = [output.name for output in prepared.outputs]
         self._samples = list(
@@ -206,9 +207,12 @@ class CandidateEngines:
         """Measure the network with the named layers in float."""
         with self._engine(keep_float) as engine:
             quality = self._quality_of(engine)
-            drop = None if self._truth is None else self._source_map - self._truth.map_of(engine)
+            drop = metric = None
+            if self._truth is not None:
+                metric = self._truth.source.metric
+                drop = self._source_figure - self._truth.figure_of(engine)
         margin = quality - BUDGET if drop is None else self._plan.max_drop - drop
-        return Score(quality, drop, margin)
+        return Score(quality, drop, margin, metric)
 
     def search(
         self, layers: Sequence[str], kept: Sequence[str], base: Score, progress: Progress
@@ -230,7 +234,7 @@ class CandidateEngines:
         return SensitivitySearch(base, tuple(ranking), tuple(found), best)
 
     def _quality_of(self, engine: Engine) -> float:
-        return measure(engine.head, answers(engine, self._samples)).quality
+        return measure(engine.head, answers(engine, self._samples)).least
 
     def _engine(self, keep_float: Iterable[str]) -> AbstractContextManager[Engine]:
         graph = int8_graph(self._prepared.graph, self._ranges, self._encoding, tuple(keep_float))

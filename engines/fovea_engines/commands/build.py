@@ -141,14 +141,17 @@ def build(
         Path | None,
         check_option(
             metavar="FILE|DIR",
-            help="Labels of the --images: a COCO file or a folder of YOLO labels. Measures mAP.",
+            help="Labels of the --images, COCO or YOLO; or a folder of images for each class.",
             exists=True,
         ),
     ] = None,
     max_drop: Annotated[
         float,
         check_option(
-            metavar="MAP", min=0, max=1, help="Largest allowed loss of mAP50-95. Needs --data."
+            metavar="DROP",
+            min=0,
+            max=1,
+            help="Largest allowed loss of mAP50-95, or top-1. Needs --data.",
         ),
     ] = 0.01,
     preprocess: PreprocessOption = None,
@@ -187,7 +190,7 @@ def build(
 
     The graph is simplified, brought to the precision, compiled, and run beside the source model.
     In FP32 boxes must agree within 1 pixel, weighted by score, and scores within 0.01. Other
-    precisions must find what the source finds, or with labels (--data) lose no more mAP than
+    precisions must find what the source finds, or with labels (--data) lose no more than
     --max-drop; else nothing is published, and what was served goes on being served. The engine
     becomes the next version of the model, with its figures in card.md; building the same again
     does nothing.

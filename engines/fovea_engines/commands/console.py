@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fovea_engines.commands.inspection import Entry, ModelFile
+from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.figures import (
     NO_FIGURE,
-    accuracy_table,
     candidate_table,
     left_out_text,
 )
@@ -25,7 +25,7 @@ _LABELS_SHOWN = 8
 # A name that is broken cannot be copied: the other columns give way to it, up to this length.
 _NAME_WIDTH = 40
 # Two lines a row, so that no word of a usual one is broken in 80 columns.
-_COLUMNS = ("head\ninput", "precision\nbackend", "agreement\nmAP50-95")
+_COLUMNS = ("head\ninput", "precision\nbackend", "agreement\naccuracy")
 
 
 def card_table(card: EngineCard, version: int, *, served: bool) -> Table:
@@ -174,7 +174,7 @@ def _cells(card: EngineCard) -> tuple[str, ...]:
     return (
         f"{card.family or 'tensors only'}\n{' '.join(map(shape_text, card.inputs))}",
         f"{card.precision}\n{card.backend}",
-        f"{_agreement(card)}\n{NO_FIGURE if accuracy is None else f'{accuracy.map50_95:.3f}'}",
+        f"{_agreement(card)}\n{NO_FIGURE if accuracy is None else f'{accuracy.figure:.3f}'}",
     )
 
 

@@ -10,6 +10,7 @@ from fovea_preprocess.errors import InvalidOption
 
 MAX_DETECTIONS = 3000
 MAX_CLASSES = 1000
+MAX_TOP_K = 1000
 LEAST_SIDE = 32
 MOST_ACROSS = 64
 
@@ -31,7 +32,14 @@ class PredictOptions:
         InvalidOption: on construction, when a value is out of its range.
     """
 
-    conf: float = field(default=0.25, metadata={"description": "least score", "ge": 0, "le": 1})
+    conf: float = field(
+        default=0.25,
+        metadata={
+            "description": "least score of an object; a classifier has top_k instead",
+            "ge": 0,
+            "le": 1,
+        },
+    )
     iou: float = field(
         default=0.7,
         metadata={
@@ -47,6 +55,14 @@ class PredictOptions:
     max_det: int = field(
         default=300,
         metadata={"description": "most detections an image", "ge": 1, "le": MAX_DETECTIONS},
+    )
+    top_k: int = field(
+        default=5,
+        metadata={
+            "description": "of a classifier: most classes an image, whatever their score",
+            "ge": 1,
+            "le": MAX_TOP_K,
+        },
     )
     agnostic: bool = field(default=False, metadata={"description": "suppress across classes"})
     mask: MaskFormat = field(

@@ -25,11 +25,20 @@ def image_files(folder: Path, most: int) -> list[Path]:
     """List at most `most` images of a folder, evenly over their names; InvalidOption if none."""
     if not folder.is_dir():
         raise InvalidOption(f"{folder} is not a folder of images")
-    files = sorted(p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+    files = sorted(p for p in folder.glob("*") if _is_image(p))
     if not files:
         raise InvalidOption(f"{folder} has no image ({', '.join(sorted(_SUFFIXES))})")
     taken = np.linspace(0, len(files) - 1, min(most, len(files))).round().astype(int)
     return [files[i] for i in taken]
+
+
+def has_images(folder: Path) -> bool:
+    """Return whether a folder holds images, by their names."""
+    return folder.is_dir() and any(map(_is_image, folder.glob("*")))
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in _SUFFIXES and path.is_file()
 
 
 def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tuple[str, Pixels]]:

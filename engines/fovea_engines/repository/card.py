@@ -20,9 +20,9 @@ from fovea_engines.device import (
     sets_for,
 )
 from fovea_engines.plural import counted
+from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.figures import (
     NO_FIGURE,
-    Accuracy,
     Agreement,
     Calibration,
     CandidateFigures,
@@ -131,7 +131,7 @@ class EngineCard:
     build_seconds: dict[str, float]
     metadata: dict[str, str]
     calibration: Calibration | None = None
-    accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    accuracy: dict[str, AnyAccuracy] = field(default_factory=dict)
     tensorrt: Agreement | None = None
     judge: str | None = None
     builder: BuilderOptions | None = None

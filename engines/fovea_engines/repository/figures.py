@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from fovea_engines.plural import counted
 
@@ -57,7 +57,8 @@ class Agreement:
             where one is NaN or has another shape. An end-to-end head sorts its rows, so two swapped
             rows of equal score count in full.
         same_top: share of images on which a classifier's first class is the same; None for other
-            models.
+            models, and so is `same_order`.
+        same_order: share of the source's first five classes that are in the same place.
         worst: the images that lower the quality most, by `lost`; none when all agree fully.
     """
 
@@ -72,6 +73,7 @@ class Agreement:
     score_drift: float | None = None
     quality: float = 1.0
     same_top: float | None = None
+    same_order: float | None = None
     images_from: str | None = None
     worst: tuple[WorstImage, ...] = ()
 
@@ -90,6 +92,11 @@ class Agreement:
                 f"{_change(self.score_drift)}; quality {self.quality:.3f} of 1"
             )
         same_top = "" if self.same_top is None else f", first class the same on {self.same_top:.1%}"
+        if self.same_order is not None:
+            same_top += (
+                f", {self.same_order:.1%} of the first five in place, "
+                f"scores {_change(self.score_drift)}"
+            )
         quality = "" if precision == "fp32" else f"; quality {self.quality:.3f} of 1"
         return f"outputs within {self.output_error:.2g} on {images}{same_top}{quality}"
 
@@ -113,10 +120,18 @@ class Agreement:
             }
         if self.same_top is not None:
             rows["first class the same"] = f"{self.same_top:.1%}"
+        if self.same_order is not None:
+            rows["of the first five classes in the same place"] = f"{self.same_order:.1%}"
+            rows["mean change of their scores"] = _change(self.score_drift)
         return rows | {
             "largest difference of an output, over its largest value": f"{self.output_error:.2g}",
             "quality, 0 to 1 (1 less the relative error)": f"{self.quality:.3f}",
         }
+
+    @property
+    def least(self) -> float:
+        """Return the quality, or the share of images with the same first class where it is less."""
+        return self.quality if self.same_top is None else min(self.quality, self.same_top)
 
     @property
     def images_text(self) -> str:
@@ -166,25 +181,6 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Accuracy of a detector as average precisions, 0 to 1.
-
-    Attributes:
-        map50_95: mean over classes and over the overlaps .50, .55 ... .95 that a match needs.
-        map50: mean over classes at overlap .50.
-        per_class: `map50_95` of each class that occurs in the labels, by name, or else by number.
-        by_size: `map50_95` of "small" (area under 32² pixels), "medium" and "large" (over 96²)
-            objects; None where there are none.
-    """
-
-    images: int
-    map50_95: float
-    map50: float
-    per_class: dict[str, float]
-    by_size: dict[str, float | None]
-
-
-@dataclass(frozen=True, slots=True)
 class CandidateFigures:
     """A backend and a precision that a build could choose.
 
@@ -193,7 +189,7 @@ class CandidateFigures:
             where it was not timed, and so is `images_per_s`.
         images_per_s: median rate of parallel calls with one image and one core each.
         quality: agreement with the source model, 0 to 1; None where it was not verified.
-        map50_95: on labelled images; None without them.
+        accuracy: on labelled images, in the `metric`; None without them.
         problem: reason why it could not be chosen.
         kept: it is the engine.
     """
@@ -203,7 +199,8 @@ class CandidateFigures:
     alone_ms: float | None = None
     images_per_s: float | None = None
     quality: float | None = None
-    map50_95: float | None = None
+    accuracy: float | None = None
+    metric: str | None = None
     problem: str | None = None
     kept: bool = False
 
@@ -213,20 +210,26 @@ def candidate_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of a table with a row for each candidate."""
     # Labels decide if there are any.
-    labelled = any(one.map50_95 is not None for one in candidates)
-    decides = "mAP50-95" if labelled else "agreement"
+    labelled = next((one.metric for one in candidates if one.metric is not None), None)
     rows = [
         [
             one.backend,
             one.precision,
             _digits(one.alone_ms),
             _digits(one.images_per_s),
-            _figure(one.map50_95 if labelled else one.quality),
+            _figure(one.accuracy if labelled else one.quality),
             _outcome(one, candidates, goal),
         ]
         for one in candidates
     ]
-    return ["backend", "precision", "ms alone", "images/s", decides, f"for\n{goal}"], rows
+    return [
+        "backend",
+        "precision",
+        "ms alone",
+        "images/s",
+        labelled or "agreement",
+        f"for\n{goal}",
+    ], rows
 
 
 def _outcome(one: CandidateFigures, candidates: Sequence[CandidateFigures], goal: Goal) -> str:
@@ -249,21 +252,6 @@ def left_out_text(candidates: Sequence[CandidateFigures]) -> str:
         if one.problem:
             names.setdefault(one.problem, []).append(f"{one.backend} {one.precision}")
     return "\n".join(f"{', '.join(those)}: {problem}" for problem, those in names.items())
-
-
-def accuracy_table(accuracy: Mapping[str, Accuracy]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a table with a column for each precision, others last."""
-    names = sorted(accuracy, key=lambda name: name not in get_args(Precision))
-    figures = [accuracy[name] for name in names]
-    rows = [
-        ["mAP50-95", *(_figure(one.map50_95) for one in figures)],
-        ["mAP50", *(_figure(one.map50) for one in figures)],
-        *(
-            [f"mAP50-95 {size}", *(_figure(one.by_size[size]) for one in figures)]
-            for size in figures[0].by_size
-        ),
-    ]
-    return ["", *names], rows
 
 
 def _digits(value: float | None) -> str:

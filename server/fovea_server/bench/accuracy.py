@@ -14,7 +14,7 @@ from fovea_preprocess.errors import UnsupportedModel
 
 if TYPE_CHECKING:
     from fovea_engines.evaluate.accuracy.dataset import Dataset
-    from fovea_engines.repository.figures import Accuracy
+    from fovea_engines.repository.accuracy import Accuracy
 
 
 def answered_accuracy(answers: Mapping[int, bytes], dataset: Dataset) -> Accuracy | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.repository.figures import Accuracy
+from fovea_engines.repository.accuracy import Accuracy
 from fovea_server.bench.accuracy import answered_accuracy
 from fovea_server.bench.generator import Generator
 from fovea_server.bench.load import Burst, ClosedLoop, Load, Sample

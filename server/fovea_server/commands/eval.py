@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fovea_client import FoveaClientError, ServerError
+from fovea_client import FoveaClientError, ImageResult, ServerError
 from fovea_engines.commands.options import (
     RepositoryOption,
     ServedModelArgument,
@@ -24,18 +24,25 @@ from fovea_engines.commands.options import (
     folder_option,
 )
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.evaluate.accuracy.class_folders import (
+    FIRST,
+    ClassFolders,
+    check_task,
+    classify_with,
+    measure_classes,
+    read_labelled,
+)
+from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all, in_process, mean_ap
 from fovea_engines.evaluate.accuracy.evaluate import evaluate as measure
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.plural import counted
 from fovea_engines.progress import ConsoleProgress
-from fovea_engines.repository.figures import Accuracy
+from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
-from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
+from fovea_preprocess.errors import InvalidOption, InvalidRequest, UnsupportedModel
 from fovea_server.bench.accuracy import labels_by_id
 from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE, RemotePredictor
 
@@ -50,7 +57,7 @@ class Report:
     version: str
     backend: str | None
     precision: str | None
-    accuracy: Accuracy
+    accuracy: AnyAccuracy
 
 
 def evaluate(
@@ -60,7 +67,8 @@ def evaluate(
         Path,
         typer.Option(
             metavar="LABELS",
-            help="A COCO .json file, or a folder of YOLO label files.",
+            help="A COCO .json file, a folder of YOLO label files, or one with a folder of images "
+            "for each class.",
             exists=True,
         ),
     ],
@@ -85,6 +93,8 @@ def evaluate(
     running server, with the same result.
 
     Rotated boxes are measured with YOLO labels of their corners: class x1 y1 ... x4 y4.
+    Of a classifier it is the share of images whose class is the first (top-1), or among the first
+    five (top-5).
 
     Classes of the labels and of the model meet by name. Labels are of the upright image, as
     its EXIF orientation shows it.
@@ -110,27 +120,40 @@ def evaluate(
 
 
 def _here(folder: Path, data: Path, images: Path | None) -> Report:
-    labelled = read_dataset(data, images)
+    labelled = _read(data, images)
     with Engine.open(folder) as engine:
         card, detect = engine.card, in_process(engine)
-        head = recognise(card.inputs, card.outputs, card.metadata, card.family)
-        classes = head.num_classes or len(engine.labels or ()) or None
-        dataset = labelled.for_model(engine.labels, classes)
-        accuracy = measure(detect, dataset, ConsoleProgress())
+        check_task(labelled, card.task)
+        dataset = labelled.for_model(engine.labels, engine.num_classes)
+        accuracy: AnyAccuracy
+        if isinstance(dataset, ClassFolders):
+            accuracy = measure_classes(classify_with(engine), dataset, ConsoleProgress())
+        else:
+            accuracy = measure(detect, dataset, ConsoleProgress())
     return Report(folder.parent.name, folder.name, card.backend, card.precision, accuracy)
 
 
 def _through(url: str, model: str, version: int | None, data: Path, images: Path | None) -> Report:
     with RemoteDetector(url, model, version, EVALUATION) as detector:
-        dataset = read_dataset(data, images)
+        dataset = _read(data, images)
+        if isinstance(dataset, ClassFolders):
+            classes = measure_classes(detector.classify, dataset, ConsoleProgress())
+            return Report(model, detector.version or "", *detector.engine(), classes)
         found = detect_all(detector, dataset, ConsoleProgress())
         backend, precision = detector.engine()
     accuracy = mean_ap(dataset.for_model(detector.labels_for(dataset)), found)
     return Report(model, detector.version or "", backend, precision, accuracy)
 
 
+def _read(data: Path, images: Path | None) -> Dataset | ClassFolders:
+    labelled = read_labelled(data, images)
+    if isinstance(labelled, ClassFolders) and images is not None:
+        raise InvalidOption(f"{data} has the images in its folders: leave --images out")
+    return labelled
+
+
 class RemoteDetector(RemotePredictor):
-    """Detects objects in labelled images with a server.
+    """Finds what is on labelled images with a server.
 
     Labels and version are collected from its answers: its metadata may be secret.
 
@@ -159,19 +182,8 @@ class RemoteDetector(RemotePredictor):
             InvalidRequest: the server cannot read the image, which is named.
             UnsupportedModel: it answers with tensors.
         """
-        try:
-            prediction = self.predict(image.data())
-        except ServerError as error:
-            if error.code not in ERRORS_OF_ONE_IMAGE:
-                raise
-            raise InvalidRequest(f"{image.path}: {error.message}") from error
-        answer = prediction.image
-        if answer.tensors:
-            raise UnsupportedModel(
-                f"{self._model} serves tensors only, so there are no boxes to measure"
-            )
+        answer = self._answer(image.path, image.data(), classes=False)
         image.check_size(answer.width, answer.height)
-        self.version = prediction.version
         found = answer.detections
         named = {d.class_id: d.class_name for d in found if d.class_name != str(d.class_id)}
         self.labels.update(named)
@@ -183,6 +195,31 @@ class RemoteDetector(RemotePredictor):
             class_ids=np.array([d.class_id for d in found], np.int32),
             rotated=np.array(rotated, np.float32) if rotated else None,
         )
+
+    def classify(self, path: Path) -> list[str]:
+        """Return the names of an image's first classes; raises as a call does."""
+        found = self._answer(path, path.read_bytes(), classes=True).classes
+        return [each.class_name for each in found[:FIRST]]
+
+    def _answer(self, path: Path, data: bytes, *, classes: bool) -> ImageResult:
+        try:
+            prediction = self.predict(data)
+        except ServerError as error:
+            if error.code not in ERRORS_OF_ONE_IMAGE:
+                raise
+            raise InvalidRequest(f"{path}: {error.message}") from error
+        answer = prediction.image
+        if answer.tensors:
+            raise UnsupportedModel(
+                f"{self._model} serves tensors only, so there is nothing to measure"
+            )
+        if classes != (prediction.task == "classify"):
+            wanted = "a classifier" if classes else "boxes"
+            raise UnsupportedModel(
+                f"the labels are for {wanted}, and the task of {self._model} is {prediction.task}"
+            )
+        self.version = prediction.version
+        return answer
 
     def engine(self) -> tuple[str | None, str | None]:
         """Read backend and precision of the version that answered; None where they are secret."""
@@ -204,15 +241,12 @@ def _show(report: Report) -> None:
     title = f"{report.model} version {report.version}{engine}: {images}"
     console.print(Text(title, style="bold"))
     totals = Table(show_header=False)
-    totals.add_row("mAP50-95", f"{accuracy.map50_95:.3f}")
-    totals.add_row("mAP50", f"{accuracy.map50:.3f}")
-    for size, value in accuracy.by_size.items():
-        figure = "none in the labels" if value is None else f"{value:.3f}"
-        totals.add_row(f"mAP50-95, {size} objects", figure)
+    for label, value in accuracy.rows.items():
+        totals.add_row(label, "none in the labels" if value is None else f"{value:.3f}")
     console.print(totals)
     worst_first = sorted(accuracy.per_class.items(), key=lambda item: item[1])
     all_shown = len(worst_first) <= _CLASSES_SHOWN
-    classes = Table("class" if all_shown else "weakest classes", "AP50-95")
+    classes = Table("class" if all_shown else "weakest classes", accuracy.metric.removeprefix("m"))
     for name, value in worst_first[:_CLASSES_SHOWN]:
         classes.add_row(Text(name), f"{value:.3f}")
     console.print(classes)

@@ -59,7 +59,7 @@ def predict(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     conf: Annotated[
-        float | None, typer.Option(help="Least score, 0 to 1.", show_default="0.25")
+        float | None, typer.Option(help="Least score of an object, 0 to 1.", show_default="0.25")
     ] = None,
     iou: Annotated[
         float | None,
@@ -77,6 +77,10 @@ def predict(
     ] = None,
     max_det: Annotated[
         int | None, typer.Option(help="Most detections an image.", show_default="300")
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(help="Of a classifier: most classes an image.", show_default="5"),
     ] = None,
     agnostic: Annotated[
         bool, typer.Option("--agnostic", help="Suppress across classes as well.")
@@ -127,6 +131,7 @@ def predict(
         "iou": iou,
         "classes": _classes(classes),
         "max_det": max_det,
+        "top_k": top_k,
         "agnostic": agnostic or None,
         "mask": mask,
         "tile": tile,
@@ -228,6 +233,8 @@ def _table(image: ImageResult) -> Table | Text:
     if image.tensors:
         shapes = (f"{t.name} {t.data.dtype} {list(t.data.shape)}" for t in image.tensors)
         return Text("\n".join(shapes))
+    if image.classes:
+        return _class_table(image)
     if not image.detections:
         return Text("nothing found")
     table = Table("class", "score", "x1", "y1", "x2", "y2")
@@ -245,6 +252,14 @@ def _place(found: Detection) -> list[str]:
         return [f"{corner:.0f}" for corner in asdict(found.box).values()]
     *place, angle = asdict(found.rotated).values()
     return [*(f"{number:.0f}" for number in place), f"{math.degrees(angle):.0f}°"]
+
+
+def _class_table(image: ImageResult) -> Table:
+    table = Table("class", "score")
+    table.columns[1].justify = "right"
+    for found in image.classes:
+        table.add_row(Text(found.class_name), f"{found.score:.3f}")
+    return table
 
 
 def _document(model: str, outcomes: list[_Outcome]) -> dict[str, Any]:
@@ -267,6 +282,8 @@ def _image_json(outcome: _Outcome) -> dict[str, Any]:
         return {"error": asdict(outcome.error) if outcome.error else None}
     image = outcome.prediction.image
     size = {"width": image.width, "height": image.height, "orientation": image.orientation}
+    if image.classes:
+        return size | {"classes": [asdict(found) for found in image.classes]}
     if not image.tensors:
         return size | {"detections": [_detection_json(found) for found in image.detections]}
     return size | {

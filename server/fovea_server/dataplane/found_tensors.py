@@ -10,6 +10,7 @@ import orjson
 from numpy.typing import DTypeLike
 
 from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.mask_encoding import encoded_masks
@@ -42,19 +43,11 @@ def _objects(
         ``rotated`` FP32 [n, k, 5] of rotated boxes: cx cy w h in pixels, angle in radians.
     """
     most = max(map(len, found))
-    names = np.full((len(found), most), b"", object)
-    for row, one in enumerate(found):
-        for column, class_id in enumerate(one.class_ids.tolist()):
-            names[row, column] = class_name(words.labels, class_id).encode()
     counts = np.array([len(one) for one in found], np.int32)
     tensors = [
         OutputTensor("num_detections", "INT32", counts),
         OutputTensor("boxes", "FP32", _padded([one.boxes for one in found], most, np.float32)),
-        OutputTensor("scores", "FP32", _padded([one.scores for one in found], most, np.float32)),
-        OutputTensor(
-            "class_ids", "INT32", _padded([one.class_ids for one in found], most, np.int32)
-        ),
-        OutputTensor("class_names", "BYTES", names),
+        *_scored_classes(found, most, words),
     ]
     masks = [one.masks for one in found if one.masks is not None]
     if masks:
@@ -72,6 +65,34 @@ def _objects(
     if rotated:
         tensors.append(OutputTensor("rotated", "FP32", _padded(rotated, most, np.float32)))
     return tensors
+
+
+@found_tensors.register
+def _classes(
+    first: Classes, found: Sequence[Classes], words: Vocabulary, options: PredictOptions
+) -> list[OutputTensor]:
+    """Convert classes.
+
+    Returns:
+        ``scores`` FP32 [n, k], ``class_ids`` INT32 [n, k] and ``class_names`` BYTES [n, k], best
+        first. k is `top_k`, or the number of classes that there are.
+    """
+    return _scored_classes(found, max(map(len, found)), words)
+
+
+def _scored_classes(
+    found: Sequence[Detections | Classes], most: int, words: Vocabulary
+) -> list[OutputTensor]:
+    names = np.full((len(found), most), b"", object)
+    for row, one in enumerate(found):
+        for column, class_id in enumerate(one.class_ids.tolist()):
+            names[row, column] = class_name(words.labels, class_id).encode()
+    ids = _padded([one.class_ids for one in found], most, np.int32)
+    return [
+        OutputTensor("scores", "FP32", _padded([one.scores for one in found], most, np.float32)),
+        OutputTensor("class_ids", "INT32", ids),
+        OutputTensor("class_names", "BYTES", names),
+    ]
 
 
 def _padded(arrays: Sequence[Array], length: int, dtype: DTypeLike) -> Array:

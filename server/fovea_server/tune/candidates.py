@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fovea_engines.backends.registry import get_backend, mismatch
+from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import BackendError, InvalidModel, InvalidOption, NotFound
@@ -32,7 +33,7 @@ class Candidate:
     def map50_95(self) -> float | None:
         """Accuracy on the labelled images of its build; None without them."""
         found = self.card.accuracy.get(self.card.precision)
-        return None if found is None else found.map50_95
+        return found.map50_95 if isinstance(found, Accuracy) else None
 
     @property
     def on_gpu(self) -> bool:

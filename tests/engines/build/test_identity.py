@@ -117,8 +117,10 @@ def test_real_models_agree(shared, tmp_path, name):
     card = build(BuildPlan(shared / "models" / f"{name}.onnx", name, tmp_path))
     assert card.agreement is not None
     if name == "mobilenetv2":
-        assert card.family is None
+        assert card.family == "classifier-logits"
+        assert (card.agreement.same_top, card.agreement.same_order) == (1, 1)
         assert card.agreement.output_error < 1e-4
+        assert card.agreement.score < 1e-4
     else:
         assert card.agreement.detections >= 60
         assert card.agreement.box_px < 0.002

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from tests.drawn import draw
 from tests.engines.sabotage import plant_outlier
 from tests.engines.tiny import constant, save
@@ -193,6 +194,36 @@ def test_a_classifier_must_keep_its_first_class(plan):
         reason = objection(replace(card, agreement=agreement), 0.01)
         assert (reason is not None) == refused
     assert "first class first on 79% of the images" in reason
+
+
+@pytest.fixture
+def classifier(network, tmp_path):
+    """The network with a mean over each of its maps, and as many names."""
+    model = onnx.load(network)
+    pooled = helper.make_node("GlobalAveragePool", ["out"], ["pooled"])
+    model.graph.node.extend([pooled, helper.make_node("Flatten", ["pooled"], ["logits"])])
+    classes = model.graph.output[0].type.tensor_type.shape.dim[1].dim_value
+    del model.graph.output[:]
+    logits = helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["batch", classes])
+    model.graph.output.append(logits)
+    helper.set_model_props(model, {"names": str([f"class {i}" for i in range(classes)])})
+    onnx.save(model, tmp_path / "classifier.onnx")
+    return tmp_path / "classifier.onnx"
+
+
+def test_a_classifier_keeps_blocks_in_float_until_its_first_classes_agree(
+    plan, classifier, tmp_path
+):
+    card = build(replace(plan, source=classifier))
+    assert (card.task, card.calibration.kept_float) == ("classify", ())
+    assert card.agreement.same_top >= BUDGET
+    assert card.agreement.score_drift == pytest.approx(0, abs=0.05)
+    spoilt, _ = with_outliers(classifier, tmp_path / "spoilt.onnx", 1)
+    with pytest.raises(Disagreement, match="INT8"):
+        build(replace(plan, source=spoilt, keep_float=()))
+    card = build(replace(plan, source=spoilt))
+    assert card.calibration.kept_float
+    assert card.agreement.least >= BUDGET
 
 
 def test_labels_fail_a_build_that_loses_too_much(deep_detector, images, labels, tmp_path):

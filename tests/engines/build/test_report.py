@@ -17,8 +17,9 @@ from fovea_engines.build.report import FAILED_FOLDER, table, worst_image, write_
 from fovea_engines.build.search import Sensitivity
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
+from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.card import EngineCard
-from fovea_engines.repository.figures import Accuracy, Calibration, WorstImage
+from fovea_engines.repository.figures import Calibration, WorstImage
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import Disagreement
 

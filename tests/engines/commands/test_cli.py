@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tests.engines.tiny import tiny_detector
 
-from fovea_engines.repository.figures import Accuracy, Calibration
+from fovea_engines.repository.accuracy import Accuracy
+from fovea_engines.repository.figures import Calibration
 
 
 def test_build_shows_phases_the_card_and_the_next_command(fovea, tiny_model, tmp_path):

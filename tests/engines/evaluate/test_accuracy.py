@@ -14,7 +14,7 @@ from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.evaluate.accuracy.evaluate import detect_all, in_process, mean_ap
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.progress import Progress
-from fovea_engines.repository.figures import Accuracy
+from fovea_engines.repository.accuracy import Accuracy
 
 SQUARE = (100.0, 100.0, 200.0, 200.0)
 OTHER = (300.0, 100.0, 400.0, 200.0)

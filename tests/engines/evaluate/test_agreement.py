@@ -8,11 +8,13 @@ import pytest
 
 from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.classifier import ClassifierLogits
 from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.evaluate.agreement.matching import iou, match
 from fovea_engines.evaluate.agreement.measure import CONF, MARGIN, NO_NUMBER, measure
 from fovea_engines.evaluate.reference import Sample
-from fovea_engines.repository.figures import Accuracy, WorstImage
+from fovea_engines.repository.accuracy import Accuracy
+from fovea_engines.repository.figures import WorstImage
 
 HEAD = YoloV10(("out",))
 SQUARE = (10, 10, 50, 50)
@@ -173,7 +175,11 @@ def test_images_are_ranked_by_what_they_lose():
     assert [(one.missed, one.extra) for one in figures.worst] == [(3, 0), (0, 1), (0, 0)]
 
 
-def test_a_classifiers_first_class():
+def softmax(*values):
+    return np.exp(values) / np.exp(values).sum()
+
+
+def test_a_classifiers_first_classes():
     def scores(*values):
         return {"logits": np.array([values], np.float32)}
 
@@ -181,9 +187,18 @@ def test_a_classifiers_first_class():
         (scores(1, 9, 2), scores(1, 8, 2)),
         (scores(1, 9, 2), scores(9, 8, 2)),
         (scores(5, 1, 2), scores(5, 1, 2)),
-        head=None,
+        head=ClassifierLogits(("logits",)),
     )
     assert figures.same_top == pytest.approx(2 / 3)
+    assert figures.same_order == pytest.approx((3 + 0 + 3) / 9)
+    assert figures.least == min(figures.quality, figures.same_top)
+    drift = np.mean(
+        np.concatenate(
+            [softmax(1, 8, 2) - softmax(1, 9, 2), softmax(9, 8, 2) - softmax(1, 9, 2), np.zeros(3)]
+        )
+    )
+    assert figures.score_drift == pytest.approx(drift, abs=1e-6)
+    assert figures.score == pytest.approx(softmax(9, 8, 2)[0], abs=1e-3)
     assert [one.name for one in figures.worst] == ["1", "0"]
     assert [one.lost for one in figures.worst] == [
         pytest.approx(1 - one.quality, abs=1e-4) for one in figures.worst

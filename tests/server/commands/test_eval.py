@@ -67,7 +67,7 @@ def test_a_table_of_totals_sizes_and_classes(fovea):
     code, out, err = fovea("digits", "--data", "scenes.json", "--images", "images")
     assert code == 0, err
     assert "digits version 1, onnxruntime fp32: 2 images" in out
-    for word in ("mAP50-95", "mAP50 ", "large objects", "class"):
+    for word in ("mAP50-95", "mAP50 ", "mAP50-95 large", "class"):
         assert word in out
     assert "weakest" not in out
     assert "accuracy" in err
@@ -123,9 +123,9 @@ def test_an_error_is_a_sentence(fovea, place, arguments, says):
     assert says in err
 
 
-def test_a_model_without_boxes_is_a_sentence(fovea, shared, tmp_path):
+def test_boxes_do_not_measure_a_classifier(fovea, shared, tmp_path):
     (tmp_path / "classifier" / "1").mkdir(parents=True)
     (tmp_path / "classifier" / "1" / "model.onnx").symlink_to(shared / "models/mobilenetv2.onnx")
     code, _, err = fovea("classifier", "--data", "labels", "--repository", tmp_path)
-    assert code == 1
-    assert "classifier serves tensors only" in err
+    assert code == 2
+    assert "labels of boxes, and the model is a classifier" in err

@@ -10,7 +10,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.draw.classes import draw_classes
 from fovea_engines.detect.draw.objects import draw_objects
 from fovea_engines.detect.draw.tags import FONT
 from fovea_engines.detect.finding import Finding
@@ -39,6 +41,7 @@ def draw(
 
 
 draw.register(Detections, draw_objects)
+draw.register(Classes, draw_classes)
 
 
 def captioned(image: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fovea_engines.detect.heads.base import IMAGENET
+from fovea_engines.detect.heads.classifier import Classifier
 from fovea_engines.detect.heads.metadata import image_size, largest_stride, own_preprocess
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import image_layout, image_sides
@@ -20,7 +21,7 @@ from fovea_preprocess.spec import Fit, PreprocessSpec, Resample
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "yolo": {},
     "yolox": YoloX.preprocess,
-    "imagenet": {"fit": "center-crop", "crop_ratio": 256 / 224, **IMAGENET},
+    "imagenet": Classifier.preprocess,
     "stretch": {"fit": "stretch", **IMAGENET},
 }
 """Common presets: fields that differ from RGB, 0 to 1, padded around the centre."""

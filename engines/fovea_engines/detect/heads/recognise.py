@@ -108,7 +108,7 @@ class _Judge:
         self.task = signature.task
         self._observe = observe
 
-    def __call__(self, family: str) -> Verdict:
+    def __call__(self, family: str, *, named: bool = False) -> Verdict:
         head = FAMILIES[family]
         if self.task not in (None, head.task):
             return Verdict(family, against=OTHERS)
@@ -128,11 +128,13 @@ class _Judge:
                 reason = opened.contradiction(outputs)
             if reason is not None:
                 return Verdict(family, fit, reason)
-        return Verdict(family, fit, unseen=bool(seen) and not any(map(opened.tells, seen)))
+        unsure = fit.unsure if seen and not named else None
+        unseen = bool(seen) and not any(map(opened.tells, seen))
+        return Verdict(family, fit, unsure, unseen)
 
 
 def _as_named(family: str, judge: _Judge, shown: str) -> Recognition:
-    verdict = judge(family)
+    verdict = judge(family, named=True)
     if verdict.against is None:
         return decoded(verdict, f"{shown}, chosen by --head")
     task = FAMILIES[family].task

@@ -9,6 +9,7 @@ from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.heads.boxes_and_scores import DamoYolo, PpYoloE, YoloNas
 from fovea_engines.detect.heads.centerface import CenterFace
 from fovea_engines.detect.heads.centernet import CenterNet, CenterNetLogits
+from fovea_engines.detect.heads.classifier import Classifier, ClassifierLogits, YoloClassifier
 from fovea_engines.detect.heads.detr import Detr, RawRtDetr
 from fovea_engines.detect.heads.fastestdet import FastestDet
 from fovea_engines.detect.heads.flat_rows import AutoMlEfficientDet, YoloNasFlat, YoloV7EndToEnd
@@ -96,6 +97,9 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             YoloV8Obb,
             YoloV10Obb,
             YoloNasObb,
+            Classifier,
+            ClassifierLogits,
+            YoloClassifier,
         )
     }
 )

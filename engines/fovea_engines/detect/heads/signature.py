@@ -45,6 +45,8 @@ class Fit:
         num_classes: from the shape, or else from the class names; None where neither has it.
         why: the evidence, for people.
         skeleton: of the keypoints; None without them.
+        unsure: what else the outputs may be, which numbers do not tell, so that only a user can
+            choose the family; None where they can be nothing else.
     """
 
     outputs: tuple[str, ...]
@@ -52,6 +54,7 @@ class Fit:
     why: str
     strength: Strength = Strength.SHAPE
     skeleton: Skeleton | None = None
+    unsure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

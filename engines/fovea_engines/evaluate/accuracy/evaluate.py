@@ -15,7 +15,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.dataset import Dataset
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
 from fovea_engines.progress import Progress
-from fovea_engines.repository.figures import Accuracy
+from fovea_engines.repository.accuracy import Accuracy
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Head
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
 from fovea_engines.evaluate.agreement.matching import Matching, match
 from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
@@ -26,13 +27,16 @@ Floats = NDArray[np.float64]
 CONF = 0.25
 MARGIN = 0.05
 _WORST = 5
+# Of a classifier, so many classes of the source are compared.
+_FIRST = 5
 
 
 def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
     """Compare an engine's answers with those of its source model.
 
-    Detections of a known head are compared after suppression, from a score of .25. Raw outputs are
-    compared where there is no head or there are no detections.
+    Detections of a known head are compared after suppression, from a score of .25, and of a
+    classifier the source's first five classes. Raw outputs are compared where there is no head or
+    there are no detections.
     """
     return _agreement([_compare(head, one, have) for one, have in pairs])
 
@@ -53,7 +57,7 @@ def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
 
 def _agreement(figures: list[_Figures]) -> Agreement:
     matched = [one.matching for one in figures if one.matching is not None]
-    tops = [one.same_top for one in figures if one.same_top is not None]
+    orders = [one.same_order for one in figures if one.same_order is not None]
     total = sum(matching.total for matching in matched)
     return Agreement(
         images=len(figures),
@@ -67,7 +71,8 @@ def _agreement(figures: list[_Figures]) -> Agreement:
         box_px=float(max(one.box_px for one in figures)),
         score=max(float(np.abs(one.drift).max(initial=0)) for one in figures),
         output_error=max(one.output_error for one in figures),
-        same_top=sum(tops) / len(tops) if tops else None,
+        same_top=_mean([same[:1] for same in orders]),
+        same_order=_mean(orders),
         worst=tuple(
             one.worst
             for one in sorted(figures, key=lambda one: -one.lost)[:_WORST]
@@ -85,7 +90,7 @@ class _Figures:
     box_px: float = 0.0
     output_error: float = 0.0
     energies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    same_top: bool | None = None
+    same_order: NDArray[np.bool_] | None = None
 
     @property
     def quality(self) -> float:
@@ -107,16 +112,16 @@ class _Figures:
 def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
     figures = _Figures(sample.name)
     if head is not None:
-        options = PredictOptions(conf=CONF - MARGIN)
+        options = PredictOptions(conf=CONF - MARGIN, top_k=MAX_TOP_K)
         want, found = (head.decode(each, 0, options) for each in (sample.want, have))
         if isinstance(want, Detections) and isinstance(found, Detections):
             figures = _matched(sample.name, want, found)
-    compared = _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
-    return replace(compared, same_top=None) if sample.ranked else compared
+        elif isinstance(want, Classes) and isinstance(found, Classes):
+            figures = _ordered(sample.name, want, found)
+    return _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
 
 
 def _compare_outputs(figures: _Figures, want: Outputs, have: Outputs) -> _Figures:
-    first = _first_class(want)
     off = {name: difference(array, have[name]) for name, array in want.items()}
     return replace(
         figures,
@@ -124,7 +129,6 @@ def _compare_outputs(figures: _Figures, want: Outputs, have: Outputs) -> _Figure
         energies={
             name: (_energy(off[name]), _energy(finite(array))) for name, array in want.items()
         },
-        same_top=None if first is None else first == _first_class(have),
     )
 
 
@@ -136,11 +140,14 @@ def _matched(name: str, want: Detections, have: Detections) -> _Figures:
     return _Figures(name, matching, detections, drift, float(corners.max(initial=0)))
 
 
-def _first_class(outputs: Outputs) -> int | None:
-    """Return the best class; None for a model that is no classifier."""
-    scores = next(iter(outputs.values()))
-    is_classifier = len(outputs) == 1 and scores.ndim == 2 and len(scores) == 1 < scores.size
-    return int(scores.argmax()) if is_classifier else None
+def _ordered(name: str, want: Classes, have: Classes) -> _Figures:
+    """Compare the place and the score of the first classes."""
+    first = want.class_ids[:_FIRST]
+    places = np.full(len(first), -1)
+    places[: len(have)] = have.class_ids[: len(first)]
+    theirs = dict(zip(have.class_ids.tolist(), have.scores.tolist(), strict=True))
+    scores = np.array([theirs.get(each, 0.0) for each in first.tolist()], np.float32)
+    return _Figures(name, drift=scores - want.scores[: len(first)], same_order=places == first)
 
 
 def _closeness(figures: Sequence[_Figures]) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.mask_encoding import encoded_masks
@@ -56,6 +57,17 @@ def _objects(found: Detections, words: Vocabulary, options: PredictOptions) -> d
         for each, rectangle in zip(objects, _rotated(found.rotated), strict=True):
             each |= rectangle
     return {"detections": objects}
+
+
+@found_json.register
+def _classes(found: Classes, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    scores = _rounded(found.scores[:, None], [_SCORE])
+    return {
+        "classes": [
+            {"class_id": each, "class_name": class_name(words.labels, each), "score": score}
+            for each, (score,) in zip(found.class_ids.tolist(), scores, strict=True)
+        ]
+    }
 
 
 def _keypoints(points: Array, skeleton: Skeleton) -> list[dict[str, Any]]:

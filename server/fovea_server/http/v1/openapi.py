@@ -137,6 +137,7 @@ def _parameters() -> list[dict[str, Any]]:
         "iou": 0.6,
         "classes": ["person", "5"],
         "max_det": 10,
+        "top_k": 3,
         "agnostic": True,
         "mask": "polygon",
         "tile": "640",

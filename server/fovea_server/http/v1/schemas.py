@@ -107,6 +107,14 @@ class Detection(BaseModel):
     )
 
 
+class ScoredClass(BaseModel):
+    """A class of the whole image; the scores of all classes add up to 1."""
+
+    class_id: int
+    class_name: str
+    score: float
+
+
 class Tensor(BaseModel):
     """A raw output row of a model whose head is not recognised."""
 
@@ -138,6 +146,15 @@ class ImageAnswer(BaseModel):
     detections: list[Detection]
 
 
+class ClassAnswer(BaseModel):
+    """The most probable classes of one image, best first."""
+
+    width: int
+    height: int
+    orientation: Annotated[int, Field(ge=1, le=8)]
+    classes: Annotated[list[ScoredClass], Field(description="top_k of them")]
+
+
 class TensorAnswer(BaseModel):
     """The answer for one image of a model whose head is not recognised.
 
@@ -167,6 +184,6 @@ class PredictAnswer(BaseModel):
 
     model: str
     version: str
-    task: Literal["detect", "segment", "pose", "obb", "tensors"]
-    images: list[ImageAnswer | TensorAnswer | Error]
+    task: Literal["detect", "segment", "pose", "obb", "classify", "tensors"]
+    images: list[ImageAnswer | ClassAnswer | TensorAnswer | Error]
     timing_ms: TimingMs

@@ -1,0 +1,60 @@
+"""Defines the value that a classifier returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.finding import Finding
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.plural import counted
+from fovea_engines.session import Array
+from fovea_preprocess.letterbox import LetterboxMap
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes(Finding):
+    """The most probable classes of one image, best first.
+
+    Attributes:
+        class_ids: int32 [k].
+        scores: float32 [k], probabilities of 0 to 1, descending. Those of all classes add up to 1.
+    """
+
+    class_ids: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def summary(self) -> str:
+        """Return the number of classes."""
+        return counted(len(self), "class")
+
+    @property
+    def arrays(self) -> list[Array]:
+        """Return all arrays that it keeps in memory."""
+        return [self.class_ids, self.scores]
+
+    def to_source(self, back: LetterboxMap) -> Self:
+        """Return itself: a class is of the whole image."""
+        return self
+
+
+def best_classes(probabilities: NDArray[np.float32], options: PredictOptions) -> Classes:
+    """Return the `top_k` of the wanted classes; of equal ones the lower id comes first.
+
+    Args:
+        probabilities: float32 [classes]; those that are not finite are dropped.
+        options: of the request; `classes` has ids.
+    """
+    wanted = np.isfinite(probabilities)
+    if options.classes is not None:
+        wanted &= np.isin(np.arange(len(probabilities)), options.classes)
+    ids = np.flatnonzero(wanted)
+    best = ids[np.argsort(-probabilities[ids], kind="stable")[: options.top_k]]
+    return Classes(best.astype(np.int32), probabilities[best])

@@ -1,0 +1,104 @@
+"""Measures classifiers on images that lie in a folder for each class."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from fovea_engines.detect.class_names import class_name
+from fovea_engines.detect.classes import Classes
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.evaluate.samples import has_images, image_files, read_image
+from fovea_engines.progress import Progress
+from fovea_engines.repository.accuracy import ClassAccuracy
+from fovea_engines.repository.digest import file_sha256, json_sha256
+from fovea_preprocess.errors import InvalidOption
+
+FIRST = 5
+"""Classes of an image that are looked at."""
+
+Classify = Callable[[Path], Sequence[str]]
+"""Returns the names of an image's first classes, best first; a number stands for no name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassFolders:
+    """Images in folders whose names are those of their classes, or numbers without names."""
+
+    path: Path
+    images: tuple[Path, ...]
+
+    def for_model(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
+        """Return itself; an InvalidOption if the model lacks a class of the folders."""
+        known = [str(i) for i in range(num_classes or 0)] if labels is None else labels
+        strangers = sorted({image.parent.name for image in self.images}.difference(known))
+        if strangers and known:
+            raise InvalidOption(
+                f"{self.path} has a folder {strangers[0]!r}, and the model has no such class, only "
+                f"{', '.join(known[:FIRST])}, ...: name the folders as the model's labels"
+            )
+        return self
+
+    def sha256(self) -> str:
+        """Return a hex digest of all images and their classes."""
+        return json_sha256([[one.parent.name, file_sha256(one)] for one in self.images])
+
+
+def read_labelled(data: Path, images: Path | None = None) -> Dataset | ClassFolders:
+    """Read a folder with a folder of images for each class; or boxes, as `read_dataset`."""
+    folders = sorted(each for each in data.glob("*") if has_images(each)) if data.is_dir() else []
+    if (data / "labels").is_dir() or any(data.glob("*.txt")) or not folders:
+        return read_dataset(data, images)
+    files = (file for folder in folders for file in image_files(folder, sys.maxsize))
+    return ClassFolders(data, tuple(files))
+
+
+def check_task(labelled: Dataset | ClassFolders, task: str) -> None:
+    """Refuse, as InvalidOption, labels of another task than the model's."""
+    if isinstance(labelled, ClassFolders) and task != "classify":
+        raise InvalidOption(
+            f"{labelled.path} has a folder of images for each class, and the model is no "
+            f"classifier (its task is {task}): give a COCO file or a folder of YOLO labels"
+        )
+    if isinstance(labelled, Dataset) and task == "classify":
+        raise InvalidOption(
+            f"{labelled.path} has labels of boxes, and the model is a classifier: give a folder "
+            "that has a folder of images for each class"
+        )
+
+
+def classify_with(engine: Engine) -> Classify:
+    """Return a function that classifies with an engine."""
+
+    def classify(image: Path) -> list[str]:
+        found = engine.predict(read_image(image))
+        assert isinstance(found, Classes), "the task was checked"
+        return [class_name(engine.labels, each) for each in found.class_ids[:FIRST].tolist()]
+
+    return classify
+
+
+def measure_classes(
+    classify: Classify, dataset: ClassFolders, progress: Progress | None = None
+) -> ClassAccuracy:
+    """Measure how often the class of an image is the first, and among the first five."""
+    progress = progress or Progress()
+    first: dict[str, list[bool]] = defaultdict(list)
+    five = 0
+    with progress.phase("accuracy"):
+        for image in progress.each(dataset.images, len(dataset.images)):
+            names, name = classify(image), image.parent.name
+            first[name].append(name in names[:1])
+            five += name in names[:FIRST]
+    count = len(dataset.images)
+    return ClassAccuracy(
+        images=count,
+        top1=sum(map(sum, first.values())) / count,
+        top5=five / count,
+        per_class={name: sum(hits) / len(hits) for name, hits in first.items()},
+    )

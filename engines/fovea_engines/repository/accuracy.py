@@ -1,0 +1,85 @@
+"""Defines the measured accuracy on labelled images in an engine's card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from fovea_engines.repository.figures import NO_FIGURE, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Accuracy of a detector as average precisions, 0 to 1.
+
+    Attributes:
+        map50_95: mean over classes and over the overlaps .50, .55 ... .95 that a match needs.
+        map50: mean over classes at overlap .50.
+        per_class: `map50_95` of each class that occurs in the labels, by name, or else by number.
+        by_size: `map50_95` of "small" (area under 32² pixels), "medium" and "large" (over 96²)
+            objects; None where there are none.
+    """
+
+    metric: ClassVar[str] = "mAP50-95"
+
+    images: int
+    map50_95: float
+    map50: float
+    per_class: dict[str, float]
+    by_size: dict[str, float | None]
+
+    @property
+    def figure(self) -> float:
+        """Return the figure that decides, `metric`."""
+        return self.map50_95
+
+    @property
+    def rows(self) -> dict[str, float | None]:
+        """Return each figure of all classes by its description."""
+        sizes = {f"mAP50-95 {size}": value for size, value in self.by_size.items()}
+        return {self.metric: self.map50_95, "mAP50": self.map50, **sizes}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAccuracy:
+    """Accuracy of a classifier as shares of images, 0 to 1.
+
+    Attributes:
+        top1: whose first class is that of the label.
+        top5: with the class of the label among the first five.
+        per_class: `top1` of the images of each class, by name, or else by number.
+    """
+
+    metric: ClassVar[str] = "top-1"
+
+    images: int
+    top1: float
+    top5: float
+    per_class: dict[str, float]
+
+    @property
+    def figure(self) -> float:
+        """Return the figure that decides, `metric`."""
+        return self.top1
+
+    @property
+    def rows(self) -> dict[str, float | None]:
+        """Return each figure of all classes by its description."""
+        return {self.metric: self.top1, "top-5": self.top5}
+
+
+AnyAccuracy = Accuracy | ClassAccuracy
+"""Each task has one type."""
+
+
+def accuracy_table(accuracy: Mapping[str, AnyAccuracy]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of a table with a column for each precision, others last."""
+    names = sorted(accuracy, key=lambda name: name not in get_args(Precision))
+    columns = [accuracy[name].rows for name in names]
+    rows = [[label, *(_figure(column[label]) for column in columns)] for label in columns[0]]
+    return ["", *names], rows
+
+
+def _figure(value: float | None) -> str:
+    return NO_FIGURE if value is None else f"{value:.3f}"

@@ -1,0 +1,122 @@
+"""Images in a folder for each class: what counts, and which labels fit which model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.engines.tiny import tiny_detector
+
+from fovea_engines.build.build import build
+from fovea_engines.build.gate import objection
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.evaluate.accuracy.class_folders import (
+    ClassFolders,
+    check_task,
+    measure_classes,
+    read_labelled,
+)
+from fovea_engines.evaluate.accuracy.dataset import Dataset
+from fovea_engines.repository.accuracy import ClassAccuracy
+from fovea_engines.repository.card import EngineCard
+from fovea_preprocess.errors import InvalidOption, NotFound
+
+
+@pytest.fixture
+def folders(tmp_path) -> Path:
+    """Two images of cats, one of a dog."""
+    for name in ("cat/a.png", "cat/b.jpg", "dog/a.png"):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((20, 30, 3), 90, np.uint8)).save(path)
+    (tmp_path / "data" / "empty").mkdir()
+    (tmp_path / "data" / "cat" / "readme.md").write_text("no image")
+    return tmp_path / "data"
+
+
+def test_a_folder_is_a_class(folders):
+    found = read_labelled(folders)
+    assert isinstance(found, ClassFolders)
+    assert [str(image.relative_to(folders)) for image in found.images] == [
+        "cat/a.png",
+        "cat/b.jpg",
+        "dog/a.png",
+    ]
+
+
+def test_the_first_and_the_first_five_count(folders):
+    names = {"cat/a.png": ["cat", "dog"], "cat/b.jpg": [*list("abcd"), "cat"], "dog/a.png": ["cat"]}
+    accuracy = measure_classes(
+        lambda image: names[str(image.relative_to(folders))], read_labelled(folders)
+    )
+    assert accuracy == ClassAccuracy(3, 1 / 3, 2 / 3, {"cat": 0.5, "dog": 0.0})
+    assert (accuracy.metric, accuracy.figure) == ("top-1", 1 / 3)
+
+
+def test_classes_meet_by_name_or_by_number(folders):
+    found = read_labelled(folders)
+    assert found.for_model(("dog", "bird", "cat")) is found
+    with pytest.raises(InvalidOption, match="has a folder 'dog', and the model has no such class"):
+        found.for_model(("bird", "cat"))
+    with pytest.raises(InvalidOption, match="only 0, 1"):
+        found.for_model(None, 2)
+    (folders / "cat").rename(folders / "0")
+    (folders / "dog").rename(folders / "1")
+    assert len(read_labelled(folders).for_model(None, 2).images) == 3
+
+
+def test_the_digest_knows_images_and_classes(folders):
+    before = read_labelled(folders).sha256()
+    assert read_labelled(folders).sha256() == before
+    (folders / "dog" / "a.png").rename(folders / "cat" / "z.png")
+    assert read_labelled(folders).sha256() != before
+
+
+def test_labels_of_boxes_are_still_read(folders, tmp_path):
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    (labels / "a.txt").write_text("0 .5 .5 .2 .2\n")
+    boxes = read_labelled(labels, folders / "cat")
+    assert isinstance(boxes, Dataset)
+    with pytest.raises(InvalidOption, match="the model is a classifier: give a folder"):
+        check_task(boxes, "classify")
+    with pytest.raises(InvalidOption, match="the model is no classifier"):
+        check_task(read_labelled(folders), "detect")
+    with pytest.raises(NotFound, match="no YOLO label file"):
+        read_labelled(folders / "empty")
+
+
+def test_a_build_of_a_detector_refuses_folders_of_classes(folders, tmp_path):
+    model = tiny_detector(tmp_path / "d.onnx")
+    with pytest.raises(InvalidOption, match="the model is no classifier"):
+        build(BuildPlan(model, "d", tmp_path / "r", data=folders))
+
+
+def test_a_build_measures_a_real_classifier_and_judges_its_loss(shared, tmp_path):
+    expected = shared / "models" / "heads" / "mobilenetv2.expected.json"
+    labels = (shared / "models" / "imagenet_classes.txt").read_text().splitlines()
+    for place, (name, rows) in enumerate(json.loads(expected.read_text())["images"].items()):
+        # The last image lies in the folder of its second class.
+        folder = tmp_path / "data" / labels[rows[place == 3]["class_id"]]
+        folder.mkdir(parents=True)
+        source = shared / "data" / ("" if name == "bus.jpg" else "coco64/val") / name
+        (folder / name).symlink_to(source)
+    plan = BuildPlan(
+        shared / "models" / "mobilenetv2.onnx", "m", tmp_path / "r", "onnxruntime",
+        labels=tuple(labels), data=tmp_path / "data",
+    )  # fmt: skip
+    card = build(plan)
+    found = card.accuracy["fp32"]
+    assert (found.images, found.top1, found.top5) == (4, 0.75, 1.0)
+    assert found.per_class["police van"] == 1.0
+    assert EngineCard.from_json(card.to_json()) == card
+    text = (tmp_path / "r" / "m" / "1" / "card.md").read_text()
+    assert "top-1 0.750" in text
+    assert "| top-5 | 1.000 |" in text
+
+    worse = ClassAccuracy(4, 0.5, 1.0, found.per_class)
+    card = EngineCard.from_json(card.to_json() | {"precision": "int8"})
+    card.accuracy["int8"] = worse
+    assert "top-1 falls from 0.750 to 0.500" in objection(card, 0.1)
+    assert objection(card, 0.25) is None
