@@ -103,7 +103,7 @@ class PredictOptions:
 
 def read_tile(option: str) -> tuple[int, int]:
     """Read a side in pixels, as "640", or columns and rows, as "3x2"; InvalidOption for others."""
-    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", option)
+    match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", option)
     first, second = (int(each or 0) for each in match.groups()) if match else (0, 0)
     if match and match[2] is None and first >= LEAST_SIDE:
         return first, first

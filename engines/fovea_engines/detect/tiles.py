@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 from fovea_engines.detect import nms, rotated_nms
 from fovea_engines.detect.detections import Detections, join
 from fovea_engines.detect.options import PredictOptions, read_tile
+from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.letterbox import LetterboxMap
 
+MOST_TILES = 1000
+
 MOST_SHARED = 0.5
-"""A box is dropped if a better one shares more than this of the smaller of both: an object that a
-tile cuts lies within the whole object of the next tile."""
+"""A box is dropped if a better one shares more than this of the smaller of both, as a part of an
+object that a tile cuts lies within the whole object on the next tile. The surer one is kept: of an
+object that is larger than the overlap, parts may be surer than the whole."""
 
 
 class Tile(NamedTuple):
@@ -57,16 +61,21 @@ def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
             moved back into the image, and so repeats more.
         width: of the image, pixels.
         height: of the image, pixels.
+
+    Raises:
+        InvalidOption: there are more than `MOST_TILES`.
     """
     across, down = read_tile(option)
     if "x" in option:
         across, down = _side(width, across, overlap), _side(height, down, overlap)
     across, down = min(across, width), min(down, height)
-    return [
-        Tile(left, top, across, down)
-        for top in _starts(height, down, overlap)
-        for left in _starts(width, across, overlap)
-    ]
+    rows, columns = _starts(height, down, overlap), _starts(width, across, overlap)
+    if len(rows) * len(columns) > MOST_TILES:
+        raise InvalidOption(
+            f"tile={option} cuts an image of {width} x {height} pixels into "
+            f"{len(rows) * len(columns)} tiles; at most {MOST_TILES} are cut: ask for larger tiles"
+        )
+    return [Tile(left, top, across, down) for top in rows for left in columns]
 
 
 def joined(

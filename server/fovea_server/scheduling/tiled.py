@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
+from typing import TypeVar
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector
@@ -19,6 +21,8 @@ from fovea_server.scheduling.rows import RowScheduler
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult
 from fovea_server.tensors.messages import InferRequest, InferResponse
+
+T = TypeVar("T")
 
 # Each holds the pixels of an image.
 _MOST_OPEN = 8
@@ -73,7 +77,7 @@ class TiledScheduler(SchedulerWrapper):
     ) -> ImageResult | FoveaError:
         began = time.monotonic()
         try:
-            image, parts = await asyncio.to_thread(self._cut, request, data)
+            image, parts = await _in_thread(partial(self._cut, request, data))
         except FoveaError as error:
             return error
         decoded_s = time.monotonic() - began
@@ -84,7 +88,7 @@ class TiledScheduler(SchedulerWrapper):
             if isinstance(each, FoveaError):
                 return each
         results = [each for each in found if isinstance(each, ImageResult)]
-        return await asyncio.to_thread(partial(_join, request, image, parts, results, decoded_s))
+        return await _in_thread(partial(_join, request, image, parts, results, decoded_s))
 
     def _cut(
         self, request: ImageRequest, data: bytes | bytearray
@@ -98,6 +102,16 @@ class TiledScheduler(SchedulerWrapper):
                 f"{self._most_tiles}: ask for larger tiles"
             )
         return image, parts
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """Run a call in a thread; a cancelled caller waits for its end, as the thread cannot stop."""
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 def _join(

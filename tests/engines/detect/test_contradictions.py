@@ -85,6 +85,8 @@ def logits(surgeon, first, columns, axis):
 BOXES = [1 / 640] * 4
 V8, V10 = list(range(84)), list(range(6))
 TRANSPOSED = {"perm": [0, 2, 1]}
+TO_CORNER = np.eye(84, dtype=np.float32)
+TO_CORNER[2, 0] = TO_CORNER[3, 1] = -0.5
 CASES = {
     "v8, fractions of the image": (
         "yolov8n", lambda s: s.scale([*BOXES, *[1] * 80], 1), "yolov8", "boxes are no pixels"
@@ -100,6 +102,25 @@ CASES = {
     ),
     "v8, transposed": (
         "yolov8n", lambda s: s("Transpose", **TRANSPOSED), "rtmdet", "column 2 is no x"
+    ),
+    "v8 from another class on, transposed": (
+        "yolov8n",
+        lambda s: s.take([*V8[:4], *V8[10:], *V8[4:10]], 1)("Transpose", **TRANSPOSED),
+        "yolox-decoded", "classes are too unsure",
+    ),
+    "v8, corner and size": (
+        "yolov8n",
+        lambda s: s("Transpose", **TRANSPOSED)("MatMul", TO_CORNER)("Transpose", **TRANSPOSED),
+        "yolov8", "far from the cells",
+    ),
+    "v8, cells for pixels": (
+        "yolov8n", lambda s: s.scale([*[1 / 8] * 4, *[1] * 80], 1), "yolov8", "far from the cells"
+    ),
+    "v8, pixels of another size": (
+        "yolov8n", lambda s: s.scale([*[1000 / 640] * 4, *[1] * 80], 1), "yolov8", "far from the"
+    ),
+    "v5, objectness last": (
+        "yolov5n", lambda s: s.take([0, 1, 2, 3, *range(5, 85), 4], 2), "yolov5", "no objectness"
     ),
     "v8, percent": (
         "yolov8n", lambda s: s.scale([*[1] * 4, *[100] * 80], 1), "yolov8", "no probability"

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.base import IMAGENET
-from fovea_engines.detect.heads.evidence import fractions, no_corners, off_grid
+from fovea_engines.detect.heads.evidence import fractions, no_corners
+from fovea_engines.detect.heads.grid import off_grid
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.plural import counted

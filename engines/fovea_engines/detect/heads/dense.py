@@ -17,9 +17,9 @@ from fovea_engines.detect.heads.evidence import (
     no_probabilities,
     no_sizes,
     objectness_first,
-    off_grid,
     usual,
 )
+from fovea_engines.detect.heads.grid import off_cells, off_grid
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
@@ -69,11 +69,13 @@ class Dense(Detector):
         if not layout.objectness:
             # Classes beside an objectness may be sure of anything where nothing is.
             reason = usual(table[4:].T, 4) or objectness_first(table[4:].T, 4)
+        centres = (boxes[:, :2] + boxes[:, 2:]) / 2 if layout.corners else boxes[:, :2]
         return (
             reason
             or fractions(boxes)
             or (None if layout.corners else no_sizes(boxes[:, 2:], 2))
             or off_grid(boxes, corners=layout.corners)
+            or (None if self.size is None else off_cells(centres, self.size, self.per_cell))
         )
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:

@@ -23,16 +23,15 @@ _LARGEST_LOG = 10.0
 _OUTSIDE = 0.1
 # The sum of a softmax in float16 is so far off 1.
 _SHARES = 0.02
-# x grows in .86 to .98 of all steps of trained and random models, and sizes in .33 to .53.
-_GROWS = 0.7
 _MOST_WRONG = 0.1
 # The median of SCRFD's distances is .5 to 2.2 strides, and 9 to 35 in pixels.
 _FAR = 5.0
 # A trained DETR's boxes end at the edge of the image, but for some hundredths of its side.
 _LARGEST_OVERHANG = 0.1
 # The best class beside an objectness, for most boxes: .15 (YOLOX) and .18 (YOLOv5) in trained ones;
-# without objectness 1e-6 in YOLOv8, and .05 before training.
+# without objectness 1e-6 in YOLOv8, and .06 before training.
 _SURE_OF_BACKGROUND = 0.1
+_UNSURE_OF_BACKGROUND = 0.08
 # Boxes that are fractions of the image may reach a little over its edge.
 _LARGEST_FRACTION = 2.0
 # Boxes of a trained model lie all over the image; without training they can all be the same.
@@ -175,32 +174,6 @@ def turned(boxes: Columns, size: tuple[int, int]) -> str | None:
     return None
 
 
-def off_grid(boxes: Columns, *, corners: bool) -> str | None:
-    """Exclude boxes [boxes, 4], in the order of a grid's cells, of another form.
-
-    From cell to cell of a row, x grows, of centres as of corners, and a width does not.
-    """
-    left, top, right = (_growth(boxes[:, at]) > _GROWS for at in (0, 1, 2))
-    if top:
-        return "column 1 is no y: it grows from cell to cell, as x does"
-    if right and not corners:
-        return "column 2 is no width: it grows from cell to cell of the grid, as x does"
-    if left != right and corners:
-        return f"column {2 if left else 0} is no x: it does not grow from cell to cell of the grid"
-    return None
-
-
-def no_offsets(column: Columns, number: int) -> str | None:
-    """Exclude offsets within cells, [boxes], that grow from cell to cell as an x in pixels does."""
-    if _growth(column) < _GROWS:
-        return None
-    return f"column {number} is no offset in a cell: it grows from cell to cell, as x does"
-
-
-def _growth(column: Columns) -> float:
-    return float((np.diff(np.asarray(column, np.float32)) > 0).mean()) if len(column) > 1 else 0.0
-
-
 def objectness_first(classes: Columns, first: int) -> str | None:
     """Exclude class probabilities, [boxes, n], of which the first is an objectness.
 
@@ -213,10 +186,12 @@ def objectness_first(classes: Columns, first: int) -> str | None:
 
 
 def no_objectness(columns: Columns, number: int) -> str | None:
-    """Exclude an objectness and classes, [boxes, 1 + n], where classes are no surer than it."""
+    """Exclude an objectness and classes, [boxes, 1 + n], that are as classes without it."""
     objectness, best = _medians(columns)
     if best < 10 * objectness:
         return f"column {number} is no objectness: for most boxes the others are no larger"
+    if columns.shape[1] > 2 and best < _UNSURE_OF_BACKGROUND:
+        return f"classes are too unsure to stand beside an objectness: most are under {best:.2g}"
     return None
 
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.boxes_and_scores import YoloNas
 from fovea_engines.detect.heads.dense import best_class
-from fovea_engines.detect.heads.evidence import fractions, no_sizes, off_grid
+from fovea_engines.detect.heads.evidence import fractions, no_sizes
+from fovea_engines.detect.heads.grid import off_grid
 from fovea_engines.detect.heads.scored_boxes import ScoredBoxes
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.heads.suppressed import Rows

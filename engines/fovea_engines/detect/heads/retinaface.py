@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.base import corners
-from fovea_engines.detect.heads.evidence import no_logarithms, no_offsets, no_shares
+from fovea_engines.detect.heads.evidence import no_logarithms, no_shares
+from fovea_engines.detect.heads.grid import no_offsets
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, cells
 from fovea_engines.session import Array

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from fovea_engines.detect.heads.base import Layout
 from fovea_engines.detect.heads.dense import Dense
+from fovea_engines.detect.heads.evidence import no_objectness
+from fovea_engines.session import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +19,9 @@ class YoloV5(Dense):
     family: ClassVar[str] = "yolov5"
     layout: ClassVar[Layout] = Layout(axis=2, objectness=True)
     per_cell: ClassVar[int] = 3
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what has no objectness before the classes."""
+        # A class with slots is made anew, and `super` alone would mean the first.
+        form = super(YoloV5, self).contradiction(outputs)
+        return form or no_objectness(self._table(outputs[self.outputs[0]][0])[4 : self._end].T, 4)

@@ -14,10 +14,9 @@ from fovea_engines.detect.heads.dense import Dense
 from fovea_engines.detect.heads.evidence import (
     no_logarithms,
     no_objectness,
-    no_offsets,
     no_probabilities,
 )
-from fovea_engines.detect.heads.grid import grid
+from fovea_engines.detect.heads.grid import grid, no_offsets
 from fovea_engines.detect.heads.signature import STRIDES, Fit, Signature, Strength, cells
 from fovea_engines.session import Array
 
@@ -56,6 +55,7 @@ class YoloX(Dense):
             no_logarithms(rows[:, 2:4], 2)
             or no_offsets(rows[:, 0], 0)
             or no_probabilities(rows[:, 4:], 4)
+            or no_objectness(rows[:, 4:], 4)
         )
 
     def boxes(
