@@ -6,6 +6,9 @@
 low scores everywhere. "crowd" has 100 objects, 1500 cells over it. The batches are [8,84,8400]
 and [8,25200,85] float32. The ratio to `array.max()` over the same rows, timed in turn with each
 decode, is what can be compared between machines; milliseconds cannot.
+
+"masks" has 20 objects of 640 x 640 pixels, 32 prototypes of 160 x 160, from weights to COCO's run
+lengths in an image of that size; the pass is one over the prototypes.
 """
 
 from __future__ import annotations
@@ -16,11 +19,16 @@ import statistics
 import time
 from collections.abc import Callable
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.detect.heads.prototypes import prototype_masks
 from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
+from fovea_preprocess.letterbox import fit
+from fovea_preprocess.spec import PreprocessSpec
 
 BATCH, CLASSES, CELLS, SIZE = 8, 80, 8400, 640.0
 
@@ -83,6 +91,35 @@ def measure(family: str, batch: NDArray[np.float32], conf: float, rounds: int) -
     }
 
 
+def measure_masks(objects: int, rounds: int) -> dict[str, float]:
+    """The same for masks, on one core."""
+    cv2.setNumThreads(1)
+    rng = np.random.default_rng(0)
+    # Smooth, as trained ones are: noise would make run lengths of single pixels.
+    coarse = rng.normal(size=(32, 20, 20)).astype(np.float32)
+    prototypes = np.stack([cv2.resize(one, (160, 160)) for one in coarse])
+    weights = rng.normal(size=(objects, 32)).astype(np.float32)
+    corner, side = rng.uniform(0, 440, (objects, 2)), rng.uniform(20, 200, (objects, 2))
+    boxes = np.concatenate([corner, corner + side], axis=1).astype(np.float32)
+    back = fit(PreprocessSpec(int(SIZE), int(SIZE)), 640, 640)
+
+    def work(_: int) -> None:
+        masks = prototype_masks(prototypes, weights, boxes, (int(SIZE), int(SIZE)))
+        list(encoded_masks(masks.to_source(back), "rle"))
+
+    spent, passes = [], []
+    for _ in range(rounds):
+        passes.append(milliseconds(lambda _: prototypes.max(), 0))
+        spent.append(milliseconds(work, 0))
+    masked, plain = statistics.median(spent), statistics.median(passes)
+    return {
+        "detections": float(objects),
+        "ms_per_image": round(masked, 3),
+        "ms_memory_pass": round(plain, 3),
+        "ratio": round(masked / plain, 2),
+    }
+
+
 def main() -> None:
     """Measure every case and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -97,6 +134,8 @@ def main() -> None:
             for conf in (0.25, 0.001):
                 figures = measure(family, batch, conf, arguments.rounds)
                 cases.append({"family": family, "kind": kind, "conf": conf, **figures})
+    masks = measure_masks(20, arguments.rounds)
+    cases.append({"family": "masks", "kind": "image", "conf": 0.25, **masks})
     if arguments.json:
         print(json.dumps(cases, indent=2))
         return

@@ -123,7 +123,8 @@ def fuse(
     fused = deepcopy(graph)
     head, spec = prepared.head, prepared.preprocess
     fuses = plan.runtime.fuses
-    if plan.nms_tail or (plan.nms_tail is None and fuses and head.task == "detect"):
+    boxes_alone = head.task == "detect" and head.skeleton is None
+    if plan.nms_tail or (plan.nms_tail is None and fuses and boxes_alone):
         try:
             head = add_nms_tail(fused, head)
         except UnsupportedModel as error:
@@ -132,6 +133,8 @@ def fuse(
             progress.note(f"duplicates are suppressed on the host: {error}")
         if plan.nms_tail and head is prepared.head:
             progress.note(f"--nms-tail adds nothing: {head.family} needs no suppression")
+        if head.skeleton != prepared.head.skeleton:
+            progress.note("--nms-tail returns boxes alone: leave it out for the landmarks")
     if plan.image_front or (plan.image_front is None and fuses):
         spec = add_image_front(fused, spec)
     return replace(

@@ -264,7 +264,7 @@ def _worst(worst: Sequence[WorstImage], image: str | None) -> str:
         header += ["missed", "extra", "quality"]
         said = (
             "Sorted by what is lost: half a detection for each that is missed or extra, and what "
-            "the boxes that both find lack in overlap."
+            "those that both find lack in overlap."
         )
         rows = [
             [*row, str(one.missed), str(one.extra), f"{one.quality:.3f}"]

@@ -50,17 +50,22 @@ def run_lengths(bitmap: Bitmap, size: tuple[int, int]) -> RunLengths:
     from faster_coco_eval.core import mask as coco
 
     height, width = size
-    # Each column with an empty pixel above and below, so that every run begins and ends in it.
-    columns = np.pad(bitmap.pixels.T, ((0, 0), (1, 1))).view(np.int8)
-    column, row = np.nonzero(np.diff(columns, axis=1))
-    edges = (column + bitmap.left) * height + row + bitmap.top
-    starts, ends = edges[::2], edges[1::2]
+    rows, columns = bitmap.pixels.shape
+    # Column after column with an empty pixel under each, so that every run ends in its own, and one
+    # before the first. Comparing bytes that lie in a row is several times as fast as `np.diff`.
+    line = np.zeros(1 + columns * (rows + 1), np.uint8)
+    if bitmap.pixels.size:
+        line[1:].reshape(columns, rows + 1)[:, :rows] = cv2.transpose(bitmap.pixels)
+    found = np.flatnonzero(line[1:] != line[:-1])
+    edges = np.empty(len(found) + 2, np.int64)
+    edges[0], edges[-1] = 0, height * width
+    # From the line's columns to those of the image, which are longer.
+    edges[1:-1] = found + found // (rows + 1) * (height - rows - 1)
+    edges[1:-1] += bitmap.left * height + bitmap.top
     # A run that reaches the last row goes on at the top of the next column.
-    apart = starts[1:] != ends[:-1]
-    starts = starts[np.concatenate([[True], apart])[: len(starts)]]
-    ends = ends[np.concatenate([apart, [True]])[: len(ends)]]
-    bounds = np.concatenate([[0], np.stack([starts, ends], axis=1).ravel(), [height * width]])
-    counts = np.diff(bounds).tolist()
+    if (goes_on := edges[2:-2:2] == edges[3:-1:2]).any():
+        edges = edges[np.concatenate([[True, True], ~goes_on.repeat(2), [True, True]])]
+    counts = (edges[1:] - edges[:-1]).tolist()
     packed = coco.frPyObjects({"size": [height, width], "counts": counts}, height, width)
     return {"size": [height, width], "counts": packed["counts"].decode("ascii")}
 

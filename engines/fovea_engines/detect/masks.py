@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
 
 
@@ -109,3 +110,12 @@ def join_masks(parts: Sequence[Masks]) -> Masks:
         np.concatenate([part.bounds for part in parts]),
         parts[0].size,
     )
+
+
+def whole_masks(values: Array, size: tuple[int, int]) -> Masks:
+    """Return masks of maps [n, h, w] that each cover the whole input of (height, width) pixels.
+
+    A value above 0 is on the object.
+    """
+    edges = np.array([[0, 0, size[1], size[0]]], np.float64).repeat(len(values), axis=0)
+    return Masks(tuple(values.astype(np.float32)), edges, edges, size)

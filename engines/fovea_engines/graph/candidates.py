@@ -90,7 +90,8 @@ def _dense(head: Dense, outputs: Mapping[str, Traced]) -> _All:
 
 def _scored(head: ScoredBoxes, outputs: Mapping[str, Traced]) -> _All:
     batches: Any = {name: _Batch(tensor) for name, tensor in outputs.items()}
-    columns: Any = zip(*head.levels(batches, 0), strict=True)
+    # Landmarks, which some levels have too, are left out.
+    columns: Any = zip(*(level[:2] for level in head.levels(batches, 0)), strict=True)
     scores, values = (cast(Any, np.concatenate(parts)) for parts in columns)
     boxes: Any = head.boxes(values, np.arange(len(values)))
     return _All(boxes, scores.max(axis=1), scores, 2)

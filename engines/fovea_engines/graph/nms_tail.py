@@ -58,7 +58,8 @@ def add_nms_tail(
     """Make a detector suppress duplicates itself and return [batch, max_det, 6], best first.
 
     Columns are x1 y1 x2 y2 in pixels of the input, score and class, as the head of family yolov10
-    reads them; rows of zeros fill the end. All is float32, whatever the model is.
+    reads them; rows of zeros fill the end. Landmarks of faces are lost. All is float32, whatever
+    the model is.
 
     Args:
         model: in its final precision; changed in place, unless it has no duplicates. One output
@@ -105,7 +106,7 @@ def add_nms_tail(
     rebuild(model, iter([*model.graph.node, *write.nodes]))
     _declare(model, name, count)
     rows = f"{name} of {count} rows: {recognition.family} with suppression in the graph"
-    return replace(recognition, family=YoloV10.family, outputs=(name,), reason=rows)
+    return replace(recognition, family=YoloV10.family, outputs=(name,), reason=rows, skeleton=None)
 
 
 def _renamed(model: onnx.ModelProto, name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
-from fovea_engines.repository.figures import NO_FIGURE, Precision
+from fovea_engines.repository.figures import NO_FIGURE, Overlap, Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +19,24 @@ class Accuracy:
         per_class: `map50_95` of each class that occurs in the labels, by name, or else by number.
         by_size: `map50_95` of "small" (area under 32² pixels), "medium" and "large" (over 96²)
             objects; None where there are none.
+        overlap: of what a match needs it.
+        box_map50_95: `map50_95` of the boxes, where that is of masks or keypoints; so is
+            `box_map50`.
     """
-
-    metric: ClassVar[str] = "mAP50-95"
 
     images: int
     map50_95: float
     map50: float
     per_class: dict[str, float]
     by_size: dict[str, float | None]
+    overlap: Overlap = "IoU"
+    box_map50_95: float | None = None
+    box_map50: float | None = None
+
+    @property
+    def metric(self) -> str:
+        """Return the name of `figure`."""
+        return {"mask IoU": "mask mAP50-95", "OKS": "OKS mAP50-95"}.get(self.overlap, "mAP50-95")
 
     @property
     def figure(self) -> float:
@@ -37,8 +46,10 @@ class Accuracy:
     @property
     def rows(self) -> dict[str, float | None]:
         """Return each figure of all classes by its description."""
-        sizes = {f"mAP50-95 {size}": value for size, value in self.by_size.items()}
-        return {self.metric: self.map50_95, "mAP50": self.map50, **sizes}
+        found = {self.metric: self.map50_95, self.metric.removesuffix("-95"): self.map50}
+        boxes = {"box mAP50-95": self.box_map50_95, "box mAP50": self.box_map50}
+        sizes = {f"{self.metric} {size}": value for size, value in self.by_size.items()}
+        return found | {name: value for name, value in boxes.items() if value is not None} | sizes
 
 
 @dataclass(frozen=True, slots=True)

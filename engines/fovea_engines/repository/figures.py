@@ -12,6 +12,9 @@ Precision = Literal["fp32", "bf16", "fp16", "int8"]
 Goal = Literal["throughput", "latency"]
 """Most images/s of parallel calls with a core each, or least time of a lone call with all cores."""
 
+Overlap = Literal["IoU", "mask IoU", "OKS", "rotated IoU"]
+"""By what objects are compared: boxes, masks, keypoints (COCO's similarity), or rotated boxes."""
+
 SHIPPED: Final = "photographs that ship with Fovea"
 """Stands for the folder of images where a build was given none."""
 
@@ -46,6 +49,7 @@ class Agreement:
             known head.
         missed: detections that only the source has, after suppression.
         extra: detections that only the engine has, after suppression.
+        overlap: by what they are compared.
         mean_iou: mean overlap of those that both find; None where there are none.
         score_drift: mean of the engine's score minus the source's; None where there are none.
         quality: panoptic quality of the detections, 0 to 1, which combines overlap and matches;
@@ -76,6 +80,7 @@ class Agreement:
     same_order: float | None = None
     images_from: str | None = None
     worst: tuple[WorstImage, ...] = ()
+    overlap: Overlap = "IoU"
 
     def text(self, precision: Precision) -> str:
         """Describe the agreement of an engine of a precision in one line."""
@@ -88,7 +93,7 @@ class Agreement:
         if self._has_detections:
             return (
                 f"{counted(self.detections, 'detection')} on {images}: {self.missed} missed, "
-                f"{self.extra} extra, mean IoU {_figure(self.mean_iou)}, scores "
+                f"{self.extra} extra, mean {self.overlap} {_figure(self.mean_iou)}, scores "
                 f"{_change(self.score_drift)}; quality {self.quality:.3f} of 1"
             )
         same_top = "" if self.same_top is None else f", first class the same on {self.same_top:.1%}"
@@ -114,7 +119,7 @@ class Agreement:
                 "detections of the source model": str(self.detections),
                 "missed by the engine": str(self.missed),
                 "extra, found by the engine only": str(self.extra),
-                "mean IoU of those that both find": _figure(self.mean_iou),
+                f"mean {self.overlap} of those that both find": _figure(self.mean_iou),
                 "mean change of their scores": _change(self.score_drift),
                 "quality, 0 to 1 (overlap and findings in one)": f"{self.quality:.3f}",
             }

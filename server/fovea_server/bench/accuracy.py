@@ -31,6 +31,7 @@ def answered_accuracy(answers: Mapping[int, bytes], dataset: Dataset) -> Accurac
         UnsupportedModel: the answers have no boxes.
         InvalidOption: the images have another size than their labels', or a class is unknown.
     """
+    from fovea_engines.evaluate.accuracy.answer import Answer
     from fovea_engines.evaluate.accuracy.evaluate import mean_ap
 
     if not answers:
@@ -44,7 +45,9 @@ def answered_accuracy(answers: Mapping[int, bytes], dataset: Dataset) -> Accurac
         image = dataset.images[number]
         image.check_size(answer["width"], answer["height"])
         images.append(image)
-        found.append(_detections(answer["detections"]))
+        objects = answer["detections"]
+        masks = (each.get("mask") for each in objects)
+        found.append(Answer.with_masks(_detections(objects), masks))
         for each in answer["detections"]:
             if each["class_name"] != str(each["class_id"]):
                 labels[each["class_id"]] = each["class_name"]
@@ -67,6 +70,11 @@ def labels_by_id(labels: Mapping[int, str], dataset: Dataset) -> list[str | None
 
 
 def _detections(answer: list[dict[str, Any]]) -> Detections:
+    points = [
+        [[point["x"], point["y"], point["score"]] for point in each["keypoints"]]
+        for each in answer
+        if "keypoints" in each
+    ]
     corners = [[each["box"][name] for name in ("x1", "y1", "x2", "y2")] for each in answer]
     rotated = [list(each["rotated"].values()) for each in answer if "rotated" in each]
     return Detections(
@@ -74,4 +82,5 @@ def _detections(answer: list[dict[str, Any]]) -> Detections:
         scores=np.array([each["score"] for each in answer], np.float32),
         class_ids=np.array([each["class_id"] for each in answer], np.int32),
         rotated=np.array(rotated, np.float32) if rotated else None,
+        keypoints=np.array(points, np.float32) if points else None,
     )

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import fovea_client
 from fovea_client import FoveaClientError, ImageResult, ServerError
 from fovea_engines.commands.options import (
     RepositoryOption,
@@ -24,8 +25,10 @@ from fovea_engines.commands.options import (
     folder_option,
 )
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.mask_encoding import RunLengths
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.answer import Answer
 from fovea_engines.evaluate.accuracy.class_folders import (
     FIRST,
     ClassFolders,
@@ -88,7 +91,8 @@ def evaluate(
 ) -> None:
     """Measure how accurate a model is on labelled images.
 
-    Mean average precision by COCO's rules: over all classes, by class, and by size of object
+    Mean average precision by COCO's rules, of masks or keypoints too where model and labels have
+    them: over all classes, by class, and by size of object
     (small: up to 32 x 32 pixels, large: over 96 x 96). Opens the engine right here, or asks a
     running server, with the same result.
 
@@ -175,7 +179,7 @@ class RemoteDetector(RemotePredictor):
         self.version: str | None = None
         self.labels: dict[int, str] = {}
 
-    def __call__(self, image: LabelledImage) -> Detections:
+    def __call__(self, image: LabelledImage) -> Answer:
         """Ask for the detections in an image.
 
         Raises:
@@ -189,12 +193,15 @@ class RemoteDetector(RemotePredictor):
         self.labels.update(named)
         corners = [(d.box.x1, d.box.y1, d.box.x2, d.box.y2) for d in found]
         rotated = [tuple(asdict(d.rotated).values()) for d in found if d.rotated is not None]
-        return Detections(
+        points = [[(point.x, point.y, point.score) for point in d.keypoints] for d in found]
+        objects = Detections(
             boxes=np.array(corners, np.float32).reshape(-1, 4),
             scores=np.array([d.score for d in found], np.float32),
             class_ids=np.array([d.class_id for d in found], np.int32),
             rotated=np.array(rotated, np.float32) if rotated else None,
+            keypoints=np.array(points, np.float32) if any(points) else None,
         )
+        return Answer.with_masks(objects, [_run_lengths(d.mask) for d in found])
 
     def classify(self, path: Path) -> list[str]:
         """Return the names of an image's first classes; raises as a call does."""
@@ -234,6 +241,12 @@ class RemoteDetector(RemotePredictor):
         return labels_by_id(self.labels, dataset)
 
 
+def _run_lengths(mask: object) -> RunLengths | None:
+    if not isinstance(mask, fovea_client.RunLengths):
+        return None
+    return {"size": list(mask.size), "counts": mask.counts}
+
+
 def _show(report: Report) -> None:
     console, accuracy = Console(), report.accuracy
     engine = f", {report.backend} {report.precision}" if report.backend else ""
@@ -246,7 +259,8 @@ def _show(report: Report) -> None:
     console.print(totals)
     worst_first = sorted(accuracy.per_class.items(), key=lambda item: item[1])
     all_shown = len(worst_first) <= _CLASSES_SHOWN
-    classes = Table("class" if all_shown else "weakest classes", accuracy.metric.removeprefix("m"))
+    figure = accuracy.metric.split()[-1].removeprefix("m")
+    classes = Table("class" if all_shown else "weakest classes", figure)
     for name, value in worst_first[:_CLASSES_SHOWN]:
         classes.add_row(Text(name), f"{value:.3f}")
     console.print(classes)

@@ -13,7 +13,11 @@ from fovea_engines.build.build import build
 from fovea_engines.build.gate import check_agreement
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.pose import YoloV10Pose
+from fovea_engines.detect.heads.rfdetr_more import RfDetrSegment
+from fovea_engines.detect.heads.segment import YoloV10Segment
 from fovea_engines.detect.heads.yolov10 import YoloV10
+from fovea_engines.detect.skeleton import PERSON
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.identity import IdentityCheck, compare_detections
 from fovea_engines.evaluate.reference import Sample
@@ -157,3 +161,46 @@ def test_classes_that_no_image_shows_are_not_swapped_unseen(shared, tmp_path, na
         pytest.raises(Disagreement, match=rf"agree, but column ({bus}|{train}) of the raw output"),
     ):
         check_agreement(engine, source)
+
+
+def _check(head, want, have):
+    row = np.zeros((1, 3, 64, 64), np.float32)
+    list(IdentityCheck(head).each([(Sample("bus.jpg", row, want), have)]))
+
+
+def test_prototypes_of_masks_are_compared():
+    """Also the one to which no object on the image gives a weight."""
+    rows = np.array([[[8, 8, 40, 40, 0.9, 1, 1, -1, 0]]], np.float32)
+    prototypes = np.random.default_rng(3).normal(size=(1, 3, 16, 16)).astype(np.float32)
+    head = YoloV10Segment(("rows", "prototypes"), size=(64, 64))
+    want = {"rows": rows, "prototypes": prototypes}
+    _check(head, want, want)
+    other = prototypes.copy()
+    other[0, 2] = prototypes[0, 1]
+    with pytest.raises(Disagreement, match=r"column 2 of the prototypes \(of 3, from 0\)"):
+        _check(head, want, want | {"prototypes": other})
+
+
+def test_keypoints_are_compared():
+    rows = np.zeros((1, 1, 57), np.float32)
+    rows[0, 0, :6] = [8, 8, 40, 40, 0.9, 0]
+    head = YoloV10Pose(("rows",), skeleton=PERSON)
+    _check(head, {"rows": rows}, {"rows": rows})
+    moved = rows.copy()
+    moved[0, 0, 6] = 2
+    with pytest.raises(Disagreement, match=r"the nearest of the other is 2\.00 px"):
+        _check(head, {"rows": rows}, {"rows": moved})
+
+
+def test_masks_of_queries_are_compared():
+    """In whatever order the queries come."""
+    random = np.random.default_rng(4)
+    boxes = np.array([[[0.3, 0.3, 0.4, 0.4], [0.6, 0.7, 0.3, 0.3]]], np.float32)
+    logits = np.array([[[3, -9], [-9, 2]]], np.float32)
+    masks = random.normal(size=(1, 2, 8, 8)).astype(np.float32)
+    head = RfDetrSegment(("labels", "dets", "masks"), size=(64, 64))
+    want = {"labels": logits, "dets": boxes, "masks": masks}
+    _check(head, want, want)
+    _check(head, want, {name: array[:, ::-1] for name, array in want.items()})
+    with pytest.raises(Disagreement, match=r"one mask of the source model overlaps by 0\.00"):
+        _check(head, want, want | {"masks": -masks})

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.answer import Answer
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.evaluate.accuracy.evaluate import detect_all, in_process, mean_ap
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
@@ -44,7 +45,7 @@ def found(*rows):
 
 
 def measure(image, detections, names=("cat", "dog")):
-    return mean_ap(Dataset(Path("set"), (image,), names), [detections])
+    return mean_ap(Dataset(Path("set"), (image,), names), [Answer.of(detections)])
 
 
 def moved(box, overlap):
@@ -164,7 +165,10 @@ def test_figures_are_those_of_pycocotools(engine, coco64, detections):
         }
         for name, one in detections.items()
         for (x1, y1, x2, y2), score, class_id in zip(
-            one.boxes.tolist(), one.scores.tolist(), one.class_ids.tolist(), strict=True
+            one.found.boxes.tolist(),
+            one.found.scores.tolist(),
+            one.found.class_ids.tolist(),
+            strict=True,
         )
     ]
     with contextlib.redirect_stdout(io.StringIO()):
@@ -182,7 +186,7 @@ def test_figures_are_those_of_pycocotools(engine, coco64, detections):
     assert np.mean(list(figures.per_class.values())) == pytest.approx(figures.map50_95)
     assert figures.map50_95 > 0.3
     # A hundred an image is the limit of a class, not of what a detector is asked for.
-    assert max(len(one.scores) for one in detections.values()) > 100
+    assert max(len(one.found) for one in detections.values()) > 100
 
 
 def test_yolo_labels_of_the_same_boxes_give_the_same_figures(engine, coco64, detections, tmp_path):

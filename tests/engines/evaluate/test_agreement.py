@@ -10,8 +10,9 @@ from fovea_engines.build.gate import MIN_QUALITY, objection
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.classifier import ClassifierLogits
 from fovea_engines.detect.heads.yolov10 import YoloV10
-from fovea_engines.evaluate.agreement.matching import iou, match
+from fovea_engines.evaluate.agreement.matching import match
 from fovea_engines.evaluate.agreement.measure import CONF, MARGIN, NO_NUMBER, measure
+from fovea_engines.evaluate.agreement.overlap import iou
 from fovea_engines.evaluate.reference import Sample
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.figures import WorstImage
@@ -60,7 +61,7 @@ def test_one_of_each():
         MARGIN,
     )
     assert list(matching.want) == list(matching.have) == [0]
-    assert matching.iou == pytest.approx([0.6])
+    assert matching.overlap == pytest.approx([0.6])
     # FAR is of another class in the engine, and each has a box that the other has not.
     assert (matching.missed, matching.extra) == (2, 2)
     assert matching.quality == pytest.approx(0.6 / (1 + (2 + 2) / 2))
@@ -94,7 +95,7 @@ def test_boxes_that_overlap_by_less_than_half_are_no_partners():
 )
 def test_the_threshold_has_a_margin(want, have, matched, missed, extra):
     result = match(found((SQUARE, want, 0)), found((SQUARE, have, 0)), CONF, MARGIN)
-    assert (len(result.iou), result.missed, result.extra) == (matched, missed, extra)
+    assert (len(result.overlap), result.missed, result.extra) == (matched, missed, extra)
     # As the head decodes it, down to the margin, it is the same.
     both = agreement((output((SQUARE, want, 0)), output((SQUARE, have, 0))))
     assert (both.missed, both.extra) == (missed, extra)

@@ -1,5 +1,7 @@
 """What heads compute with numpy, written into a graph: the boxes of the host for any outputs."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -42,7 +44,12 @@ OUTPUTS = {
     "nanodet-plus": [np.concatenate([scores(1, ALL, 3), logits(1, ALL, 32)], axis=2)],
     "ppyoloe": [corners(336)[None], scores(1, 3, 336)],
     "damo-yolo": [corners(336)[None], scores(1, 336, 3)],
-    "centerface": [scores(1, 1, 32, 32), logits(1, 2, 32, 32) / 3 + 1, logits(1, 2, 32, 32) / 9],
+    "centerface": [
+        scores(1, 1, 32, 32),
+        logits(1, 2, 32, 32) / 3 + 1,
+        logits(1, 2, 32, 32) / 9,
+        scores(1, 10, 32, 32),
+    ],
     # Without a batch, as its exporter fixes it at one image.
     "scrfd": [scores(2 * n, 1) for n in THREE] + [scores(2 * n, 4) * 4 for n in THREE],
 }
@@ -78,7 +85,8 @@ def test_boxes_of_the_graph_are_those_of_the_host(family):
     [rows] = run(model, IMAGE)
     head = open_head(after, graph_inputs(model))
     have = head.decode({after.outputs[0]: rows}, 0, PredictOptions(conf=0.6))
-    assert_identical(have, want)
+    # The graph gives boxes alone, without the landmarks of faces.
+    assert_identical(have, replace(want, keypoints=None))
     assert len(want) > 1
 
 

@@ -90,6 +90,7 @@ def test_both_forms_of_labels_give_the_same_document(fovea):
         assert list(document) == [
             "model", "version", "backend", "precision",
             "images", "map50_95", "map50", "per_class", "by_size",
+            "overlap", "box_map50_95", "box_map50",
         ]  # fmt: skip
         assert document["map50"] > 0.9
         assert document["map50_95"] > 0.6

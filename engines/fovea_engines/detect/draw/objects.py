@@ -99,7 +99,10 @@ def _draw_keypoints(
     for one, other in () if skeleton is None else skeleton.bones:
         if seen[one] and seen[other]:
             cv2.line(canvas, places[one], places[other], fill, 2 * line, cv2.LINE_AA)
+    # Small on a small object, such as a face, so that the points stay apart.
+    span = int(np.ptp(points[seen, :2], axis=0).max()) if seen.any() else 0
+    radius = max(2, min(2 * line + 1, span // 16))
     for place_, visible in zip(places, seen, strict=True):
         if visible:
-            cv2.circle(canvas, place_, 2 * line + 1, fill, -1, cv2.LINE_AA)
-            cv2.circle(canvas, place_, line, _JOINT, -1, cv2.LINE_AA)
+            cv2.circle(canvas, place_, radius, fill, -1, cv2.LINE_AA)
+            cv2.circle(canvas, place_, radius // 2, _JOINT, -1, cv2.LINE_AA)

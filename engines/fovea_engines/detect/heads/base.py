@@ -151,6 +151,11 @@ class Detector(Head):
         first: Array = outputs[self.outputs[0]][0]
         return first if self.layout.axis == 1 else first.T
 
+    def tables(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the first image's numbers whose places are fixed, [columns, places], by name."""
+        columns = self.columns(outputs)
+        return {} if columns is None else {"raw output": columns}
+
 
 def corners(centred: NDArray[np.float32]) -> NDArray[np.float32]:
     """Convert boxes [n, 4] from cx cy w h to x1 y1 x2 y2."""

@@ -13,6 +13,7 @@ from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.evidence import far_off, no_logarithms
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature
+from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
 
 
@@ -41,23 +42,23 @@ class CenterFace(ScoredBoxes):
             return OTHERS
         if isinstance(evidence := signature.at_stride(places.pop(), *cls.strides), str):
             return evidence
-        names = tuple(tensor.name for tensor in signature.outputs[:3])
-        return Fit(names, 1, evidence[1], evidence[0])
+        names = tuple(tensor.name for tensor in signature.outputs)
+        return Fit(names, 1, evidence[1], evidence[0], FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude other scores, sizes and offsets."""
         if (reason := super(CenterFace, self).contradiction(outputs)) is not None:
             return reason
-        [(_, values)] = self.levels(outputs, 0)
+        [(_, values, _)] = self.levels(outputs, 0)
         if (reason := far_off(values[:, 2:])) is not None:
             return f"of the offsets, {reason}"
         return no_logarithms(values[:, :2], 0)
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return the only level: score, log h w, offset y x."""
+        """Return the only level: score, log h w and offset y x, landmarks."""
         maps = [outputs[name][row] for name in self.outputs]
-        heat, sizes, offsets = (each.reshape(len(each), -1).T for each in maps)
-        return [(heat, np.concatenate([sizes, offsets], axis=1))]
+        heat, sizes, offsets, points = (each.reshape(len(each), -1).T for each in maps)
+        return [(heat, np.concatenate([sizes, offsets], axis=1), points)]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return corners."""
@@ -65,3 +66,10 @@ class CenterFace(ScoredBoxes):
         centre = (places + 0.5 + values[:, 3:1:-1]) * strides
         size = np.exp(values[:, 1::-1]) * strides
         return corners(np.concatenate([centre, size], axis=1))
+
+    def landmarks(
+        self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return points, y x as fractions of their box."""
+        first, last = boxes[:, None, :2], boxes[:, None, 2:]
+        return first + values.reshape(-1, 5, 2)[..., ::-1] * (last - first)

@@ -33,7 +33,7 @@ class MmDeploy(Suppressed):
     @property
     def fields(self) -> tuple[str, str]:
         """A column of one output, and the other."""
-        dets, labels = self.outputs
+        dets, labels = self.outputs[:2]
         return f"column 4 of {dets}", labels
 
     @classmethod
@@ -53,5 +53,5 @@ class MmDeploy(Suppressed):
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
         """Return one image's rows."""
-        dets, labels = (outputs[name][row] for name in self.outputs)
+        dets, labels = (outputs[name][row] for name in self.outputs[:2])
         return Rows(dets[:, :4], dets[:, 4], labels)

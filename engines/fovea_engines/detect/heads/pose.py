@@ -15,6 +15,7 @@ from fovea_engines.detect.heads.metadata import skeleton_from_metadata
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.heads.yolov10 import YoloV10
+from fovea_engines.detect.keypoints import keypoints
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import PERSON, Skeleton
 from fovea_engines.session import Array
@@ -107,6 +108,4 @@ def _points(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[
     assert skeleton is not None, "the fit has it"
     count = len(skeleton.names)
     points = columns.reshape(len(columns), count, columns.shape[1] // count)
-    if points.shape[2] == 3:
-        return points
-    return np.concatenate([points, np.ones_like(points[..., :1])], axis=2)
+    return keypoints(points)

@@ -46,7 +46,9 @@ def prototype_masks(
     first = np.clip(np.floor(cells[:, :2]) - 1, 0, [width, height]).astype(int)
     last = np.clip(np.ceil(cells[:, 2:]) + 1, first, [width, height]).astype(int)
     windows = []
-    for weights, (x1, y1), (x2, y2) in zip(coefficients, first, last, strict=True):
+    for weights, (x1, y1), (x2, y2) in zip(
+        coefficients, first.tolist(), last.tolist(), strict=True
+    ):
         part = prototypes[:, y1:y2, x1:x2]
         sums = weights @ part.reshape(len(part), part[0].size)
         windows.append(sums.reshape(part.shape[1:]).astype(np.float32, copy=False))

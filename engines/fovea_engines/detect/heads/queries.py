@@ -15,7 +15,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.evidence import centred_fractions, no_logits, separate_classes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
-from fovea_engines.detect.nms import detections
+from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
 from fovea_engines.session import Array
@@ -39,12 +39,14 @@ class Queries(Detector):
 
     Attributes:
         names: pairs of names that exporters give to the logits and the boxes.
+        more: names of the outputs beside these.
         first: column of the first class.
         after: number of columns after those of the classes.
     """
 
     sized: ClassVar[bool] = True
     names: ClassVar[tuple[tuple[str, str], ...]]
+    more: ClassVar[tuple[str, ...]] = ()
     first: ClassVar[int] = 0
     after: ClassVar[int] = 0
 
@@ -60,8 +62,11 @@ class Queries(Detector):
             return OTHERS
         if not (logits.dtype.startswith("float") and boxes.dtype.startswith("float")):
             return OTHERS
-        if more := sorted(by_name.keys() - set(pair)):
-            return f"the model also has {' and '.join(more)}, which is not decoded yet"
+        if not by_name.keys() >= set(cls.more):
+            return OTHERS
+        if more := sorted(by_name.keys() - {*pair, *cls.more}):
+            return f"the model also has {' and '.join(more)}"
+        names = *pair, *cls.more
         rows = {logits.shape[1], boxes.shape[1]} - {-1}
         if len(rows) > 1:
             return f"{logits.shape[1]} rows of logits, and {boxes.shape[1]} of boxes"
@@ -70,11 +75,11 @@ class Queries(Detector):
         columns, others = logits.shape[2], cls.first + cls.after
         if (columns - others, signature.num_labels) == (COCO_IDS, 80):
             why = "logits of COCO's 91 category ids, which the 80 names do not fit, and boxes"
-            return Fit(pair, COCO_IDS, why, Strength.NAMES)
+            return Fit(names, COCO_IDS, why, Strength.NAMES)
         if isinstance(count := signature.count_classes(columns, others), str):
             return count
         return Fit(
-            pair,
+            names,
             count,
             f"logits of {counted(count, 'class')}, and boxes, by their names",
             Strength.NAMES,
@@ -82,20 +87,27 @@ class Queries(Detector):
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no logit, and boxes that are no centres and sizes as fractions."""
-        logits, boxes = (outputs[name][0] for name in self.outputs)
+        logits, boxes = (outputs[name][0] for name in self.outputs[:2])
         if (reason := no_logits(logits)) is not None:
             return f"of {self.outputs[0]}, {reason}"
         return centred_fractions(boxes)
 
-    @np.errstate(over="ignore", invalid="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
-        logits, boxes = (outputs[name][row] for name in self.outputs)
+        return self.objects(outputs, row, options)[0]
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def objects(
+        self, outputs: Mapping[str, Array], row: int, options: PredictOptions
+    ) -> tuple[Detections, NDArray[np.intp]]:
+        """Return one image's detections, and the query of each."""
+        logits, boxes = (outputs[name][row] for name in self.outputs[:2])
         query, class_ids, scores = self.scores(logits.astype(np.float32, copy=False), options)
         assert self.size is not None, "it is sized"
         scale = np.array(self.size[::-1] * 2, np.float32)
         few = corners(boxes[query].astype(np.float32, copy=False) * scale)
-        return detections(few, scores, class_ids, options, suppress=False)
+        kept = choose(few, scores, class_ids, options, suppress=False)
+        return take(few, scores, class_ids, kept), query[kept]
 
     @abstractmethod
     def scores(

@@ -26,6 +26,14 @@ from fovea_engines.detect.heads.paddle import Paddle
 from fovea_engines.detect.heads.pose import YoloV8Pose, YoloV10Pose
 from fovea_engines.detect.heads.retinaface import RetinaFace
 from fovea_engines.detect.heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
+from fovea_engines.detect.heads.rfdetr_more import (
+    RfDetrKeypoints,
+    RfDetrKeypointsBackgroundFirst,
+    RfDetrKeypointsBackgroundLast,
+    RfDetrSegment,
+    RfDetrSegmentBackgroundLast,
+)
+from fovea_engines.detect.heads.row_masks import MmDeploySegment, TorchvisionSegment
 from fovea_engines.detect.heads.rtdetr import RtDetr
 from fovea_engines.detect.heads.scrfd import Scrfd
 from fovea_engines.detect.heads.segment import YoloV5Segment, YoloV8Segment, YoloV10Segment
@@ -58,8 +66,10 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             TensorFlowDetection,
             TfLiteDetection,
             MmDeploy,
+            MmDeploySegment,
             Paddle,
             Torchvision,
+            TorchvisionSegment,
             YoloV7EndToEnd,
             YoloNasFlat,
             AutoMlEfficientDet,
@@ -89,6 +99,11 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             RfDetr,
             RfDetrBackgroundLast,
             RfDetrBackgroundFirst,
+            RfDetrSegment,
+            RfDetrSegmentBackgroundLast,
+            RfDetrKeypoints,
+            RfDetrKeypointsBackgroundLast,
+            RfDetrKeypointsBackgroundFirst,
             YoloV5Segment,
             YoloV8Segment,
             YoloV10Segment,

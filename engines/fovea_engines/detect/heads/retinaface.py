@@ -15,6 +15,7 @@ from fovea_engines.detect.heads.evidence import no_logarithms, no_shares
 from fovea_engines.detect.heads.grid import no_offsets
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, cells
+from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
 
 PRIORS = {8: (16, 32), 16: (64, 128), 32: (256, 512)}
@@ -58,30 +59,43 @@ class RetinaFace(ScoredBoxes):
             return OTHERS
         if isinstance(evidence := signature.on_levels([*counts], cls.strides, cls.per_cell), str):
             return evidence
-        return Fit((offsets.name, scores.name), 1, evidence[1], evidence[0])
+        names = offsets.name, scores.name, points.name
+        return Fit(names, 1, evidence[1], evidence[0], FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are no softmax, and sizes that are no logarithms."""
         if (reason := super(RetinaFace, self).contradiction(outputs)) is not None:
             return reason
-        offsets, scores = (outputs[name][0] for name in self.outputs)
+        offsets, scores, _ = (outputs[name][0] for name in self.outputs)
         if (reason := no_shares(scores)) is not None:
             return f"of the scores, {reason}"
         return no_logarithms(offsets[:, 2:], 2) or no_offsets(offsets[:: self.per_cell, 0], 0)
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
         """Return all levels as one."""
-        offsets, scores = (outputs[name][row] for name in self.outputs)
-        return [(scores[:, 1:], offsets)]
+        offsets, scores, points = (outputs[name][row] for name in self.outputs)
+        return [(scores[:, 1:], offsets, points)]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return corners."""
-        assert self.size is not None, "it is sized"
-        sides = _sides(self.size)[found]
-        places, strides = self.cells(found)
-        centre = (places + 0.5) * strides + CENTRE_VARIANCE * values[:, :2] * sides
+        middles, sides = self._priors(found)
+        centre = middles + CENTRE_VARIANCE * values[:, :2] * sides
         size = np.exp(SIZE_VARIANCE * values[:, 2:]) * sides
         return corners(np.concatenate([centre, size], axis=1))
+
+    def landmarks(
+        self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return points by their offsets from the centres of priors, as those of boxes."""
+        middles, sides = self._priors(found)
+        offsets = CENTRE_VARIANCE * values.reshape(-1, 5, 2)
+        return middles[:, None] + offsets * sides[:, None]
+
+    def _priors(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return centre [n, 2] and side [n, 1] of prior boxes, pixels."""
+        assert self.size is not None, "it is sized"
+        places, strides = self.cells(found)
+        return (places + 0.5) * strides, _sides(self.size)[found]
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,12 +15,14 @@ from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import no_probabilities, usual
 from fovea_engines.detect.heads.grid import grid
-from fovea_engines.detect.nms import detections
+from fovea_engines.detect.keypoints import keypoints
+from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
 
-Level = tuple[Array, Array]
-"""Scores [boxes, classes] and what makes the boxes, [boxes, n], of one image."""
+Level = tuple[Array, ...]
+"""Scores [boxes, classes], what makes the boxes, [boxes, n], and where there are any what makes the
+landmarks, [boxes, m], of one image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,15 @@ class ScoredBoxes(Detector):
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return corners [n, 4], in pixels, of n boxes of the indices `found` among all levels'."""
 
+    def landmarks(
+        self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return points [n, k, 2], in pixels, in boxes of the indices `found` among all levels'."""
+        raise NotImplementedError
+
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are no probabilities."""
-        scores = np.concatenate([scores for scores, _ in self.levels(outputs, 0)])
+        scores = np.concatenate([scores for scores, *_ in self.levels(outputs, 0)])
         reason = no_probabilities(scores) or usual(scores)
         return reason and f"of the scores, {reason}"
 
@@ -54,20 +62,26 @@ class ScoredBoxes(Detector):
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
         start, indices, parts = 0, [], []
-        for scores, values in self.levels(outputs, row):
-            found = np.flatnonzero(best_class(scores.T) >= options.conf)
-            indices.append(start + found)
-            parts.append((scores[found], values[found]))
-            start += len(scores)
-        few, values = (
+        for level in self.levels(outputs, row):
+            passing = np.flatnonzero(best_class(level[0].T) >= options.conf)
+            indices.append(start + passing)
+            parts.append([table[passing] for table in level])
+            start += len(level[0])
+        few, values, *landmarks = (
             np.concatenate(column).astype(np.float32, copy=False)
             for column in zip(*parts, strict=True)
         )
-        boxes = self.boxes(values, np.concatenate(indices))
-        return detections(boxes, few.max(axis=1), few.argmax(axis=1), options)
+        found = np.concatenate(indices)
+        boxes, scores, class_ids = self.boxes(values, found), few.max(axis=1), few.argmax(axis=1)
+        kept = choose(boxes, scores, class_ids, options)
+        objects = take(boxes, scores, class_ids, kept)
+        if not landmarks:
+            return objects
+        places = self.landmarks(landmarks[0][kept], boxes[kept], found[kept])
+        return replace(objects, keypoints=keypoints(places))
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return what makes the first image's boxes, then their scores."""
+        """Return the first image's scores, then what makes its boxes and landmarks."""
         tables = (np.concatenate(level, axis=1) for level in self.levels(outputs, 0))
         table: Array = np.concatenate([np.asarray(one) for one in tables])
         return table.T

@@ -13,6 +13,7 @@ from fovea_engines.detect.heads.evidence import no_distances
 from fovea_engines.detect.heads.grid import around
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
 
 
@@ -52,23 +53,32 @@ class Scrfd(ScoredBoxes):
         if isinstance(evidence := signature.on_levels(counts, cls.strides, cls.per_cell), str):
             return evidence
         strength, why = evidence
-        names = tuple(tensor.name for tensor in (*scores, *boxes))
-        if names == tuple(f"{kind}_{s}" for kind in ("score", "bbox") for s in cls.strides):
+        names = tuple(tensor.name for tensor in (*scores, *boxes, *points))
+        usual = [f"{kind}_{s}" for kind in ("score", "bbox", "kps") for s in cls.strides]
+        if list(names) == usual[: len(names)]:
             strength, why = Strength.NAMES, f"{why}; the names are SCRFD's"
-        return Fit(names, 1, why, strength)
+        return Fit(names, 1, why, strength, FACE if points else None)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are none, and distances in pixels."""
         reason = super(Scrfd, self).contradiction(outputs)
-        return reason or no_distances(np.concatenate([d for _, d in self.levels(outputs, 0)]))
+        distances = [level[1] for level in self.levels(outputs, 0)]
+        return reason or no_distances(np.concatenate(distances))
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return score and distances of each level."""
+        """Return score, distances and perhaps landmarks of each level."""
         tensors = [outputs[name] for name in self.outputs]
         one = [tensor if tensor.ndim == 2 else tensor[row] for tensor in tensors]
-        return list(zip(one[:3], one[3:], strict=True))
+        return list(zip(*(one[at : at + 3] for at in range(0, len(one), 3)), strict=True))
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return corners of boxes around the corners of their cells."""
         places, strides = self.cells(found)
         return around(places * strides, values * strides)
+
+    def landmarks(
+        self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return points by their distances from the corners of their cells."""
+        places, strides = self.cells(found)
+        return (places[:, None] + values.reshape(-1, 5, 2)) * strides[:, None]

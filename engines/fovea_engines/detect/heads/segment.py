@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.dense import Dense
 from fovea_engines.detect.heads.prototypes import prototype_masks, rows_and_prototypes
 from fovea_engines.detect.heads.signature import Fit, Signature
@@ -18,11 +19,24 @@ from fovea_engines.session import Array
 
 
 @dataclass(frozen=True, slots=True)
-class _DenseSegmenter(Dense):
-    """Decodes the columns of a detector, then a weight of each prototype."""
+class _Segmenter(Detector):
+    """Has prototypes in its last output."""
 
     task: ClassVar[str] = "segment"
     sized: ClassVar[bool] = True
+
+    def tables(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return columns of boxes, and prototypes."""
+        first: Array = outputs[self.outputs[-1]][0]
+        # The class's own `super` is gone, as dataclasses with slots are made anew.
+        rows = super(_Segmenter, self).tables(outputs)
+        return rows | {"prototypes": first.reshape(len(first), -1)}
+
+
+@dataclass(frozen=True, slots=True)
+class _DenseSegmenter(_Segmenter, Dense):
+    """Decodes the columns of a detector, then a weight of each prototype."""
+
     extras: ClassVar[bool] = True
 
     @classmethod
@@ -65,12 +79,10 @@ class YoloV5Segment(_DenseSegmenter, YoloV5):
 
 
 @dataclass(frozen=True, slots=True)
-class YoloV10Segment(YoloV10):
+class YoloV10Segment(_Segmenter, YoloV10):
     """Decodes segmenters with suppression inside: YOLOv26's, and exports that include NMS."""
 
     family: ClassVar[str] = "yolov10-seg"
-    task: ClassVar[str] = "segment"
-    sized: ClassVar[bool] = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

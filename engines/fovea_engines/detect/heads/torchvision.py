@@ -40,5 +40,5 @@ class Torchvision(Suppressed):
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
         """Return the one image's rows."""
-        boxes, scores, labels = (outputs[name] for name in self.outputs)
+        boxes, scores, labels = (outputs[name] for name in self.outputs[:3])
         return Rows(boxes, scores, labels)

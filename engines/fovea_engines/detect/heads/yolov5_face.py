@@ -14,6 +14,7 @@ from fovea_engines.detect.heads.evidence import fractions, no_probabilities
 from fovea_engines.detect.heads.grid import off_grid
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
+from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
 
 COLUMNS = 16
@@ -36,7 +37,7 @@ class YoloV5Face(ScoredBoxes):
         if isinstance(output, str) or output.shape[2] != COLUMNS:
             return OTHERS
         fit = signature.fit_grid(axis=2, per_cell=cls.per_cell, others=COLUMNS - 1)
-        return fit if isinstance(fit, str) else replace(fit, strength=Strength.RARE)
+        return fit if isinstance(fit, str) else replace(fit, strength=Strength.RARE, skeleton=FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no probability, and landmarks that could be classes."""
@@ -53,8 +54,14 @@ class YoloV5Face(ScoredBoxes):
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
         """Return all levels as one."""
         rows = outputs[self.outputs[0]][row]
-        return [(rows[:, 4:5] * rows[:, 15:], rows[:, :4])]
+        return [(rows[:, 4:5] * rows[:, 15:], rows[:, :4], rows[:, 5:15])]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return corners."""
         return corners(values)
+
+    def landmarks(
+        self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return points, which are in pixels."""
+        return values.reshape(-1, 5, 2)

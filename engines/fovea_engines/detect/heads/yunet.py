@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
+from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
 
 
@@ -47,16 +48,24 @@ class YuNet(ScoredBoxes):
         boxes = [tensor.shape[1] for tensor in found[:3]]
         if isinstance(evidence := signature.on_levels(boxes, cls.strides), str):
             return evidence
-        return Fit(tuple(names[:9]), 1, f"{evidence[1]}; the names are YuNet's", Strength.NAMES)
+        why = f"{evidence[1]}; the names are YuNet's"
+        return Fit(tuple(names), 1, why, Strength.NAMES, FACE)
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return score and box of each level."""
+        """Return score, box and landmarks of each level."""
         tensors = [outputs[name][row] for name in self.outputs]
-        parts = zip(tensors[:3], tensors[3:6], tensors[6:], strict=True)
-        return [(face * objectness, box) for face, objectness, box in parts]
+        parts = zip(*(tensors[at : at + 3] for at in range(0, 12, 3)), strict=True)
+        return [(face * objectness, box, points) for face, objectness, box, points in parts]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return corners."""
         places, strides = self.cells(found)
         centre, size = (places + values[:, :2]) * strides, np.exp(values[:, 2:]) * strides
         return corners(np.concatenate([centre, size], axis=1))
+
+    def landmarks(
+        self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """Return points by their offsets from the corners of their cells."""
+        places, strides = self.cells(found)
+        return (places[:, None] + values.reshape(-1, 5, 2)) * strides[:, None]

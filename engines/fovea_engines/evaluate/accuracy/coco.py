@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter, ValidationError
+from numpy.typing import NDArray
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage, check_box
+from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage, Outline, check_box
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 # Limit of a side or an area in pixels: a larger value means a broken file, and would overflow
@@ -28,12 +29,20 @@ class _Image:
 
 
 @dataclass(frozen=True, slots=True)
+class _RunLengths:
+    size: tuple[PositiveInt, PositiveInt]
+    counts: str | list[NonNegativeInt]
+
+
+@dataclass(frozen=True, slots=True)
 class _Annotation:
     image_id: int
     category_id: int
     bbox: tuple[FiniteFloat, FiniteFloat, _Size, _Size]
     area: _Size | None = None
     iscrowd: bool = False
+    segmentation: list[list[FiniteFloat]] | _RunLengths | None = None
+    keypoints: list[FiniteFloat] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,7 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
     class_ids = {category.id: index for index, category in enumerate(categories)}
     by_image: dict[int, list[_Annotation]] = {image.id: [] for image in file.images}
     sizes = {image.id: (image.width, image.height) for image in file.images}
+    points = _points(data, file.annotations)
     for index, annotation in enumerate(file.annotations):
         where = f"{data}, annotations.{index}"
         if annotation.image_id not in sizes:
@@ -83,7 +93,7 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
                 f"{data}, images.{index}: there is no image {path}: name the folder of the "
                 "images with --images"
             )
-        images.append(_labelled(path, image, by_image[image.id], class_ids))
+        images.append(_labelled(path, image, by_image[image.id], class_ids, points))
     return images, tuple(category.name for category in categories)
 
 
@@ -116,13 +126,27 @@ def _refuse_twins(data: Path, what: str, ids: Iterable[int]) -> None:
         raise InvalidOption(f"{data}, {what}: {times} of them have the id {most}; it must be one")
 
 
+def _points(data: Path, annotations: Iterable[_Annotation]) -> int:
+    """Return the number of keypoints of each object that has any."""
+    lengths = {len(a.keypoints) for a in annotations if a.keypoints}
+    if len(lengths) > 1 or any(length % 3 for length in lengths):
+        raise InvalidOption(
+            f"{data}: keypoints are x y and visibility of each, the same points for every object"
+        )
+    return lengths.pop() // 3 if lengths else 0
+
+
 def _corners(annotation: _Annotation) -> tuple[float, float, float, float]:
     x, y, width, height = annotation.bbox
     return x, y, x + width, y + height
 
 
 def _labelled(
-    path: Path, image: _Image, annotations: list[_Annotation], class_ids: dict[int, int]
+    path: Path,
+    image: _Image,
+    annotations: list[_Annotation],
+    class_ids: dict[int, int],
+    points: int,
 ) -> LabelledImage:
     boxes = [_corners(annotation) for annotation in annotations]
     areas = [a.bbox[2] * a.bbox[3] if a.area is None else a.area for a in annotations]
@@ -134,4 +158,27 @@ def _labelled(
         class_ids=np.array([class_ids[a.category_id] for a in annotations], np.int32),
         crowd=np.array([a.iscrowd for a in annotations], np.bool_),
         areas=np.array(areas, np.float32),
+        outlines=_outlines(annotations),
+        keypoints=_keypoints(annotations, points),
     )
+
+
+def _outlines(annotations: Sequence[_Annotation]) -> tuple[Outline, ...] | None:
+    found = tuple(outline for a in annotations if (outline := _outline(a.segmentation)))
+    return found if len(found) == len(annotations) else None
+
+
+def _outline(marks: list[list[float]] | _RunLengths | None) -> Outline | None:
+    if isinstance(marks, _RunLengths):
+        return asdict(marks)
+    # Detectors' labels are not held to their outlines, of which some have a corner too few.
+    sound = marks and all(len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in marks)
+    return marks if sound else None
+
+
+def _keypoints(annotations: Sequence[_Annotation], count: int) -> NDArray[np.float32] | None:
+    """Return [n, count, 3], zeros for objects without them; None if no object has them."""
+    if not count:
+        return None
+    rows = [a.keypoints or [0.0] * 3 * count for a in annotations]
+    return np.array(rows, np.float32).reshape(len(rows), count, 3)

@@ -107,6 +107,8 @@ class Dataset:
                     image.crowd.tolist(),
                     image.areas.tolist(),
                     None if image.rotated is None else image.rotated.tolist(),
+                    image.outlines,
+                    None if image.keypoints is None else image.keypoints.tolist(),
                 ]
                 for image in self.images
             ]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.evaluate.samples import Pixels, read_image
 from fovea_preprocess.errors import InvalidOption, NotFound
+
+Outline = list[list[float]] | dict[str, Any]
+"""Polygons in pixels, x1 y1 x2 y2 ..., or COCO's run lengths."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +28,9 @@ class LabelledImage:
         areas: float32 [n], square pixels: of the object where the labels have it, else of its box.
         rotated: float32 [n, 5], regular rows of `detect.rotated`; None where the labels have boxes
             only.
+        outlines: of each object, None where the labels do not have all.
+        keypoints: float32 [n, k, 3], x y in pixels and COCO's visibility, 0 where it is not marked;
+            None without any.
     """
 
     path: Path
@@ -34,6 +41,8 @@ class LabelledImage:
     crowd: NDArray[np.bool_]
     areas: NDArray[np.float32]
     rotated: NDArray[np.float32] | None = None
+    outlines: tuple[Outline, ...] | None = None
+    keypoints: NDArray[np.float32] | None = None
 
     def data(self) -> bytes:
         """Return the encoded image; NotFound where the file cannot be read."""

@@ -8,7 +8,7 @@ import numpy as np
 from faster_coco_eval import COCOeval_faster
 from numpy.typing import NDArray
 
-from fovea_engines.evaluate.agreement.matching import rotated_iou
+from fovea_engines.evaluate.agreement.overlap import rotated_iou
 
 
 class RotatedJudge(COCOeval_faster):  # type: ignore[misc]

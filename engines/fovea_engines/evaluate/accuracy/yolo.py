@@ -22,6 +22,8 @@ CLASSES_FILE = "classes.txt"
 # Values are 0 to 1, but rounding puts some slightly outside.
 _ROUNDING = 1e-3
 _MOST_CLASSES = 1_000_000
+# Words of a line that has no polygon: class cx cy w h.
+_BOX = 5
 
 Outline = NDArray[np.float64]
 
@@ -74,24 +76,26 @@ def _labelled(image: Path, file: Path | None, num_classes: int | None) -> Labell
     # Only decoding shows the size of the upright image.
     height, width, _ = read_image(image).shape
     rows = [] if file is None else _read_rows(file, width, height, num_classes)
-    outlines = [outline for _, outline in rows]
-    boxes = np.array([_around(outline) for outline in outlines], np.float32).reshape(-1, 4)
+    shapes = [shape for _, shape, _ in rows]
+    boxes = np.array([_around(shape) for shape in shapes], np.float32).reshape(-1, 4)
+    polygons = tuple([shape.ravel().tolist()] for _, shape, drawn in rows if drawn)
     return LabelledImage(
         path=image,
         width=width,
         height=height,
         boxes=boxes,
-        class_ids=np.array([class_id for class_id, _ in rows], np.int32),
+        class_ids=np.array([class_id for class_id, *_ in rows], np.int32),
         crowd=np.zeros(len(rows), np.bool_),
         areas=(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
-        rotated=regular(np.array([_smallest(one) for one in outlines]).reshape(-1, 5)),
+        rotated=regular(np.array([_smallest(one) for one in shapes]).reshape(-1, 5)),
+        outlines=polygons if len(polygons) == len(rows) else None,
     )
 
 
 def _read_rows(
     file: Path, width: int, height: int, num_classes: int | None
-) -> list[tuple[int, Outline]]:
-    """Return the class id and the outline, corners in pixels, of each line."""
+) -> list[tuple[int, Outline, bool]]:
+    """Return class id and outline, corners in pixels, of each line; and True for a polygon."""
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -104,7 +108,7 @@ def _read_rows(
         class_id = _class_id(where, words[0], num_classes)
         outline = _outline(where, words[1:]) * [width, height]
         check_box(where, _around(outline), width, height)
-        rows.append((class_id, outline))
+        rows.append((class_id, outline, len(words) > _BOX))
     return rows
 
 

@@ -14,6 +14,7 @@ from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.options import MAX_DETECTIONS, PredictOptions
 from fovea_engines.detect.rotated import bounds
 from fovea_engines.evaluate.agreement.measure import NO_NUMBER, output_error
+from fovea_engines.evaluate.agreement.overlap import overlap
 from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
 from fovea_engines.session import Array
@@ -27,6 +28,8 @@ MAX_OUTPUT_ERROR = 0.01
 # Engines that are right stay under .02, and two classes of a trained model that are swapped reach
 # .2 and more, also where no image shows them (docs/precision.md).
 MAX_COLUMN_ERROR = 0.1
+# Of a mask with that of the same object. Rounding moves single pixels of its edge.
+MIN_MASK_IOU = 0.8
 # A probability next to 1 is rounded by so much, and some runtimes take small ones from it.
 _ROUNDING = float(np.finfo(np.float32).eps)
 
@@ -47,7 +50,8 @@ class IdentityCheck:
 
     Attributes:
         detections: of the source model that were compared.
-        box_px: largest weighted difference of a box corner, pixels of the model's input.
+        box_px: largest weighted difference of a box corner or a keypoint, pixels of the model's
+            input.
         score: largest difference of a score.
     """
 
@@ -59,10 +63,11 @@ class IdentityCheck:
     def each(self, pairs: Iterable[tuple[Sample, Outputs]]) -> Iterator[tuple[Sample, Outputs]]:
         """Pass on samples with the engine's answers.
 
-        Raises Disagreement if a box is off by more than 1 px of the model's input, weighted, a
-        score by more than 0.01, a detection is missing or extra, a column of the head is off by
-        more than 10 %; or, where the source model has no detection of any score, a raw output is
-        off by more than 1 % of its largest value.
+        Raises Disagreement if a box or a keypoint is off by more than 1 px of the model's input,
+        weighted, a score by more than 0.01, a detection is missing or extra, a mask overlaps by
+        less than 0.8, a column of the head or a prototype of masks is off by more than 10 %; or,
+        where the source model has no detection of any score, a raw output is off by more than 1 %
+        of its largest value.
         """
         for sample, have in pairs:
             self._check(sample, have)
@@ -82,6 +87,7 @@ class IdentityCheck:
                 self.detections += int((want.scores >= conf).sum())
                 self.box_px, self.score = max(self.box_px, box_px), max(self.score, score)
                 _check_columns(sample.name, self.head, sample.want, have)
+                _check_masks(sample.name, self.head, sample.want, have)
                 return
         if not output_error <= MAX_OUTPUT_ERROR:
             raise Disagreement(
@@ -92,21 +98,37 @@ class IdentityCheck:
 
 def _check_columns(name: str, head: Detector, want: Outputs, have: Outputs) -> None:
     """Compare what the best boxes do not show, such as classes that are not on the image."""
-    expected, actual = head.columns(want), head.columns(have)
-    if expected is None or actual is None:
-        return
-    # What is not finite is so in both: see `_output_error`.
-    off, size = (
-        np.abs(values).max(axis=1, where=np.isfinite(expected), initial=0)
-        for values in (actual.astype(np.float32) - expected, expected)
+    found = head.tables(have)
+    for what, expected in head.tables(want).items():
+        # What is not finite is so in both: see `_output_error`.
+        off, size = (
+            np.abs(values).max(axis=1, where=np.isfinite(expected), initial=0)
+            for values in (found[what].astype(np.float32) - expected, expected)
+        )
+        errors = np.maximum(off - _ROUNDING, 0) / np.maximum(size, _ROUNDING)
+        worst = int(errors.argmax())
+        if errors[worst] > MAX_COLUMN_ERROR:
+            raise Disagreement(
+                f"on {name} the best detections agree, but column {worst} of the {what} (of "
+                f"{len(errors)}, from 0) is {errors[worst]:.2g} of its largest value off (at most "
+                f"{MAX_COLUMN_ERROR} is allowed): try another --backend"
+            )
+
+
+def _check_masks(name: str, head: Detector, want: Outputs, have: Outputs) -> None:
+    """Compare the masks of the best objects, which may come in an order that is not fixed."""
+    best, other = (
+        head.decode(outputs, 0, PredictOptions(conf=_CONF, iou=1.0, max_det=most))
+        for outputs, most in ((want, _AT_LEAST), (have, 2 * _AT_LEAST))
     )
-    errors = np.maximum(off - _ROUNDING, 0) / np.maximum(size, _ROUNDING)
-    worst = int(errors.argmax())
-    if errors[worst] > MAX_COLUMN_ERROR:
+    if best.masks is None or not len(best) or not len(other):
+        return
+    least = float(overlap(best, other).max(axis=1).min())
+    if least < MIN_MASK_IOU:
         raise Disagreement(
-            f"on {name} the best detections agree, but column {worst} of the raw output (of "
-            f"{len(errors)}, from 0) is {errors[worst]:.2g} of its largest value off (at most "
-            f"{MAX_COLUMN_ERROR} is allowed): try another --backend"
+            f"on {name} the best boxes agree, but one mask of the source model overlaps by "
+            f"{least:.2f} at most with one of the engine's ({MIN_MASK_IOU} is asked for): try "
+            "another --backend"
         )
 
 
@@ -148,7 +170,9 @@ def _candidates(
     head: Detector, outputs: Mapping[str, Array], conf: float, most: int = MAX_DETECTIONS
 ) -> Detections:
     # Nothing is suppressed: a difference of 1e-6 would decide which of two equal boxes is left.
-    return head.decode(outputs, 0, PredictOptions(conf=conf, iou=1.0, max_det=most))
+    # Masks are sums of columns and prototypes, which are compared as they are.
+    options = PredictOptions(conf=conf, iou=1.0, max_det=most, mask="none")
+    return head.decode(outputs, 0, options)
 
 
 def _nearest(
@@ -168,15 +192,17 @@ def _nearest(
 
 
 def _edges(found: Detections) -> NDArray[np.float32]:
-    """Return the edges of the boxes, pixels, [n, 4]; of rotated ones [n, 8].
+    """Return the edges of the boxes, pixels, [n, 4]; of rotated ones [n, 8], of keypoints x y too.
 
     The upright box is the same for an angle and its negative, so that of a rectangle turned by an
     eighth follows. All are continuous where w and h, or 0 and pi, change places.
     """
-    if found.rotated is None:
-        return found.boxes
-    turned = found.rotated + np.array([0, 0, 0, 0, np.pi / 4], np.float32)
-    return np.concatenate([found.boxes, bounds(turned)], axis=1)
+    parts = [found.boxes]
+    if found.rotated is not None:
+        parts.append(bounds(found.rotated + np.array([0, 0, 0, 0, np.pi / 4], np.float32)))
+    if found.keypoints is not None:
+        parts.append(found.keypoints[..., :2].reshape(len(found), -1))
+    return np.concatenate(parts, axis=1)
 
 
 def _output_error(sample: Sample, have: Outputs) -> float:

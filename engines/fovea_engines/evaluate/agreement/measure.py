@@ -64,7 +64,8 @@ def _agreement(figures: list[_Figures]) -> Agreement:
         detections=sum(one.detections for one in figures),
         missed=sum(matching.missed for matching in matched),
         extra=sum(matching.extra for matching in matched),
-        mean_iou=_mean([matching.iou for matching in matched]),
+        overlap=matched[0].overlap_of if matched else "IoU",
+        mean_iou=_mean([matching.overlap for matching in matched]),
         score_drift=_mean([one.drift for one in figures]),
         # Images without detections count only where no image has any.
         quality=1 - sum(one.lost for one in figures) / total if total else _closeness(figures),

@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 from tests.engines import reference
+from tests.run_lengths import decoded
 
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import open_head, recognise
@@ -76,6 +77,7 @@ class File:
     def assert_expected(self, family=None, options=USUAL, trained=None, score=NEAR):
         """Find the stored rows on every image: the same classes, boxes and scores, and no more.
 
+        Their masks overlap by .98, and their keypoints, clipped to the image, are within a pixel.
         Rows within `score` of the threshold, `options.conf`, may fall either way. `trained`
         has fields of `PreprocessSpec` where the file was not made with the family's own.
         """
@@ -84,9 +86,12 @@ class File:
         lower = replace(options, conf=options.conf - score)
         for pixels, rows in self.images.values():
             outputs, where = self.run(pixels, spec)
-            found = head.decode(outputs, 0, lower).to_source(where)
+            inside = head.decode(outputs, 0, lower)
+            found = inside.to_source(where)
             columns = found.boxes, found.scores, found.class_ids
             left = unmatched(columns, rows, pixels.shape, score=score)
+            assert_masks(rows, found, inside)
+            assert_keypoints(rows, found, pixels.shape)
             more = [row for row in left if row[1] >= options.conf + score]
             assert not more, f"more was found: {more}"
 
@@ -133,6 +138,32 @@ def unmatched_best(found, rows, shape, limit=0.45):
             for row in rows
         )
     ]
+
+
+def assert_masks(rows, found, inside, iou=0.98):
+    """Compare the masks of stored rows, which are in pixels of the image or of the input."""
+    for row in (row for row in rows if "mask_rle" in row):
+        want = decoded(row["mask_rle"])
+        masks = next(each.masks for each in (found, inside) if each.masks.size == want.shape)
+        have = masks.bitmap(_partner(row, found))
+        common, either = (want & have).sum(), (want | have).sum()
+        assert common >= iou * either, f"of {row['score']} it overlaps by {common / either}"
+
+
+def assert_keypoints(rows, found, shape, px=1.0, score=0.01):
+    """Compare the keypoints of stored rows, which some programs clip to the image."""
+    edge = np.array(shape[1::-1])
+    for row in (row for row in rows if "keypoints" in row):
+        want, have = np.array(row["keypoints"]), found.keypoints[_partner(row, found)]
+        off = np.abs(want[:, :2].clip(0, edge) - have[:, :2].clip(0, edge)).max()
+        assert off <= px, f"of {row['score']} a keypoint is {off} px off"
+        assert want[:, 2:] == pytest.approx(have[:, 2 : want.shape[1]], abs=score)
+
+
+def _partner(row, found):
+    """The index of the object that is closest to a stored row."""
+    off = np.abs(found.boxes - row["box"]).max(axis=1) + 1e3 * np.abs(found.scores - row["score"])
+    return int(np.where(found.class_ids == row["class_id"], off, np.inf).argmin())
 
 
 def _same(box, want, iou):

@@ -3,6 +3,9 @@
 import pytest
 from tests.engines.detect.heads.expected import File
 
+from fovea_engines.detect.heads.recognise import recognise
+from fovea_engines.session import TensorSpec
+
 
 def test_rows_are_those_of_the_family(shared):
     file = File(shared, "rfdetr")
@@ -21,9 +24,8 @@ def test_a_background_column_is_no_class(shared, family, first):
     file.assert_expected(told.family)
 
 
-@pytest.mark.parametrize("more", ["masks", "keypoints"])
-def test_what_is_more_than_boxes_is_left_alone(shared, more):
-    file = File(shared, {"masks": "rfdetr-seg", "keypoints": "rfdetr-keypoints"}[more])
-    told = file.recognise()
-    assert told.family is None
-    assert f"the model also has {more}, which is not decoded yet" in told.reason
+@pytest.mark.parametrize("more", ["masks", "keypoints", "depth"])
+def test_what_is_more_than_boxes_is_not_ignored(shared, more):
+    file = File(shared, "rfdetr")
+    specs = [*file.outputs, TensorSpec(more, "float32", (1, 50, 3))]
+    assert recognise(file.inputs, specs, file.metadata).family != "rfdetr"

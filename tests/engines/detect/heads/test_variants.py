@@ -42,10 +42,12 @@ def test_scrfd_without_batch_and_names(bus):
     want = head.decode(outputs, 0, PredictOptions())
     flat = {str(i): array[0] for i, array in enumerate(outputs.values())}
     told, head = reread(inputs, flat)
-    assert (told.family, told.outputs) == ("scrfd", tuple("012345"))
+    assert (told.family, told.outputs) == ("scrfd", tuple("012345678"))
     assert head.decode(flat, 0, PredictOptions()).boxes.tolist() == want.boxes.tolist()
     bare = dict(list(flat.items())[:6])
-    assert reread(inputs, bare)[0].family == "scrfd"
+    told, head = reread(inputs, bare)
+    assert (told.family, told.skeleton) == ("scrfd", None)
+    assert head.decode(bare, 0, PredictOptions()).keypoints is None
     # Levels in another order are refused, as nothing tells which is which.
     assert reread(inputs, dict(reversed(flat.items())))[0].family is None
 
