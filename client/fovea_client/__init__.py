@@ -6,20 +6,16 @@ with Client("http://127.0.0.1:8000") as client:
 """
 
 from fovea_client._client import Client, server_address
+from fovea_client._masks import RunLengths
 from fovea_client._wire import ImageFormat, MaskFormat, PredictOptions, image_result
 from fovea_client.answers import (
-    Box,
-    Corner,
     Detection,
     ImageError,
     ImageResult,
-    Keypoint,
     Model,
     ModelSummary,
     ModelVersion,
     Prediction,
-    Rotated,
-    RunLengths,
     ScoredClass,
     Tensor,
     TensorMetadata,
@@ -33,12 +29,16 @@ from fovea_client.errors import (
     UnexpectedAnswer,
 )
 from fovea_client.images import ImageSource
+from fovea_client.maps import ClassArea, Depth, Saliency, Semantic
+from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 
 __all__ = [
     "Box",
+    "ClassArea",
     "Client",
     "ConnectionFailed",
     "Corner",
+    "Depth",
     "Detection",
     "FoveaClientError",
     "ImageError",
@@ -55,7 +55,9 @@ __all__ = [
     "QueueFull",
     "Rotated",
     "RunLengths",
+    "Saliency",
     "ScoredClass",
+    "Semantic",
     "ServerError",
     "Tensor",
     "TensorMetadata",

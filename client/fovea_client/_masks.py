@@ -1,11 +1,46 @@
-"""Turns the masks of an answer into pixels."""
+"""Defines the forms of a mask, reads them, and turns them into pixels."""
 
 from __future__ import annotations
 
+import base64
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class RunLengths:
+    """A mask as COCO's compressed run lengths; `size` is (height, width) of the image."""
+
+    size: tuple[int, int]
+    counts: str
+
+    @property
+    def pixels(self) -> NDArray[np.bool_]:
+        """Return the mask, bool [height, width]."""
+        return run_length_pixels(self.size, self.counts)
+
+
+Mask = RunLengths | tuple[tuple[float, ...], ...] | bytes
+"""Run lengths, polygons of x1 y1 x2 y2 ..., or a PNG file of the whole image."""
+
+
+def read_mask(value: Any) -> Mask | None:
+    """Read the JSON of a mask; None where the answer has none."""
+    match value:
+        case None | str():
+            return read_file(value)
+        case {"size": [int(height), int(width)], "counts": str(counts)}:
+            return RunLengths((height, width), counts)
+    return tuple(tuple(map(float, outline)) for outline in value)
+
+
+def read_file(text: str | None) -> bytes | None:
+    """Read a file in base64; `ValueError` if it is none."""
+    return None if text is None else base64.b64decode(text, validate=True)
 
 
 def run_length_pixels(size: tuple[int, int], counts: str) -> NDArray[np.bool_]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import json
@@ -16,19 +15,15 @@ from urllib.parse import quote, urlencode
 import numpy as np
 from httpx import Response
 
+from fovea_client._masks import read_mask
 from fovea_client.answers import (
-    Box,
-    Corner,
     Detection,
     ImageError,
     ImageResult,
-    Keypoint,
     Model,
     ModelSummary,
     ModelVersion,
     Prediction,
-    Rotated,
-    RunLengths,
     ScoredClass,
     Tensor,
     TensorMetadata,
@@ -36,6 +31,8 @@ from fovea_client.answers import (
 )
 from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
 from fovea_client.images import multipart
+from fovea_client.maps import Depth, Saliency, read_map, read_semantic
+from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 
 ImageFormat = Literal["image/jpeg", "image/png"]
 MaskFormat = Literal["rle", "polygon", "png", "none"]
@@ -54,7 +51,8 @@ class PredictOptions(TypedDict, total=False):
         max_det: most detections per image, from 1 up.
         top_k: most classes an image, of a classifier, 1 to 1000.
         agnostic: suppress across classes as well.
-        mask: form of a segmenter's masks: "rle", "polygon", "png" or "none".
+        mask: form of masks: "rle", "polygon", "png" or "none"; maps of saliency and depth are PNG
+            files, or none.
         tile: side in pixels of the tiles that the image is cut into, or columns and rows: "3x2".
         overlap: share of a tile that the next one repeats, 0 to .9.
         timeout_ms: time after which the server gives the request up, milliseconds.
@@ -253,6 +251,9 @@ def image_result(value: dict[str, Any]) -> ImageResult | ImageError:
             ScoredClass(int(each["class_id"]), str(each["class_name"]), float(each["score"]))
             for each in value.get("classes", ())
         ),
+        semantic=read_semantic(value.get("semantic")),
+        saliency=read_map(Saliency, value.get("saliency")),
+        depth=read_map(Depth, value.get("depth")),
     )
 
 
@@ -262,7 +263,7 @@ def _detection(value: dict[str, Any]) -> Detection:
         score=float(value["score"]),
         class_id=int(value["class_id"]),
         class_name=str(value["class_name"]),
-        mask=_mask(value.get("mask")),
+        mask=read_mask(value.get("mask")),
         keypoints=tuple(
             Keypoint(str(each["name"]), *(float(each[name]) for name in ("x", "y", "score")))
             for each in value.get("keypoints", ())
@@ -274,17 +275,6 @@ def _detection(value: dict[str, Any]) -> Detection:
 
 def _numbers(kind: type[_Shape], value: dict[str, Any]) -> _Shape:
     return kind(*(float(value[field.name]) for field in fields(kind)))
-
-
-def _mask(value: Any) -> RunLengths | tuple[tuple[float, ...], ...] | bytes | None:
-    match value:
-        case None:
-            return None
-        case str():
-            return base64.b64decode(value, validate=True)
-        case {"size": [int(height), int(width)], "counts": str(counts)}:
-            return RunLengths((height, width), counts)
-    return tuple(tuple(map(float, outline)) for outline in value)
 
 
 def _tensor(value: dict[str, Any]) -> Tensor:

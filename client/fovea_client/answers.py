@@ -9,63 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client._masks import run_length_pixels
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """Corners of an upright box, in pixels of the upright original image."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-
-
-@dataclass(frozen=True, slots=True)
-class Keypoint:
-    """A named point, in pixels of the upright original; it may lie outside. The score is 0 to 1."""
-
-    name: str
-    x: float
-    y: float
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rotated:
-    """A rotated rectangle in pixels of the upright original image; it may reach outside.
-
-    The angle is that of the width, in radians from the x axis towards the y axis (clockwise, as y
-    points down), 0 to pi; w >= h.
-    """
-
-    cx: float
-    cy: float
-    w: float
-    h: float
-    angle: float
-
-
-@dataclass(frozen=True, slots=True)
-class Corner:
-    """A corner of a rotated rectangle, in pixels of the upright original image."""
-
-    x: float
-    y: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunLengths:
-    """A mask as COCO's compressed run lengths; `size` is (height, width) of the image."""
-
-    size: tuple[int, int]
-    counts: str
-
-    @property
-    def pixels(self) -> NDArray[np.bool_]:
-        """Return the mask, bool [height, width]."""
-        return run_length_pixels(self.size, self.counts)
+from fovea_client._masks import Mask, RunLengths
+from fovea_client.maps import Depth, Saliency, Semantic
+from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +31,7 @@ class Detection:
     score: float
     class_id: int
     class_name: str
-    mask: RunLengths | tuple[tuple[float, ...], ...] | bytes | None = None
+    mask: Mask | None = None
     keypoints: tuple[Keypoint, ...] = ()
     rotated: Rotated | None = None
     corners: tuple[Corner, ...] = ()
@@ -110,7 +56,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """Objects, classes or tensors of one image.
+    """Results of one image.
 
     Attributes:
         width: of the upright image, pixels.
@@ -119,6 +65,8 @@ class ImageResult:
         detections: best first; empty when nothing was found, or for a model of another task.
         classes: of a classifier, best first.
         tensors: raw outputs, for a model whose head is not recognised.
+        semantic: the classes, for a model of that task; None otherwise, and so are `saliency` and
+            `depth`.
     """
 
     width: int
@@ -127,6 +75,9 @@ class ImageResult:
     detections: tuple[Detection, ...]
     tensors: tuple[Tensor, ...] = ()
     classes: tuple[ScoredClass, ...] = ()
+    semantic: Semantic | None = None
+    saliency: Saliency | None = None
+    depth: Depth | None = None
 
     @property
     def boxes(self) -> NDArray[np.float32]:

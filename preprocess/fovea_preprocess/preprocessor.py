@@ -145,7 +145,7 @@ def _resize(
     """Write the visible part of `pixels` at its size in the input."""
     height, width = target.shape[:2]
     whole = (box.scaled_width, box.scaled_height) == (width, height)
-    if whole and resample != "antialias":
+    if whole and resample in _CV2:
         cv2.resize(pixels, (width, height), dst=target, interpolation=_CV2[resample])
         return
     # A crop. Pillow resamples only the part (the whole of a long strip can be enormous), with the
@@ -155,7 +155,8 @@ def _resize(
     right = min(left + width / box.scale_x, box.source_width)
     bottom = min(top + height / box.scale_y, box.source_height)
     part = (left, top, right, bottom)
-    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR, box=part)
+    kernel = Image.Resampling.LANCZOS if resample == "lanczos" else Image.Resampling.BILINEAR
+    resized = Image.fromarray(pixels).resize((width, height), kernel, box=part)
     target[...] = np.asarray(resized)
 
 

@@ -9,12 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 Fit = Literal["letterbox", "stretch", "center-crop"]
-Resample = Literal["linear", "linear-float", "antialias", "area"]
+Resample = Literal["linear", "linear-float", "antialias", "lanczos", "area"]
 
 _RESAMPLED: Mapping[Resample, str] = {
     "linear": "",
     "linear-float": ", resampled without rounding",
     "antialias": ", resampled with antialiasing",
+    "lanczos": ", resampled by Lanczos's filter",
     "area": ", resampled by area",
 }
 
@@ -40,7 +41,8 @@ class PreprocessSpec:
             ImageNet classifiers).
         resample: "linear" is OpenCV's INTER_LINEAR and "area" its INTER_AREA; "linear-float" is
             INTER_LINEAR without rounding to whole levels, except for a uint8 input; "antialias" is
-            the BILINEAR of Pillow and torchvision, which a centre crop always takes.
+            the BILINEAR of Pillow and torchvision, which a centre crop always takes, and "lanczos"
+            Pillow's LANCZOS.
         channels: order of the model's channels, also of `mean` and `std`.
         mean: per channel, in units after `scale`, and so is `std`.
         dtype: "uint8" leaves values as they are (scale 1, mean 0, std 1).

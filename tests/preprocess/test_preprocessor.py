@@ -120,6 +120,8 @@ def test_stretch_with_other_filters(bus: Pixels) -> None:
     spec = replace(LEVELS, fit="stretch", height=96, width=320)
     by_pillow = np.asarray(Image.fromarray(bus).resize((320, 96), Image.Resampling.BILINEAR))
     assert np.array_equal(row(replace(spec, resample="antialias"), bus), by_pillow)
+    sharper = np.asarray(Image.fromarray(bus).resize((320, 96), Image.Resampling.LANCZOS))
+    assert np.array_equal(row(replace(spec, resample="lanczos"), bus), sharper)
     by_area = cv2.resize(bus, (320, 96), interpolation=cv2.INTER_AREA)
     assert np.array_equal(row(replace(spec, resample="area"), bus), by_area)
 

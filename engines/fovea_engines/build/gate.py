@@ -224,7 +224,7 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
         return _labelled_objection(card, name, what, max_drop)
     if found is None:
         return None
-    nothing = not found.detections and found.same_top is None
+    nothing = not found.detections and found.same_top is None and found.shared is None
     if card.precision == "int8" and card.family is not None and nothing:
         return (
             f"the source model itself finds nothing on the {counted(found.images, 'image')} that "

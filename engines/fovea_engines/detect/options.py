@@ -67,7 +67,10 @@ class PredictOptions:
     agnostic: bool = field(default=False, metadata={"description": "suppress across classes"})
     mask: MaskFormat = field(
         default="rle",
-        metadata={"description": "of a segmenter: COCO's RLE or polygons, a PNG file, or no masks"},
+        metadata={
+            "description": "form of masks and of classes: COCO's RLE or polygons, a PNG file, or "
+            "none; saliency and depth are PNG files, or none"
+        },
     )
 
     tile: str | None = field(

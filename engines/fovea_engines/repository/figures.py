@@ -63,6 +63,8 @@ class Agreement:
         same_top: share of images on which a classifier's first class is the same; None for other
             models, and so is `same_order`.
         same_order: share of the source's first five classes that are in the same place.
+        shared: what the maps of both share, 0 to 1: cells of the same class, or 1 less the mean
+            difference of masks or depths; None for other models.
         worst: the images that lower the quality most, by `lost`; none when all agree fully.
     """
 
@@ -81,6 +83,7 @@ class Agreement:
     images_from: str | None = None
     worst: tuple[WorstImage, ...] = ()
     overlap: Overlap = "IoU"
+    shared: float | None = None
 
     def text(self, precision: Precision) -> str:
         """Describe the agreement of an engine of a precision in one line."""
@@ -96,6 +99,8 @@ class Agreement:
                 f"{self.extra} extra, mean {self.overlap} {_figure(self.mean_iou)}, scores "
                 f"{_change(self.score_drift)}; quality {self.quality:.3f} of 1"
             )
+        if self.shared is not None and precision != "fp32":
+            return f"maps share {self.shared:.2%} on {images}"
         same_top = "" if self.same_top is None else f", first class the same on {self.same_top:.1%}"
         if self.same_order is not None:
             same_top += (
@@ -128,6 +133,10 @@ class Agreement:
         if self.same_order is not None:
             rows["of the first five classes in the same place"] = f"{self.same_order:.1%}"
             rows["mean change of their scores"] = _change(self.score_drift)
+        if self.shared is not None:
+            rows["what the maps share (cells of one class, or 1 less the mean difference)"] = (
+                f"{self.shared:.2%}"
+            )
         return rows | {
             "largest difference of an output, over its largest value": f"{self.output_error:.2g}",
             "quality, 0 to 1 (1 less the relative error)": f"{self.quality:.3f}",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -13,14 +11,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fovea_client import (
-    Detection,
     FoveaClientError,
     ImageError,
-    ImageResult,
     Prediction,
     ServerError,
 )
@@ -37,6 +32,7 @@ from fovea_engines.plural import counted
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_preprocess.errors import InvalidImage, InvalidOption, NotFound
 from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE, LocalPredictor, RemotePredictor
+from fovea_server.commands.result_output import result_json, result_table
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}
@@ -89,7 +85,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="FORM",
-            help="Form of a segmenter's masks: rle, polygon, png (base64) or none.",
+            help="Form of masks and maps: rle, polygon, png (base64) or none.",
             show_default="rle",
         ),
     ] = None,
@@ -224,42 +220,9 @@ def _show(outcome: _Outcome) -> None:
     assert outcome.prediction is not None, "an error is not shown as a table"
     console, image = Console(), outcome.prediction.image
     console.print(Text(f"{outcome.path}  {image.width} x {image.height}", style="bold"))
-    console.print(_table(image))
+    console.print(result_table(image))
     if outcome.saved is not None:
         console.print(Text(f"saved {outcome.saved}"), soft_wrap=True)
-
-
-def _table(image: ImageResult) -> Table | Text:
-    if image.tensors:
-        shapes = (f"{t.name} {t.data.dtype} {list(t.data.shape)}" for t in image.tensors)
-        return Text("\n".join(shapes))
-    if image.classes:
-        return _class_table(image)
-    if not image.detections:
-        return Text("nothing found")
-    table = Table("class", "score", "x1", "y1", "x2", "y2")
-    if image.detections[0].rotated is not None:
-        table = Table("class", "score", "cx", "cy", "w", "h", "angle")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for found in image.detections:
-        table.add_row(Text(found.class_name), f"{found.score:.2f}", *_place(found))
-    return table
-
-
-def _place(found: Detection) -> list[str]:
-    if found.rotated is None:
-        return [f"{corner:.0f}" for corner in asdict(found.box).values()]
-    *place, angle = asdict(found.rotated).values()
-    return [*(f"{number:.0f}" for number in place), f"{math.degrees(angle):.0f}°"]
-
-
-def _class_table(image: ImageResult) -> Table:
-    table = Table("class", "score")
-    table.columns[1].justify = "right"
-    for found in image.classes:
-        table.add_row(Text(found.class_name), f"{found.score:.3f}")
-    return table
 
 
 def _document(model: str, outcomes: list[_Outcome]) -> dict[str, Any]:
@@ -280,28 +243,4 @@ def _document(model: str, outcomes: list[_Outcome]) -> dict[str, Any]:
 def _image_json(outcome: _Outcome) -> dict[str, Any]:
     if outcome.prediction is None:
         return {"error": asdict(outcome.error) if outcome.error else None}
-    image = outcome.prediction.image
-    size = {"width": image.width, "height": image.height, "orientation": image.orientation}
-    if image.classes:
-        return size | {"classes": [asdict(found) for found in image.classes]}
-    if not image.tensors:
-        return size | {"detections": [_detection_json(found) for found in image.detections]}
-    return size | {
-        "tensors": [
-            {
-                "name": tensor.name,
-                "datatype": tensor.data.dtype.name,
-                "shape": list(tensor.data.shape),
-                "data": tensor.data.ravel().tolist(),
-            }
-            for tensor in image.tensors
-        ]
-    }
-
-
-def _detection_json(found: Detection) -> dict[str, Any]:
-    """Return the JSON of an object as the server writes it, without the parts it does not have."""
-    parts = {name: value for name, value in asdict(found).items() if value not in (None, ())}
-    if isinstance(found.mask, bytes):
-        parts["mask"] = base64.b64encode(found.mask).decode("ascii")
-    return parts
+    return result_json(outcome.prediction.image)

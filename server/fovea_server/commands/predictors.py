@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fovea_client import Client, Prediction, Timing, image_result
-from fovea_engines.detect.draw.draw import draw, encode
+from fovea_engines.detect.draw.draw import annotated
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.session import Closing
@@ -81,7 +81,7 @@ class LocalPredictor(Closing):
         pixels = decode_image(image).pixels
         found = self._engine.predict(pixels, self._options)
         words = self._words
-        return encode(draw(found, pixels, words.labels, words.skeleton), "image/jpeg")
+        return annotated(found, pixels, words.labels, words.skeleton, "image/jpeg")
 
     def close(self) -> None:
         """Close the engine. Calling it again does nothing."""

@@ -13,9 +13,11 @@ from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.finding import Finding
+from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
+from fovea_server.dataplane.map_tensors import class_tensors, depth_tensors, foreground_tensors
 from fovea_server.tensors.image_messages import Vocabulary
 from fovea_server.tensors.messages import OutputTensor
 
@@ -26,6 +28,11 @@ def found_tensors(
 ) -> list[OutputTensor]:
     """Convert what was found on n images, of which `first` is one, to tensors [n, ...]."""
     raise NotImplementedError(type(first).__name__)
+
+
+found_tensors.register(ClassMap, class_tensors)
+found_tensors.register(SoftMask, foreground_tensors)
+found_tensors.register(DepthMap, depth_tensors)
 
 
 @found_tensors.register

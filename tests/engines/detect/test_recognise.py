@@ -31,7 +31,7 @@ REAL = {
     "yolov8n-seg-320": ("yolov8-seg", "segment", 80),
     "yolov8n-pose": ("yolov8-pose", "pose", 1),
     "mobilenetv2": ("classifier-logits", "classify", 1000),
-    "u2netp": (None, "tensors", None),
+    "u2netp": ("u2net", "saliency", None),
 }
 
 

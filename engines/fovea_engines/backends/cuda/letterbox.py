@@ -177,7 +177,8 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
     Without a compiler, or for resampling that it lacks, there is no kernel, and the host
     letterboxes; `progress` reports it.
     """
-    if spec.resample == "area" or (spec.resample == "linear-float" and spec.dtype != "uint8"):
+    floats = spec.resample == "linear-float" and spec.dtype != "uint8"
+    if floats or spec.resample in ("area", "lanczos"):
         progress.note(f"the letterbox kernel lacks {spec.resample}, so the host letterboxes")
         return
     try:

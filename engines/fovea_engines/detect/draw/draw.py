@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.draw.classes import draw_classes
+from fovea_engines.detect.draw.maps import cut_out, draw_class_map, draw_depth, draw_foreground
 from fovea_engines.detect.draw.objects import draw_objects
 from fovea_engines.detect.draw.tags import FONT
 from fovea_engines.detect.finding import Finding
+from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.skeleton import Skeleton
 
 MediaType = Literal["image/jpeg", "image/png"]
@@ -42,6 +44,22 @@ def draw(
 
 draw.register(Detections, draw_objects)
 draw.register(Classes, draw_classes)
+draw.register(ClassMap, draw_class_map)
+draw.register(SoftMask, draw_foreground)
+draw.register(DepthMap, draw_depth)
+
+
+def annotated(
+    found: Finding,
+    pixels: NDArray[np.uint8],
+    labels: Sequence[str] | None,
+    skeleton: Skeleton | None,
+    media_type: MediaType,
+) -> bytes:
+    """Draw as `draw` does, and encode; a PNG of a `SoftMask` is the foreground alone, cut out."""
+    if isinstance(found, SoftMask) and media_type == "image/png":
+        return encode(cut_out(found, pixels), media_type)
+    return encode(draw(found, pixels, labels, skeleton), media_type)
 
 
 def captioned(image: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
@@ -56,8 +74,11 @@ def captioned(image: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
 
 
 def encode(pixels: NDArray[np.uint8], media_type: MediaType) -> bytes:
-    """Encode an image, uint8 RGB [h, w, 3], as a JPEG (quality 92) or PNG file."""
-    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    """Encode an image, uint8 RGB [h, w, 3], as a JPEG (quality 92) or PNG file.
+
+    A PNG file may also have alpha, [h, w, 4].
+    """
+    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGBA2BGRA if pixels.shape[2] == 4 else cv2.COLOR_RGB2BGR)
     if media_type == "image/png":
         _, data = cv2.imencode(".png", bgr)
     else:

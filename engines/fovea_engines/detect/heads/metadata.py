@@ -21,6 +21,8 @@ _TASKS = {
     "keypoints": "pose",
     "classification": "classify",
     "image-classification": "classify",
+    "semantic-segmentation": "semantic",
+    "depth-estimation": "depth",
 }
 
 

@@ -79,10 +79,19 @@ def recognise(
         return _as_named(family, judge, shown)
 
     verdicts = tuple(sorted(map(judge, FAMILIES), key=lambda one: one.order))
+    return _decided(verdicts, shown, metadata)
+
+
+def _decided(verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, str]) -> Recognition:
+    """Choose the best of verdicts, where one is."""
     best = [one for one in verdicts if one.rank == verdicts[0].rank >= 0]
+    if best and best[0].rank == Strength.ASKED:
+        could = " or ".join(f"--head {one.family}" for one in best)
+        reason = f"{shown} can be of models of any kind: say {could} if it is of that"
+        return not_decoded(reason, metadata, verdicts)
     if best and best[0].unseen and best[0].rank <= Strength.SHAPE:
         # Rarer families of this shape are for the numbers to exclude, and there were none.
-        best = [one for one in verdicts if one.rank >= 0]
+        best = [one for one in verdicts if one.rank > Strength.ASKED]
     if len(best) == 1:
         return decoded(best[0], shown, verdicts)
     if best:

@@ -10,6 +10,7 @@ from fovea_engines.detect.heads.boxes_and_scores import DamoYolo, PpYoloE, YoloN
 from fovea_engines.detect.heads.centerface import CenterFace
 from fovea_engines.detect.heads.centernet import CenterNet, CenterNetLogits
 from fovea_engines.detect.heads.classifier import Classifier, ClassifierLogits, YoloClassifier
+from fovea_engines.detect.heads.depth import Depth, YoloDepth
 from fovea_engines.detect.heads.detr import Detr, RawRtDetr
 from fovea_engines.detect.heads.fastestdet import FastestDet
 from fovea_engines.detect.heads.flat_rows import AutoMlEfficientDet, YoloNasFlat, YoloV7EndToEnd
@@ -35,8 +36,10 @@ from fovea_engines.detect.heads.rfdetr_more import (
 )
 from fovea_engines.detect.heads.row_masks import MmDeploySegment, TorchvisionSegment
 from fovea_engines.detect.heads.rtdetr import RtDetr
+from fovea_engines.detect.heads.saliency import IsNet, U2Net
 from fovea_engines.detect.heads.scrfd import Scrfd
 from fovea_engines.detect.heads.segment import YoloV5Segment, YoloV8Segment, YoloV10Segment
+from fovea_engines.detect.heads.semantic import ClassIds, DeepLab, Semantic
 from fovea_engines.detect.heads.torchvision import Torchvision
 from fovea_engines.detect.heads.ultraface import UltraFace
 from fovea_engines.detect.heads.ultralytics_rtdetr import RawUltralyticsRtDetr, UltralyticsRtDetr
@@ -115,6 +118,13 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             Classifier,
             ClassifierLogits,
             YoloClassifier,
+            Semantic,
+            DeepLab,
+            ClassIds,
+            U2Net,
+            IsNet,
+            Depth,
+            YoloDepth,
         )
     }
 )

@@ -24,15 +24,17 @@ _NUMBERS = {1: "one", 2: "two", 3: "three"}
 class Strength(IntEnum):
     """The weight of a fit: the strongest fits are considered alone."""
 
-    RARE = 0
+    ASKED = 0
+    """Models of any kind have such outputs: only `--head` chooses it."""
+    RARE = 1
     """It has the shapes of a more usual family, which the numbers must exclude."""
-    POSSIBLE = 1
+    POSSIBLE = 2
     """The shapes allow it, as dynamic ones do."""
-    SHAPE = 2
+    SHAPE = 3
     """The shapes are those of the family's grid for this size of the input."""
-    NAMES = 3
+    NAMES = 4
     """The outputs have the names that the family's exporter writes."""
-    METADATA = 4
+    METADATA = 5
     """The exporter's metadata names the family."""
 
 
@@ -105,6 +107,8 @@ class Signature:
             return OTHERS
         if not boxes[0].dtype.startswith("float"):
             return f"{boxes[0].name} is of {boxes[0].dtype}, not float"
+        if boxes[0].shape[1:] == self.size:
+            return f"{boxes[0].name} is as large as the input, as maps are"
         return boxes[0]
 
     def fit_grid(

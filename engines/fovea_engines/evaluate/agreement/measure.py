@@ -13,6 +13,7 @@ from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Head
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
+from fovea_engines.evaluate.agreement.maps import shared
 from fovea_engines.evaluate.agreement.matching import Matching, match
 from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
@@ -34,9 +35,9 @@ _FIRST = 5
 def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
     """Compare an engine's answers with those of its source model.
 
-    Detections of a known head are compared after suppression, from a score of .25, and of a
-    classifier the source's first five classes. Raw outputs are compared where there is no head or
-    there are no detections.
+    Detections of a known head are compared after suppression, from a score of .25, of a classifier
+    the source's first five classes, and maps as `shared` does. Raw outputs are compared where there
+    is no head or there are no detections.
     """
     return _agreement([_compare(head, one, have) for one, have in pairs])
 
@@ -58,6 +59,7 @@ def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
 def _agreement(figures: list[_Figures]) -> Agreement:
     matched = [one.matching for one in figures if one.matching is not None]
     orders = [one.same_order for one in figures if one.same_order is not None]
+    maps = [one.shared for one in figures if one.shared is not None]
     total = sum(matching.total for matching in matched)
     return Agreement(
         images=len(figures),
@@ -68,12 +70,15 @@ def _agreement(figures: list[_Figures]) -> Agreement:
         mean_iou=_mean([matching.overlap for matching in matched]),
         score_drift=_mean([one.drift for one in figures]),
         # Images without detections count only where no image has any.
-        quality=1 - sum(one.lost for one in figures) / total if total else _closeness(figures),
+        quality=1 - sum(one.lost for one in figures) / (total or len(maps))
+        if total or maps
+        else _closeness(figures),
         box_px=float(max(one.box_px for one in figures)),
         score=max(float(np.abs(one.drift).max(initial=0)) for one in figures),
         output_error=max(one.output_error for one in figures),
         same_top=_mean([same[:1] for same in orders]),
         same_order=_mean(orders),
+        shared=sum(maps) / len(maps) if maps else None,
         worst=tuple(
             one.worst
             for one in sorted(figures, key=lambda one: -one.lost)[:_WORST]
@@ -92,9 +97,12 @@ class _Figures:
     output_error: float = 0.0
     energies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     same_order: NDArray[np.bool_] | None = None
+    shared: float | None = None
 
     @property
     def quality(self) -> float:
+        if self.shared is not None:
+            return self.shared
         return _closeness([self]) if self.matching is None else self.matching.quality
 
     @property
@@ -119,6 +127,8 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
             figures = _matched(sample.name, want, found)
         elif isinstance(want, Classes) and isinstance(found, Classes):
             figures = _ordered(sample.name, want, found)
+        else:
+            figures = replace(figures, shared=shared(want, found))
     return _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
 
 

@@ -12,11 +12,13 @@ from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.finding import Finding
+from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.rotated import corners
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.session import Array
+from fovea_server.http.v1.maps_json import classes_json, depth_json, foreground_json
 from fovea_server.tensors.image_messages import Vocabulary
 
 # A hundredth of a pixel and of a per mille, and of a radian as little: finer than any model, and
@@ -28,6 +30,11 @@ _PIXEL, _SCORE, _ANGLE = 1e2, 1e5, 1e5
 def found_json(found: Finding, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
     """Return the fields that a task adds to an `ImageAnswer`."""
     raise NotImplementedError(type(found).__name__)
+
+
+found_json.register(ClassMap, classes_json)
+found_json.register(SoftMask, foreground_json)
+found_json.register(DepthMap, depth_json)
 
 
 @found_json.register

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from fovea_engines.detect.draw.draw import draw, encode
+from fovea_engines.detect.draw.draw import annotated
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import (
     FetchRefused,
@@ -145,4 +145,4 @@ def _annotated(prediction: Prediction, kind: Image) -> bytes:
     if result.found is None:
         raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
     words = prediction.words
-    return encode(draw(result.found, result.pixels, words.labels, words.skeleton), kind)
+    return annotated(result.found, result.pixels, words.labels, words.skeleton, kind)

@@ -115,6 +115,47 @@ class ScoredClass(BaseModel):
     score: float
 
 
+class ClassArea(BaseModel):
+    """One class of an image."""
+
+    class_id: int
+    class_name: str
+    pixels: Annotated[int, Field(description="number of its pixels")]
+    share: Annotated[float, Field(description="of all pixels", ge=0, le=1)]
+    mask: RunLengths | list[list[float]] | None = Field(
+        None, description="COCO's run lengths or polygons"
+    )
+
+
+class Semantic(BaseModel):
+    """The classes of an image, the largest first."""
+
+    classes: list[ClassArea]
+    png: str | None = Field(
+        None,
+        description="with mask=png: an indexed PNG file in base64, its index the class, and 255 a "
+        "class that the request leaves out; of 16 bits and 65535 with classes of 255 and over",
+    )
+
+
+class Saliency(BaseModel):
+    """The foreground of an image."""
+
+    share: Annotated[float, Field(description="of the image that is foreground", ge=0, le=1)]
+    png: str | None = Field(None, description="a grey PNG file of 8 bits in base64")
+
+
+class Depth(BaseModel):
+    """The depths of an image."""
+
+    min: float
+    max: float
+    unit: Literal["m"] | None = Field(description="null: the model's own scale")
+    png: str | None = Field(None, description="a grey PNG file of 16 bits in base64")
+    scale: float | None = Field(None, description="a depth is a level of the file times this")
+    offset: float | None = Field(None, description="plus this")
+
+
 class Tensor(BaseModel):
     """A raw output row of a model whose head is not recognised."""
 
@@ -155,6 +196,33 @@ class ClassAnswer(BaseModel):
     classes: Annotated[list[ScoredClass], Field(description="top_k of them")]
 
 
+class SemanticAnswer(BaseModel):
+    """The classes of one image."""
+
+    width: int
+    height: int
+    orientation: Annotated[int, Field(ge=1, le=8)]
+    semantic: Semantic
+
+
+class SaliencyAnswer(BaseModel):
+    """The foreground of one image."""
+
+    width: int
+    height: int
+    orientation: Annotated[int, Field(ge=1, le=8)]
+    saliency: Saliency
+
+
+class DepthAnswer(BaseModel):
+    """The depths of one image."""
+
+    width: int
+    height: int
+    orientation: Annotated[int, Field(ge=1, le=8)]
+    depth: Depth
+
+
 class TensorAnswer(BaseModel):
     """The answer for one image of a model whose head is not recognised.
 
@@ -184,6 +252,16 @@ class PredictAnswer(BaseModel):
 
     model: str
     version: str
-    task: Literal["detect", "segment", "pose", "obb", "classify", "tensors"]
-    images: list[ImageAnswer | ClassAnswer | TensorAnswer | Error]
+    task: Literal[
+        "detect", "segment", "pose", "obb", "classify", "semantic", "saliency", "depth", "tensors"
+    ]
+    images: list[
+        ImageAnswer
+        | ClassAnswer
+        | SemanticAnswer
+        | SaliencyAnswer
+        | DepthAnswer
+        | TensorAnswer
+        | Error
+    ]
     timing_ms: TimingMs

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from faster_coco_eval.core import mask as coco
 from tests.engines import reference
 from tests.run_lengths import decoded
 
@@ -184,3 +185,18 @@ def _fill_in(graph):
         graph.graph.initializer.append(onnx.numpy_helper.from_array(value, tensor.name))
     for value in [v for v in graph.graph.input if v.name in {t.name for t in others}]:
         graph.graph.input.remove(value)
+
+
+def class_map(stored):
+    """The classes of an image, uint8 [height, width], of the run lengths of each."""
+    found = np.full(stored["size"], 255, np.uint8)
+    for class_id, lengths in stored["rle"].items():
+        mask = coco.decode({"size": lengths["size"], "counts": lengths["counts"].encode()})
+        found[mask.astype(bool)] = int(class_id)
+    return found
+
+
+def sampled(values):
+    """A map at 16 x 16 places, as the stored answers have it."""
+    rows, columns = (np.linspace(0, side - 1, 16).round().astype(int) for side in values.shape)
+    return values[np.ix_(rows, columns)]

@@ -1,0 +1,60 @@
+"""Reads PNG files of one channel without an image library."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_GREY, _INDEXED = 0, 3
+
+
+def read_grey(data: bytes) -> NDArray[Any]:
+    """Return the levels, or the indices, of a PNG file: uint8 or uint16 [height, width].
+
+    It reads what a Fovea server writes: not interlaced, 8 or 16 bits, and rows as they are or as
+    differences from the pixel before or from the row above (PNG, third edition, 9.2). Any other
+    file is a `ValueError`.
+    """
+    head, packed = _chunks(data)
+    width, height, bits, colour, _, _, interlaced = struct.unpack(">IIBBBBB", head)
+    if colour not in (_GREY, _INDEXED) or bits not in (8, 16) or interlaced:
+        raise ValueError(f"a PNG file of colour type {colour} and {bits} bits is not read")
+    size = bits // 8
+    rows = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(height, 1 + width * size)
+    pixels = rows[:, 1:].reshape(height, width, size)
+    found = np.empty_like(pixels)
+    above = np.zeros((width, size), np.uint8)
+    for kind, row, levels in zip(rows[:, 0].tolist(), pixels, found, strict=True):
+        if kind == 0:
+            levels[:] = row
+        elif kind == 1:
+            np.cumsum(row, axis=0, dtype=np.uint8, out=levels)
+        elif kind == 2:
+            np.add(row, above, out=levels)
+        else:
+            raise ValueError(f"a PNG file with filter {kind} is not read")
+        above = levels
+    return found[..., 0] if size == 1 else found.view(">u2")[..., 0].astype(np.uint16)
+
+
+def _chunks(data: bytes) -> tuple[bytes, bytes]:
+    """Return the header and the packed rows."""
+    if not data.startswith(_SIGNATURE):
+        raise ValueError("this is no PNG file")
+    at, head, packed = len(_SIGNATURE), b"", bytearray()
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        content = data[at + 8 : at + 8 + length]
+        if kind == b"IHDR":
+            head = content
+        elif kind == b"IDAT":
+            packed += content
+        at += length + 12
+    if len(head) != 13:
+        raise ValueError("the PNG file has no header")
+    return head, bytes(packed)

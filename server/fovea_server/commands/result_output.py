@@ -1,0 +1,92 @@
+"""Shows the results of an image: as a table or a line, and as JSON."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fovea_client import Detection, ImageResult
+
+
+def result_table(image: ImageResult) -> Table | Text:
+    """Return a table of what was found, or a line where a table would have one row."""
+    if image.tensors:
+        shapes = (f"{t.name} {t.data.dtype} {list(t.data.shape)}" for t in image.tensors)
+        return Text("\n".join(shapes))
+    if image.saliency is not None:
+        return Text(f"{image.saliency.share:.1%} of the image is foreground")
+    if (depth := image.depth) is not None:
+        unit = "(the model's own scale)" if depth.unit is None else depth.unit
+        return Text(f"depth {depth.min:.3g} to {depth.max:.3g} {unit}")
+    if image.semantic is not None:
+        areas = image.semantic.classes
+        rows = ((one.class_name, str(one.pixels), f"{one.share:.1%}") for one in areas)
+        return _table(("class", "pixels", "share"), rows)
+    if image.classes:
+        scored = ((one.class_name, f"{one.score:.3f}") for one in image.classes)
+        return _table(("class", "score"), scored)
+    if not image.detections:
+        return Text("nothing found")
+    rotated = image.detections[0].rotated is not None
+    place = ("cx", "cy", "w", "h", "angle") if rotated else ("x1", "y1", "x2", "y2")
+    objects = ((one.class_name, f"{one.score:.2f}", *_place(one)) for one in image.detections)
+    return _table(("class", "score", *place), objects)
+
+
+def _table(header: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
+    table = Table(*header)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, *cells in rows:
+        table.add_row(Text(name), *cells)
+    return table
+
+
+def _place(found: Detection) -> list[str]:
+    if found.rotated is None:
+        return [f"{corner:.0f}" for corner in asdict(found.box).values()]
+    *place, angle = asdict(found.rotated).values()
+    return [*(f"{number:.0f}" for number in place), f"{math.degrees(angle):.0f}°"]
+
+
+def result_json(image: ImageResult) -> dict[str, Any]:
+    """Return the JSON of an image as the server writes it."""
+    size = {"width": image.width, "height": image.height, "orientation": image.orientation}
+    if image.tensors:
+        tensors = [
+            {
+                "name": tensor.name,
+                "datatype": tensor.data.dtype.name,
+                "shape": list(tensor.data.shape),
+                "data": tensor.data.ravel().tolist(),
+            }
+            for tensor in image.tensors
+        ]
+        return size | {"tensors": tensors}
+    if image.classes:
+        return size | {"classes": [asdict(found) for found in image.classes]}
+    for name in ("semantic", "saliency", "depth"):
+        if (found := getattr(image, name)) is not None:
+            return size | {name: _plain(asdict(found))}
+    return size | {"detections": [_plain(asdict(found)) for found in image.detections]}
+
+
+def _plain(value: object) -> object:
+    """Return a value without the parts that it does not have, and files in base64."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case dict():
+            # No unit and no class are answers, too.
+            said = ("unit", "classes")
+            given = {k: v for k, v in value.items() if k in said or v not in (None, ())}
+            return {k: _plain(v) for k, v in given.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+    return value
