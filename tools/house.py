@@ -109,10 +109,10 @@ class House:
             Figure('questions "is it TensorRT?" outside its folder', self._tensorrt_asked(), 0),
             Figure("reaches through DataPlane to the registry", self._reaches(), 0),
             Figure("annotations of Any in server", self._any(), 1),
-            Figure("lines", sum(lines.values()), 46_010),
+            Figure("lines", sum(lines.values()), 47_450),
             Figure("lines of the longest file", max(lines.values()), 300),
             Figure("modules", len(self.files), None),
-            Figure("modules with one importer", len(self.single_importer()), 65),
+            Figure("modules with one importer", len(self.single_importer()), 72),
             Figure("docstrings that begin with What, Who, How, ...", self._riddles(), 0),
         ]
 
