@@ -103,25 +103,25 @@ def greedy(
     groups: NDArray[np.integer] | None,
     iou: float,
     limit: int,
-    *,
-    over_smaller: bool = False,
 ) -> NDArray[np.intp]:
     """Return the indices, ascending, of at most `limit` boxes that survive greedy suppression.
 
     A box is dropped when its IoU with a surviving better one exceeds `iou`.
 
     Boxes are float32 [n, 4], corners, best first. Boxes of different `groups`, int [n], never
-    suppress each other; None is one group. With `over_smaller` the intersection is divided by the
-    smaller of both areas, and not by the union.
+    suppress each other; None is one group.
     """
+    table = grouped(boxes, groups)
+    return settle(
+        len(boxes), limit, lambda better, worse: over(table[:, better], table[:, worse], iou)
+    )
+
+
+def grouped(boxes: NDArray[np.float32], groups: NDArray[np.integer] | None) -> NDArray[np.float32]:
+    """Return boxes [n, 4] and groups [n] as `over` takes them; without groups all are of one."""
     if groups is None:
         groups = np.zeros(len(boxes), dtype=np.int32)
-    table = np.concatenate([boxes.T, groups[None].astype(np.float32)])
-    return settle(
-        len(boxes),
-        limit,
-        lambda better, worse: _over(table[:, better], table[:, worse], iou, over_smaller),
-    )
+    return np.concatenate([boxes.T, groups[None].astype(np.float32)])
 
 
 def settle(
@@ -161,23 +161,28 @@ def _survivors(over: NDArray[np.bool_]) -> NDArray[np.bool_]:
         alive = settled
 
 
-def _over(
-    better: NDArray[np.float32], worse: NDArray[np.float32], iou: float, over_smaller: bool
+def over(
+    better: NDArray[np.float32],
+    worse: NDArray[np.float32],
+    iou: float,
+    *,
+    over_smaller: bool = False,
 ) -> NDArray[np.bool_]:
     """Return bool [better, worse]: boxes of one group that overlap by more than `iou`.
 
-    Both are float32 [5, n] of x1 y1 x2 y2 group. Comparisons are several times cheaper than
+    Both are float32 [5, n] of x1 y1 x2 y2 group. With `over_smaller` the intersection is divided by
+    the smaller of both areas, and not by the union. Comparisons are several times cheaper than
     arithmetic, and most pairs do not overlap, so the IoU is computed only for those that do.
     """
     left, top, right, bottom, group = better[:, :, None]
-    over = np.empty((better.shape[1], worse.shape[1]), dtype=np.bool_)
-    np.equal(group, worse[4], out=over)
-    over &= left < worse[2]
-    over &= right > worse[0]
-    over &= top < worse[3]
-    over &= bottom > worse[1]
-    pairs = np.flatnonzero(over)  # several times as fast as np.nonzero of two dimensions
-    first, second = np.divmod(pairs, over.shape[1])
+    found = np.empty((better.shape[1], worse.shape[1]), dtype=np.bool_)
+    np.equal(group, worse[4], out=found)
+    found &= left < worse[2]
+    found &= right > worse[0]
+    found &= top < worse[3]
+    found &= bottom > worse[1]
+    pairs = np.flatnonzero(found)  # several times as fast as np.nonzero of two dimensions
+    first, second = np.divmod(pairs, found.shape[1])
     a, b = better[:, first], worse[:, second]
     common = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
     common *= np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
@@ -186,5 +191,5 @@ def _over(
     # Boxes thinner than float32 resolves have no area: they overlap with nothing.
     quotient = common / np.maximum(whole, np.finfo(np.float32).tiny)
     # Not `common > iou * union`: only the quotient rounds so that 7/10 is never over 0.7.
-    over.ravel()[pairs] = quotient > iou
-    return over
+    found.ravel()[pairs] = quotient > iou
+    return found
