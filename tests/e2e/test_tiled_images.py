@@ -34,14 +34,13 @@ def expected(demo_repository, large):
 def test_objects_are_those_of_the_engine(demo_server, large, expected):
     with Client(demo_server.url) as client:
         answer = client.predict("digits", large[0], tile=320, overlap=0.25)
-        plain = client.predict("digits", large[0])
     found = answer.detections
     assert len(found) == len(expected) > 0
     for have, box, score in zip(found, expected.boxes, expected.scores, strict=True):
         assert np.allclose([have.box.x1, have.box.y1, have.box.x2, have.box.y2], box, atol=0.02)
         assert have.score == pytest.approx(score, abs=1e-4)
     assert (answer.image.width, answer.image.height) == large[1].shape[1::-1]
-    assert answer.timing_ms.infer > plain.timing_ms.infer
+    assert 0 < answer.timing_ms.infer < answer.timing_ms.total
 
 
 def test_tensors_and_annotated_images_too(demo_server, large, expected):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from fovea_client import Detection, ImageResult
+from fovea_client import Detection, ImageResult, RunLengths
+
+# Keypoints of a lower score are mostly hidden; a drawing leaves them out, too.
+_SEEN = 0.5
 
 
 def result_table(image: ImageResult) -> Table | Text:
@@ -33,10 +36,13 @@ def result_table(image: ImageResult) -> Table | Text:
         return _table(("class", "score"), scored)
     if not image.detections:
         return Text("nothing found")
-    rotated = image.detections[0].rotated is not None
-    place = ("cx", "cy", "w", "h", "angle") if rotated else ("x1", "y1", "x2", "y2")
-    objects = ((one.class_name, f"{one.score:.2f}", *_place(one)) for one in image.detections)
-    return _table(("class", "score", *place), objects)
+    first = image.detections[0]
+    place = ("x1", "y1", "x2", "y2") if first.rotated is None else ("cx", "cy", "w", "h", "angle")
+    more = ("mask",) * isinstance(first.mask, RunLengths) + ("keypoints",) * bool(first.keypoints)
+    objects = (
+        (one.class_name, f"{one.score:.2f}", *_place(one), *_more(one)) for one in image.detections
+    )
+    return _table(("class", "score", *place, *more), objects)
 
 
 def _table(header: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
@@ -53,6 +59,14 @@ def _place(found: Detection) -> list[str]:
         return [f"{corner:.0f}" for corner in asdict(found.box).values()]
     *place, angle = asdict(found.rotated).values()
     return [*(f"{number:.0f}" for number in place), f"{math.degrees(angle):.0f}°"]
+
+
+def _more(found: Detection) -> Iterator[str]:
+    if isinstance(found.mask, RunLengths):
+        yield f"{found.mask.pixels.sum()} px"
+    if found.keypoints:
+        seen = sum(point.score >= _SEEN for point in found.keypoints)
+        yield f"{seen} of {len(found.keypoints)}"
 
 
 def result_json(image: ImageResult) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from fovea_engines.detect.heads.recognition import (
     Recognition,
     Verdict,
     decoded,
-    listed,
     not_decoded,
     outputs_text,
     undecided,
@@ -104,9 +103,10 @@ def check_family(family: str | None) -> None:
     known = (*FAMILIES, TENSORS)
     if family is None or family in known:
         return
-    near = " or ".join(get_close_matches(family, known, 2))
-    meant = f"; did you mean {near}?" if near else ""
-    raise InvalidOption(f"there is no head {family!r}{meant} There are {', '.join(known)}")
+    near = " or ".join(get_close_matches(family.lower(), known, 2))
+    if near:
+        raise InvalidOption(f"there is no head {family!r}; did you mean {near}?")
+    raise InvalidOption(f"there is no head {family!r}; there are {', '.join(known)}")
 
 
 class _Judge:
@@ -151,7 +151,7 @@ def _as_named(family: str, judge: _Judge, shown: str) -> Recognition:
     against = f"the metadata says task {judge.task}" if other else verdict.against
     others = [one.family for one in map(judge, FAMILIES) if one.against is None]
     could = (
-        f"it could be {listed(others)}"
+        f"it could be {' or '.join(others)}"
         if others
         else "no other family fits, so leave --head out, and its tensors are served"
     )
