@@ -174,9 +174,8 @@ def _origin(card: EngineCard, plan: BuildPlan) -> str:
         ("batch", f"1 to {card.max_batch}"),
     ]
     if card.preprocess is not None:
-        rows.append(("images are", card.preprocess.text))
-    if card.preprocess_from is not None:
-        rows.append(("this is", card.preprocess_from))
+        text, *origin = card.preprocess_text.splitlines()
+        rows += [("images are", text), *(("this is", line) for line in origin)]
     if (calibration := card.calibration_text) is not None:
         rows.append(("calibration", calibration))
     return "## What was built from what\n\n" + table(("", ""), rows)

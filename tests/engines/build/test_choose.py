@@ -224,7 +224,7 @@ def test_labels_decide_where_there_are_any(
     card = build(plan_of(deep_detector, tmp_path, "onnxruntime", "auto", **fields))
     assert kept(card) == ("onnxruntime", "int8")
     for precision in ("fp32", "int8"):
-        assert by_name(card)["onnxruntime", precision].map50_95 is not None
+        assert by_name(card)["onnxruntime", precision].accuracy is not None
 
 
 def test_a_precision_that_disagrees_is_left_out_however_fast(

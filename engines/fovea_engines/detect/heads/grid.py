@@ -14,7 +14,9 @@ Floats = NDArray[np.float32]
 
 # Of 16 models, trained and not, the median is at most 1.05; with corners for centres, other units
 # or x and y swapped it is 3.4 and more.
-_FAR_FROM_CELL = 2.0
+_FAR_FROM_CELL = 3.0
+# Of fewer, as an input of 128 x 128 pixels has, none is far.
+_ENOUGH_CELLS = 400
 # x grows in .86 to .98 of all steps of trained and random models, and sizes in .33 to .53.
 _GROWS = 0.7
 
@@ -55,7 +57,7 @@ def off_cells(centres: Floats, size: tuple[int, int], per_cell: int) -> str | No
     known grid's show nothing.
     """
     strides = next((one for one in STRIDES if per_cell * cells(size, one) == len(centres)), None)
-    if strides is None:
+    if strides is None or len(centres) < _ENOUGH_CELLS:
         return None
     levels = [grid(size, (stride,)) for stride in strides]
     places, steps = (
