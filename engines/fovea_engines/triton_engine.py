@@ -108,7 +108,7 @@ def _card(
     recognition = recognise(image, session.outputs, metadata, observe=seen)
     if recognition.open:
         cure = "to get boxes, build it with `fovea build --head FAMILY`"
-        recognition = replace(recognition, reason=f"{recognition.reason}; {cure}")
+        recognition = replace(recognition, task=TENSORS, reason=f"{recognition.reason}; {cure}")
     try:
         preprocess = _preprocess(recognition.family, image, metadata)
     except UnsupportedModel as error:

@@ -30,9 +30,8 @@ def ask(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     heads = " or ".join(f"--head {family}" for family in recognition.open)
     question = f"{recognition.reason}: name {heads}, or --head tensors to decode nothing"
     if recognition.unseen:
-        question += "; or give --images that show what it finds"
-    if recognition.unseen or not observe(None):
-        return InvalidOption(question)
+        show = "; or give --images that show what it finds" if observe(None) else ""
+        return InvalidOption(f"{question}{show}")
     panes, answers = [], []
     for family in recognition.open:
         spec = default_preprocess(family, inputs, metadata, trained=plan.preprocess)

@@ -79,7 +79,7 @@ def recognise_graph(
                 seen = graph_inputs(pinned), graph_outputs(pinned), metadata_of(pinned)
                 return recognise(*seen, family, observe), size
     facts = graph_inputs(model), graph_outputs(model), metadata_of(model)
-    return recognise(*facts, family), None
+    return recognise(*facts, family, lambda _: ()), None
 
 
 def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:

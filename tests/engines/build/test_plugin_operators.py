@@ -104,7 +104,7 @@ def test_nothing_stands_in_for_a_plugin(fovea, swirled, plugin, compiles, monkey
         raise BackendUnavailable("there is no GPU")
 
     monkeypatch.setattr("fovea_engines.build.assemble.open_session", no_gpu)
-    code, _, err = fovea("build", swirled, *RTX, *plugin)
+    code, _, err = fovea("build", swirled, "--head", "yolov8", *RTX, *plugin)
     assert code == 1
     assert "nothing stands in for a plugin: build it where its GPU is" in " ".join(err.split())
     assert not list(tmp_path.glob("repository/*/1"))

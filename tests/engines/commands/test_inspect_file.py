@@ -6,6 +6,7 @@ import re
 import onnx
 import pytest
 from tests.conftest import SHARED
+from tests.engines.detect.test_contradictions import planted
 from tests.engines.tiny import tiny_detector
 
 HEADS = sorted(path.stem for path in (SHARED / "models" / "heads").glob("*.onnx"))
@@ -55,10 +56,10 @@ def test_a_choice_is_named_in_the_words_of_the_command(fovea, shared, tmp_path):
     assert file["open"] == ["rtmdet", "picodet"]
 
 
-@pytest.mark.skipif(not HEADS, reason="the collected models are absent")
-@pytest.mark.parametrize("name", ["rfdetr-seg", "deeplabv3-mnv2"])
-def test_the_reason_against_all_families_is_short(fovea, shared, name):
-    file = json.loads(fovea("inspect", shared / "models" / "heads" / f"{name}.onnx", "--json")[1])
+@pytest.mark.parametrize("case", ["v5, transposed", "v8, classes before boxes"])
+def test_the_reason_against_all_families_is_short(fovea, shared, tmp_path, case):
+    onnx.save(planted(shared, case)[0], tmp_path / "m.onnx")
+    file = json.loads(fovea("inspect", tmp_path / "m.onnx", "--json")[1])
     assert file["family"] is None
     reason = file["reason"]
     assert len(reason) < 400

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.base import IMAGENET
-from fovea_engines.detect.heads.evidence import background_last
 from fovea_engines.detect.heads.queries import COCO_IDS, Queries, SeparateQueries
+from fovea_engines.detect.heads.query_evidence import background_last
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array

@@ -26,20 +26,12 @@ _SHARES = 0.02
 _MOST_WRONG = 0.1
 # The median of SCRFD's distances is .5 to 2.2 strides, and 9 to 35 in pixels.
 _FAR = 5.0
-# A trained DETR's boxes end at the edge of the image, but for some hundredths of its side.
-_LARGEST_OVERHANG = 0.1
 # The best class beside an objectness, for most boxes: .15 (YOLOX) and .18 (YOLOv5) in trained ones;
 # without objectness 1e-6 in YOLOv8, and .06 before training.
 _SURE_OF_BACKGROUND = 0.1
 _UNSURE_OF_BACKGROUND = 0.08
 # Boxes that are fractions of the image may reach a little over its edge.
 _LARGEST_FRACTION = 2.0
-# Boxes of a trained model lie all over the image; without training they can all be the same.
-_LEAST_SPREAD = 0.3
-# Of fewer boxes all can be wide, so that their sizes exceed their centres.
-_ENOUGH = 20
-# Logit of the same surety as `_USUAL`.
-_USUAL_LOGIT = 2.2
 
 
 def no_probabilities(columns: Columns, first: int = 0) -> str | None:
@@ -139,14 +131,14 @@ def far_off(columns: Columns) -> str | None:
     return None
 
 
-def fractions(boxes: Columns) -> str | None:
+def fractions(boxes: Columns, name: str = "boxes") -> str | None:
     """Exclude boxes in pixels, [boxes, 4], that all lie within 0..1, as fractions of the image."""
     values = np.asarray(boxes, np.float32)
     values = values[np.isfinite(values)]
     largest = np.abs(values).max(initial=0)
     # Zeros are padding, and say nothing.
     if 0 < largest <= _LARGEST_FRACTION:
-        return f"boxes are no pixels: none is over {largest:.3g}"
+        return f"{name} are no pixels: none is over {largest:.3g}"
     return None
 
 
@@ -164,7 +156,7 @@ def turned(boxes: Columns, size: tuple[int, int]) -> str | None:
 
     A square input shows nothing of it.
     """
-    values = _finite_rows(boxes)
+    values = finite_rows(boxes)
     if not len(values):
         return None
     centres = (values[:, :2] + values[:, 2:]) / 2
@@ -216,7 +208,7 @@ def no_sizes(columns: Columns, first: int) -> str | None:
 
 def no_corners(boxes: Columns) -> str | None:
     """Exclude corners x1 y1 x2 y2, [boxes, 4], of which many are the wrong way round."""
-    values = _finite_rows(boxes)
+    values = finite_rows(boxes)
     wrong = (
         ((values[:, 2] < values[:, 0]) | (values[:, 3] < values[:, 1])).mean() if len(values) else 0
     )
@@ -225,50 +217,7 @@ def no_corners(boxes: Columns) -> str | None:
     return None
 
 
-def centred_fractions(boxes: Columns) -> str | None:
-    """Exclude boxes, [boxes, 4], that are no centres and sizes as fractions of the image."""
-    values = _finite_rows(boxes)
-    if (reason := pixels(values)) is not None or not len(values):
-        return reason
-    spread = np.ptp(values[:, :2], axis=0).min() > _LEAST_SPREAD
-    if len(values) < _ENOUGH:
-        # Of few boxes, as a model gives that has suppressed already, none is centred far outside.
-        beyond = np.abs(values[:, :2] - 0.5) + values[:, 2:] / 2 > 0.5 + _LARGEST_OVERHANG
-        if beyond.any(axis=1).sum() > _MOST_WRONG * len(values):
-            return "boxes are no centres and sizes: they would reach far over the image's edge"
-        return None
-    if spread and (values[:, 2:] >= values[:, :2]).all():
-        return "boxes are no centres and sizes: each has the second point beyond the first"
-    return None
-
-
-def separate_classes(logits: Columns) -> str | None:
-    """Exclude logits of a softmax, [queries, classes], of which the largest says "none".
-
-    Where each class has a sigmoid, most queries are of no class, and say so of each.
-    """
-    values = _finite_rows(logits)
-    middle = np.median(values.max(axis=1)) if len(values) else 0
-    if middle > _USUAL_LOGIT:
-        return f"most queries are sure of a class: their largest logit is over {middle:.3g}"
-    return None
-
-
-def background_last(logits: Columns) -> str | None:
-    """Exclude logits of a sigmoid each, [queries, classes]: a softmax ends in "none".
-
-    That is the best class of most queries, or at least one of them is sure.
-    """
-    values = _finite_rows(logits)
-    if not len(values):
-        return None
-    best = values.max(axis=1)
-    share = np.mean(values[:, -1] >= best)
-    if share < 0.5 and np.median(best) < _USUAL_LOGIT:
-        return f'the last class is not "none": it is the best of {share:.0%} of the queries'
-    return None
-
-
-def _finite_rows(table: Columns) -> NDArray[np.float32]:
+def finite_rows(table: Columns) -> NDArray[np.float32]:
+    """Return the rows of a table that are finite throughout, as float32."""
     values = np.asarray(table, np.float32)
     return values[np.isfinite(values).all(axis=1)]

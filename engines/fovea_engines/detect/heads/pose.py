@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.evidence import fractions, no_probabilities
+from fovea_engines.detect.heads.evidence import fractions, no_probability
 from fovea_engines.detect.heads.metadata import skeleton_from_metadata
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.heads.yolov8 import YoloV8
@@ -46,10 +46,7 @@ class YoloV8Pose(YoloV8):
         if (reason := YoloV8.contradiction(self, outputs)) is not None:
             return reason
         columns = outputs[self.outputs[0]][0][self._end :].T
-        points = _points(columns, self.skeleton)
-        return fractions(points[..., :2].reshape(len(points), -1)) or no_probabilities(
-            points[..., 2]
-        )
+        return _no_keypoints(_shaped(columns, self.skeleton))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
@@ -74,6 +71,13 @@ class YoloV10Pose(YoloV10):
         skeleton, numbers = said
         fit = cls.fit_rows(signature, output, len(skeleton.names) * numbers)
         return fit if isinstance(fit, str) else _with_keypoints(fit, skeleton, signature)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude what `YoloV10` does, and keypoints of another form where there is an object."""
+        if (reason := YoloV10.contradiction(self, outputs)) is not None:
+            return reason
+        table = outputs[self.outputs[0]][0]
+        return _no_keypoints(_shaped(table[table[:, 4] > 0, 6:], self.skeleton))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
@@ -103,9 +107,20 @@ def _with_keypoints(fit: Fit, skeleton: Skeleton, signature: Signature) -> Fit:
     return replace(fit, why=why, strength=strength, skeleton=skeleton)
 
 
+def _no_keypoints(points: NDArray[np.float32]) -> str | None:
+    """Exclude keypoints, [n, k, 2 or 3], of other numbers than pixels and probabilities."""
+    return fractions(points[..., :2], "keypoints") or no_probability(
+        points[..., 2:], "a keypoint's score"
+    )
+
+
 def _points(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[np.float32]:
     """Return keypoints [n, k, 3] of columns [n, k x 2 or 3]; without a score it is 1."""
+    return keypoints(_shaped(columns, skeleton))
+
+
+def _shaped(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[np.float32]:
+    """Return columns [n, k x 2 or 3] as [n, k, 2 or 3]."""
     assert skeleton is not None, "the fit has it"
     count = len(skeleton.names)
-    points = columns.reshape(len(columns), count, columns.shape[1] // count)
-    return keypoints(points)
+    return columns.reshape(len(columns), count, columns.shape[1] // count)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector, corners
-from fovea_engines.detect.heads.evidence import centred_fractions, no_logits, separate_classes
+from fovea_engines.detect.heads.evidence import no_logits
+from fovea_engines.detect.heads.query_evidence import centred_fractions, separate_classes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions

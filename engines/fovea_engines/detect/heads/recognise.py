@@ -16,7 +16,9 @@ from fovea_engines.detect.heads.metadata import (
     task_from_metadata,
 )
 from fovea_engines.detect.heads.recognition import (
+    NOT_RUN,
     TENSORS,
+    UNSEEN,
     Recognition,
     Verdict,
     decoded,
@@ -50,7 +52,8 @@ def recognise(
 ) -> Recognition:
     """Recognise a model by its tensors and metadata, and by what `observe` sees it compute.
 
-    A `family` that the user names decides between families that fit; `TENSORS` refuses all.
+    A `family` that the user names decides between families that fit; `TENSORS` refuses all. Without
+    `observe`, names and shapes decide alone.
 
     Raises:
         InvalidOption: the named family is unknown.
@@ -59,7 +62,6 @@ def recognise(
     check_family(family)
     if family == TENSORS:
         return not_decoded("chosen by --head", metadata)
-    seen = observe is None or observe(None)
     if observe is not None:
         outputs = _with_shapes(outputs, observe(None))
     signature = _signature(inputs, outputs, metadata)
@@ -72,8 +74,6 @@ def recognise(
         return not_decoded(signature, metadata)
     judge = _Judge(signature, observe)
     shown = outputs_text(outputs)
-    if not seen:
-        shown += " (the model could not be run, so the shapes alone tell)"
     if family is not None:
         return _as_named(family, judge, shown)
 
@@ -124,8 +124,10 @@ class _Judge:
         fit = head.fit(self._signature)
         if isinstance(fit, str):
             return Verdict(family, against=fit)
-        if self._observe is None or head.sized > (self._signature.size is not None):
+        if self._observe is None:
             return Verdict(family, fit)
+        if head.sized and self._signature.size is None:
+            return Verdict(family, fit, unseen=NOT_RUN)
         opened = head.open(fit.outputs, self._signature.size, fit.num_classes, fit.skeleton)
         # With the preprocessing of another family a model computes nonsense, so that of most
         # models is seen, too.
@@ -137,8 +139,10 @@ class _Judge:
                 reason = opened.contradiction(outputs)
             if reason is not None:
                 return Verdict(family, fit, reason)
-        unsure = fit.unsure if seen and not named else None
-        unseen = bool(seen) and not any(map(opened.tells, seen))
+        unsure = None if named else fit.unsure
+        if not seen:
+            return Verdict(family, fit, unseen=NOT_RUN)
+        unseen = "" if any(map(opened.tells, seen)) else UNSEEN
         return Verdict(family, fit, unsure, unseen)
 
 

@@ -17,7 +17,9 @@ TENSORS = "tensors"
 # Reasons, each of which may be that of several families.
 _NEAREST = 3
 _OUTPUTS_SHOWN = 3
-_UNSEEN = "the images that the model was run on show nothing that it finds"
+# Reasons why no number can speak against a family.
+UNSEEN = "the images that the model was run on show nothing that it finds"
+NOT_RUN = "the model could not be run"
 
 
 class Candidate(NamedTuple):
@@ -42,13 +44,13 @@ class Verdict:
     Attributes:
         fit: None where the outputs or the metadata exclude it.
         against: what excludes it; None where nothing does.
-        unseen: it was run, and no image had a row that could have spoken against it.
+        unseen: the reason why no number could have spoken against it; "" where some could.
     """
 
     family: str
     fit: Fit | None = None
     against: str | None = None
-    unseen: bool = False
+    unseen: str = ""
 
     @property
     def rank(self) -> int:
@@ -75,7 +77,8 @@ class Recognition:
         verdicts: on all families that were considered, best first.
         open: families between which the evidence does not decide; empty where it does.
         skeleton: of the keypoints; None without them.
-        unseen: the numbers had no part in it, as no image showed anything that the model finds.
+        unseen: the numbers had no part in it, as no image showed anything that the model finds, or
+            the model could not be run.
     """
 
     family: str | None
@@ -134,7 +137,7 @@ def decoded(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...] = ()) ->
     rivals = [one for one in verdicts if one.fit is not None and one.fit.strength >= fit.strength]
     parts = [fit.why, *(f"not {one}" for one in _excluded(rivals))]
     if verdict.unseen:
-        parts.append(f"{_UNSEEN}, so its numbers say nothing")
+        parts.append(f"{verdict.unseen}, so its numbers say nothing")
     return Recognition(
         family=verdict.family,
         reason=f"{shown}: {'; '.join(parts)}",
@@ -143,7 +146,7 @@ def decoded(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...] = ()) ->
         outputs=fit.outputs,
         verdicts=verdicts,
         skeleton=fit.skeleton,
-        unseen=verdict.unseen,
+        unseen=bool(verdict.unseen),
     )
 
 
@@ -152,11 +155,11 @@ def undecided(
 ) -> Recognition:
     """Return the result where several families fit alike."""
     families = tuple(one.family for one in best)
-    unseen = any(one.unseen for one in best)
-    why = f": {_UNSEEN}" if unseen else ""
+    unseen = next((one.unseen for one in best if one.unseen), "")
+    why = f": {unseen}" if unseen else ""
     reason = f"{shown} fits {listed(families)}, and nothing tells which of them it is{why}"
     return Recognition(
-        None, reason, task_of(metadata), verdicts=verdicts, open=families, unseen=unseen
+        None, reason, task_of(metadata), verdicts=verdicts, open=families, unseen=bool(unseen)
     )
 
 

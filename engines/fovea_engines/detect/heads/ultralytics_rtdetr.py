@@ -11,21 +11,23 @@ import numpy as np
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.evidence import (
-    centred_fractions,
     no_class_ids,
     no_probabilities,
     usual,
     whole_numbers,
 )
 from fovea_engines.detect.heads.queries import MOST_QUERIES
+from fovea_engines.detect.heads.query_evidence import centred_fractions, neighbours, shares
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.heads.suppressed import MOST_CLASSES
 from fovea_engines.detect.nms import detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
-from fovea_engines.session import Array
+from fovea_engines.session import Array, TensorSpec
 
 _HEAD = "RTDETRDecoder"
+# Its exports have 300 queries; fewer rows are the characters of a text, for example.
+_LEAST_QUERIES = 100
 # LVIS has 1203; more columns are the boxes of another family.
 _MOST_CLASSES = 1300
 
@@ -48,14 +50,14 @@ class UltralyticsRtDetr(Detector):
             return output
         if signature.family not in ("", _HEAD):
             return f"the metadata says {signature.family}"
-        _, rows, columns = output.shape
-        if rows > MOST_QUERIES:
+        if output.shape[1] > MOST_QUERIES:
             return OTHERS
         strength = Strength.METADATA if signature.family else Strength.RARE
-        return cls._fit(signature, output.name, columns, strength)
+        return cls._fit(signature, output, strength)
 
     @classmethod
-    def _fit(cls, signature: Signature, output: str, columns: int, strength: Strength) -> Fit | str:
+    def _fit(cls, signature: Signature, output: TensorSpec, strength: Strength) -> Fit | str:
+        columns = output.shape[2]
         if columns > MOST_QUERIES:
             return OTHERS
         if columns != 6:
@@ -63,7 +65,7 @@ class UltralyticsRtDetr(Detector):
         why = "rows of cx cy w h score class"
         if strength is Strength.METADATA:
             why += f"; the metadata says {_HEAD}"
-        return Fit((output,), signature.num_labels, why, strength)
+        return Fit((output.name,), signature.num_labels, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude rows of another order, and boxes that are no fractions of the input."""
@@ -101,13 +103,19 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
     family: ClassVar[str] = "ultralytics-rtdetr-raw"
 
     @classmethod
-    def _fit(cls, signature: Signature, output: str, columns: int, strength: Strength) -> Fit | str:
+    def _fit(cls, signature: Signature, output: TensorSpec, strength: Strength) -> Fit | str:
+        _, rows, columns = output.shape
         if isinstance(count := signature.count_classes(columns, 4), str):
             return count
         if count > _MOST_CLASSES:
             return OTHERS
+        if strength is not Strength.METADATA:
+            if -1 < rows < _LEAST_QUERIES:
+                return f"it has {_LEAST_QUERIES} queries at least, and the model {rows}"
+            if (rows, columns) == signature.size:
+                return "the output has the size of the input, as a map has"
         why = f"queries of {counted(count, 'class')} as cx cy w h and probabilities"
-        return Fit((output,), count, why, strength)
+        return Fit((output.name,), count, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude columns that are no probabilities, and boxes that are no fractions."""
@@ -117,7 +125,9 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
             no_probabilities(classes, 4)
             or whole_numbers(classes, 4)
             or usual(classes, 4)
+            or ("all columns add up to 1, as a softmax's do" if shares(rows) else None)
             or centred_fractions(rows[:, :4])
+            or neighbours(rows[:, :4])
         )
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:

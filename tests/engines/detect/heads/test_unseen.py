@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from tests.engines.detect.heads.by_hand import told
 
+from fovea_engines.detect.heads.recognise import recognise
+from fovea_engines.session import TensorSpec
+
 EMPTY = {"output0": np.zeros((1, 300, 6), np.float32)}
 ROW = [0.25, 0.5, 0.2, 0.3, 0.9, 2]
 
@@ -44,3 +47,41 @@ def test_rows_of_padding_are_no_evidence():
     for labels in (np.full((1, 10), -1), np.zeros((1, 10))):
         found = told({"dets": dets, "labels": labels.astype(np.int64)})
         assert (found.family, found.unseen) == ("mmdeploy", True)
+
+
+def not_run(*outputs, metadata=None, family=None):
+    image = [TensorSpec("images", "float32", (-1, 3, 640, 640))]
+    return recognise(image, outputs, metadata or {}, family, observe=lambda _: ())
+
+
+@pytest.mark.parametrize(
+    ("shape", "could_be"),
+    [
+        ((300, 6), {"yolov10", "ultralytics-rtdetr"}),
+        ((84, 8400), {"yolov8", "libreyolo-yolo9", "yolov8-obb"}),
+        ((8400, 85), {"yolox", "yolox-decoded", "yolov6"}),
+    ],
+)
+def test_a_model_that_cannot_be_run_is_not_guessed_by_its_shape(shape, could_be):
+    output = TensorSpec("output0", "float32", (-1, *shape))
+    found = not_run(output)
+    assert (found.family, found.unseen) == (None, True)
+    assert set(found.open) >= could_be
+    assert "the model could not be run" in found.reason
+    assert not_run(output, family=found.open[0]).family == found.open[0]
+
+
+def test_names_and_metadata_decide_for_a_model_that_cannot_be_run():
+    dets = TensorSpec("dets", "float32", (-1, 100, 5)), TensorSpec("labels", "int64", (-1, 100))
+    found = not_run(*dets)
+    assert (found.family, found.unseen) == ("mmdeploy", True)
+    assert "could not be run, so its numbers say nothing" in found.reason
+    rows = TensorSpec("output0", "float32", (-1, 300, 6))
+    named = {"head": "RTDETRDecoder", "names": "['a', 'b', 'c']"}
+    assert not_run(rows, metadata=named).family == "ultralytics-rtdetr"
+
+
+@pytest.mark.parametrize("rows", [(40, 97), (640, 640)])
+def test_texts_and_maps_that_cannot_be_run_are_no_detectors(rows):
+    found = not_run(TensorSpec("output0", "float32", (-1, *rows)))
+    assert (found.family, found.open) == (None, ())
