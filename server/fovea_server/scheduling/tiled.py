@@ -49,18 +49,19 @@ class TiledScheduler(SchedulerWrapper):
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer tensors."""
-        return await self._inside.infer(request)
+        with self.gate.open_for(request):
+            return await self._inside.infer(request)
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
         """Answer images, one after the other where they are cut."""
-        if request.options.tile is None:
-            return await self._inside.predict(request)
-        if not isinstance(self._engine.head, Detector):
-            raise InvalidOption(
-                f"tile is for models that find objects, and the task of this one is "
-                f"{self._engine.card.task}: leave it out"
-            )
         with self.gate.open_for(request):
+            if request.options.tile is None:
+                return await self._inside.predict(request)
+            if not isinstance(self._engine.head, Detector):
+                raise InvalidOption(
+                    f"tile is for models that find objects, and the task of this one is "
+                    f"{self._engine.card.task}: leave it out"
+                )
             if self._open >= _MOST_OPEN:
                 raise QueueFull(
                     f"{_MOST_OPEN} requests with tiles are being answered; send again later",

@@ -252,7 +252,7 @@ def test_a_large_file_is_no_small_image(serve_images: ServeImages) -> None:
         threads.append(threading.current_thread().name)
         return b""
 
-    served.scheduler._images.inline._open = True  # type: ignore[attr-defined]
+    served.scheduler._rows._images.inline._open = True  # type: ignore[attr-defined]
     small = io.BytesIO()
     Image.new("RGB", (32, 32)).save(small, "JPEG")
     plain, comment = small.getvalue(), b"\xff\xfe\xff\xff" + bytes(65_533)
