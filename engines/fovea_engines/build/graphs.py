@@ -135,7 +135,8 @@ def fuse(
             progress.note(f"--nms-tail adds nothing: {head.family} needs no suppression")
         if head.skeleton != prepared.head.skeleton:
             progress.note("--nms-tail returns boxes alone: leave it out for the landmarks")
-    if plan.image_front or (plan.image_front is None and fuses):
+    by_default = fuses and (spec is None or spec.resample != "linear-float")
+    if plan.image_front or (plan.image_front is None and by_default):
         spec = add_image_front(fused, spec)
     return replace(
         prepared,

@@ -9,6 +9,7 @@ from onnx import TensorProto
 from fovea_engines.graph.tensors import graph_inputs
 from fovea_engines.graph.wiring import rebuild
 from fovea_engines.graph.writer import Writer
+from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 
 
@@ -19,7 +20,15 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
     image input, which keeps its name; it is in its final precision, and is changed in place.
 
     Returns the preprocessing of the new input: same geometry and padding, with unchanged values.
+
+    Raises:
+        UnsupportedModel: the family resizes images without rounding to whole levels.
     """
+    if spec.resample == "linear-float":
+        raise UnsupportedModel(
+            "images of this family are resized without rounding, and in the graph they would come "
+            "as whole levels: build without --image-front, or with --preprocess and another resample"
+        )
     name = graph_inputs(model)[0].name
     write = Writer(f"{name}/front")
     row = _write_row(write, name, spec)

@@ -16,8 +16,8 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
 from fovea_engines.session import Array, TensorSpec
 
-# Images have as many channels, or fewer.
-_MOST_CHANNELS = 4
+# Images and thin feature maps have as many channels, or fewer.
+_MOST_CHANNELS = 8
 _STRIDES = (1, 2, 4, 8, 16)
 
 
