@@ -76,11 +76,12 @@ def test_rectangles_are_those_of_the_family(server, shared, backend, name):
         path = shared / "data" / ("" if image == "bus.jpg" else "coco64/val") / image
         answer = ask(server, f"{name}-{backend}", path.read_bytes(), **options)
         assert answer["task"] == "obb"
-        found = answer["images"][0]["detections"]
+        [shown] = answer["images"]
+        found = shown["detections"]
         columns = zip(
             rows(found), [d["score"] for d in found], [d["class_id"] for d in found], strict=True
         )
-        more = unmatched_rotated(columns, expected, (image["height"], image["width"]))
+        more = unmatched_rotated(columns, expected, (shown["height"], shown["width"]))
         assert not [row for row in more if row[1] > 0.251], f"{image}: more was found: {more}"
 
 

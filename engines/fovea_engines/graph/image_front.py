@@ -27,7 +27,7 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
     if spec.resample == "linear-float":
         raise UnsupportedModel(
             "images of this family are resized without rounding, and in the graph they would come "
-            "as whole levels: build without --image-front, or with --preprocess and another resample"
+            "as whole levels: build without --image-front, or name another resample in --preprocess"
         )
     name = graph_inputs(model)[0].name
     write = Writer(f"{name}/front")
