@@ -11,7 +11,7 @@ from fovea_engines.build.calibration.calibrate import Images, calibrate
 from fovea_engines.build.calibration.ranges import Origin
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.half import to_half
-from fovea_engines.build.precision.qdq import quantisable, quantise
+from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.build.prepare import prepare
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.graph.wiring import tensors_after
@@ -34,12 +34,17 @@ def quantised(name) -> onnx.ModelProto:
     return quantise(model.graph, ranges, Encoding.SIGNED)
 
 
+def takers(graph):
+    """Return the nodes that compute with integers."""
+    integers = {one for n in graph.node if n.op_type == "DequantizeLinear" for one in n.output}
+    return [n for n in graph.node if not integers.isdisjoint(n.input)]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_attention_and_what_comes_after_a_choice_stay_float(name):
     graph = quantised(name).graph
     integers = {one for n in graph.node if n.op_type == "DequantizeLinear" for one in n.output}
-    takers = {n.op_type for n in graph.node if not integers.isdisjoint(n.input)}
-    assert takers == {"Conv"}
+    assert {node.op_type for node in takers(graph)} == {"Conv"}
     assert FLOAT & {node.op_type for node in graph.node} >= {"MatMul", "Softmax", "TopK"}
     assert tensors_after(quantised(name), {"TopK", "GridSample"}).isdisjoint(integers)
 
@@ -50,7 +55,7 @@ def test_tensorrt_takes_them(name):
 
     found = compile_graph(to_half(quantised(name)), "SM89")
     assert found.engine, found.messages
-    assert found.convolutions["int8"] == len(quantisable(quantised(name)))
+    assert found.convolutions["int8"] == len(takers(quantised(name).graph)) > 0
 
 
 def test_a_top_k_beyond_tensorrts_is_named():
