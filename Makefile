@@ -48,11 +48,12 @@ $(VENV)/clients: $(VENV)/dev
 	    || rm -rf $@
 
 # What tests of tiles and of the client compare with. SAHI imports most of what it requires lazily.
+# Under this name of the folder Hypothesis takes it for no code of ours, and does not read it all.
 $(VENV)/vision: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade \
-	    --target $@ "supervision==0.31.2" "shapely==2.2.0" \
+	    --target $@/site-packages "supervision==0.31.2" "shapely==2.2.0" \
 	    && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
-	    --target $@ "sahi==0.12.8" || rm -rf $@
+	    --target $@/site-packages "sahi==0.12.8" || rm -rf $@
 
 run: $(VENV)/base
 	$(BIN)/fovea demo --port $(PORT) $(if $(ONCE),--once)

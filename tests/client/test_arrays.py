@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from fovea_client import Box, Detection, ImageResult, Keypoint, RunLengths
 
-SUPERVISION = Path(sys.prefix) / "vision"
+SUPERVISION = Path(sys.prefix) / "vision" / "site-packages"
 PIXELS = np.zeros((8, 10), np.uint8)
 PIXELS[2:5, 3:9] = 1
 

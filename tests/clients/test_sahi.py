@@ -15,7 +15,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 
-SAHI = Path(sys.prefix) / "vision"
+SAHI = Path(sys.prefix) / "vision" / "site-packages"
 
 
 @pytest.fixture(scope="module")
