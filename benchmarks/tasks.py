@@ -1,4 +1,4 @@
-"""What FP16 and INT8 cost segmenters and pose models on this CPU.
+"""Measures the accuracy of segmenters and pose models in FP32, FP16 and INT8 on this CPU.
 
     python benchmarks/tasks.py [MODEL ...] [--json FILE]
 
@@ -51,7 +51,7 @@ def cards(model: Path) -> dict[str, EngineCard]:
 
 
 def figures(card: EngineCard) -> dict[str, float | str | int | None]:
-    """What is compared between the precisions of a model."""
+    """Return the figures of a card by name."""
     agreement, accuracy = card.agreement, card.accuracy.get(card.precision)
     assert agreement is not None, "a build measures it"
     rows = accuracy.rows if accuracy else {}

@@ -23,7 +23,7 @@ MMDET |= {"mean": (103.53, 116.28, 123.675), "std": (57.375, 57.12, 58.395)}
 
 @dataclass(frozen=True)
 class Case:
-    """How the rows of a file were made, where that is not what Fovea does by itself.
+    """Differences between how a file's expected rows were made and what Fovea does by default.
 
     Attributes:
         given: options of the build: what a user settles where the family leaves it open.

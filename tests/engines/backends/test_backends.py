@@ -58,7 +58,7 @@ def engine(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 @pytest.fixture(scope="module")
 def reference(shared: Path, rows: np.ndarray[Any, Any]) -> Reference:
-    """What plain ONNX Runtime makes of the first rows, by model."""
+    """The outputs of plain ONNX Runtime for the first rows, by model."""
 
     @cache
     def run(model: str, count: int) -> np.ndarray[Any, Any]:

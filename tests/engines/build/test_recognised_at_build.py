@@ -1,4 +1,4 @@
-"""What a build sees on images, what it asks, and what it says of what it took."""
+"""A build recognises a head by sample images, asks where they differ, and notes its guesses."""
 
 import cv2
 import numpy as np

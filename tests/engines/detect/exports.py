@@ -1,4 +1,4 @@
-"""What exporters' models compute for an image of 640x640 with one object, by name of the output."""
+"""Makes the outputs of exported models for an image of 640x640 with one object, by name."""
 
 import numpy as np
 from tests.engines.detect.planted import (

@@ -1,4 +1,4 @@
-"""What a drawn map shows."""
+"""Maps are drawn in the colours of their classes, with a legend."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How rotated boxes look in an annotated image."""
+"""Rotated boxes are drawn as rectangles with an arrowhead."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What two models' maps share."""
+"""The agreement of two models' maps is the share of pixels, or of depth, that both have."""
 
 from dataclasses import replace
 

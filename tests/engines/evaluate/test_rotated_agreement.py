@@ -1,4 +1,4 @@
-"""How well two models of rotated boxes agree."""
+"""The agreement of rotated boxes is measured by the overlap of the rectangles."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What heads compute with numpy, written into a graph: the boxes of the host for any outputs."""
+"""The decoding of heads, traced into a graph, gives the boxes that numpy gives on the host."""
 
 from dataclasses import replace
 

@@ -49,7 +49,10 @@ class ScoredBoxes(Detector):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points [n, k, 2], in pixels, in boxes of the indices `found` among all levels'."""
+        """Return points [n, k, 2], in pixels, in boxes of the indices `found` among all levels'.
+
+        Heads define it whose levels have landmarks; it is not called for others.
+        """
         raise NotImplementedError
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
