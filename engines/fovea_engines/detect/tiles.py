@@ -2,8 +2,7 @@
 
 As SAHI (arXiv 2202.06934) slices images, and suppresses by the overlap over the smaller box. Unlike
 there, objects that a tile cuts give way to whole ones, however sure they are, and what is found on
-one tile is not suppressed again: of 271 objects on 40 images of COCO in 2x2 tiles, yolox_nano finds
-147 so, and 123 by SAHI's NMS.
+one tile is not suppressed again: a cut-off piece is often surer than the whole.
 """
 
 from __future__ import annotations
