@@ -1,10 +1,12 @@
 # `make run` and `make test` each set up all they need, in a virtual environment of their own.
 # PYTHON may name another interpreter: make test PYTHON=python3.12
-# ONCE=1 lets `make run` stop after the first answer.
+# ONCE=1 lets `make run` stop after the first answer; TASK=segment, pose, obb or classify runs another demo model.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PORT   ?= 8000
+# The files of the tests are shared out among so many processes.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint test-images test-bare clean
@@ -47,16 +49,18 @@ $(VENV)/clients: $(VENV)/dev
 	    "openapi-python-client==0.29.1" "jinja2==3.1.6" "markupsafe==3.0.4" \
 	    || rm -rf $@
 
-# What tests of tiles and of the client compare with. SAHI imports most of what it requires lazily.
+# What tests of tiles, of text and of the client compare with. SAHI imports most of what it requires
+# lazily, and RapidOCR has a model in it (27 MB).
 # Under this name of the folder Hypothesis takes it for no code of ours, and does not read it all.
 $(VENV)/vision: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade \
 	    --target $@/site-packages "supervision==0.31.2" "shapely==2.2.0" \
 	    && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
-	    --target $@/site-packages "sahi==0.12.8" || rm -rf $@
+	    --target $@/site-packages "sahi==0.12.8" "rapidocr==3.10.0" "pyclipper==1.4.0" \
+	    "omegaconf==2.4.0" "colorlog==6.12.0" || rm -rf $@
 
 run: $(VENV)/base
-	$(BIN)/fovea demo --port $(PORT) $(if $(ONCE),--once)
+	$(BIN)/fovea demo --port $(PORT) $(if $(TASK),--task $(TASK)) $(if $(ONCE),--once)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -64,8 +68,12 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The tests start some hundred processes: none is to compile the modules again. Threads of OpenBLAS
+# that wait for the next product would take the cores from the other process.
+test: export PYTHONDONTWRITEBYTECODE =
+test: export OPENBLAS_NUM_THREADS = 1
 test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 
 # These two need Linux, root, and Debian's podman, runc and debootstrap; they skip without.
 $(VENV)/compose: $(VENV)/dev

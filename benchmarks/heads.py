@@ -1,10 +1,10 @@
 """Measures how long each head takes to decode an image, on real files of every family.
 
-    python benchmarks/heads.py [FOLDER] [--rounds 200] [--json FILE]
+    python benchmarks/heads.py [FOLDER] [--head FAMILY] [--rounds 200] [--json FILE]
 
-Each ONNX file of the folder is recognised as in a build and run once by ONNX Runtime on bus.jpg;
-its head then decodes that output again and again, at the threshold of a request. Printed are
-milliseconds of CPU in one thread, the median over the rounds, and the least.
+Each ONNX file of the folder is recognised as in a build, unless a head is named, and run once by
+ONNX Runtime on bus.jpg; its head then decodes that output again and again, at the threshold of a
+request. Printed are milliseconds of CPU in one thread, the median over the rounds, and the least.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class Case:
     least_ms: float
 
 
-def measure(path: Path, rounds: int) -> Case | str:
+def measure(path: Path, rounds: int, family: str | None) -> Case | str:
     """Decode one output of a file, or return why it is not decoded."""
     for size in (None, SIZE, (320, 320)):
         try:
-            prepared = prepare(BuildPlan(path, "bench", Path(), size=size), Progress())
+            plan = BuildPlan(path, "bench", Path(), size=size, family=family)
+            prepared = prepare(plan, Progress())
             break
         except FoveaError as error:
             reason = str(error)
@@ -79,12 +80,13 @@ def main() -> None:
     """Measure, print, and keep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=SHARED / "models" / "heads")
+    parser.add_argument("--head")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     cases = []
     for path in sorted(given.folder.glob("*.onnx")):
-        case = measure(path, given.rounds)
+        case = measure(path, given.rounds, given.head)
         if isinstance(case, str):
             print(f"{path.stem:<28}{case[:90]}")
             continue

@@ -2,12 +2,13 @@
 
     python benchmarks/serve.py MODEL.onnx [--precision int8] [--rounds 5] [--json FILE]
 
-The bare loop decodes, letterboxes, infers, decodes the head, suppresses and maps back, with no
-server: with one caller that may use every core (the limit for a lone client), and with a caller a
-core (the limit under load). It runs on the CPU backend that is the fastest at it, whichever one
-the server was given. Each HTTP figure is divided by the mean of the limits measured right before
-and right after it, so that a noisy machine cancels out; medians over the rounds are shown. The load
-generator shares the machine; its own CPU share is stated.
+MODEL is of any task. The bare loop decodes, letterboxes, infers, decodes the head, suppresses and
+maps back, to run lengths of masks and pixels of maps, with no server: with one caller that may use
+every core (the limit for a lone client), and with a caller a core (the limit under load). It runs
+on the CPU backend that is the fastest at it, whichever one the server was given. Each HTTP figure
+is divided by the mean of the limits measured right before and right after it, so that a noisy
+machine cancels out; medians over the rounds are shown. The load generator shares the machine; its
+own CPU share is stated.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.registry import BACKENDS, CPU_BACKENDS
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import AUTO, BuildPlan, choices
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.finding import Finding
+from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
+from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import processor_name
 from fovea_engines.engine import Engine
@@ -72,7 +77,7 @@ def bare_loop(engine: Engine, images: Sequence[bytes], callers: int, seconds: fl
             image = decode_image(next(source))
             back = preprocessor(image.pixels, batch[0])
             outputs = engine.session.infer({name: batch}, alone=callers == 1)
-            back.boxes_to_source(head.decode(outputs, 0, options).boxes)
+            read(head.decode(outputs, 0, options).to_source(back), options)
             done[caller] += 1
 
     threads = [threading.Thread(target=call, args=(n,)) for n in range(callers)]
@@ -83,11 +88,20 @@ def bare_loop(engine: Engine, images: Sequence[bytes], callers: int, seconds: fl
     return sum(done) / (time.perf_counter() - started)
 
 
+def read(found: Finding, options: PredictOptions) -> None:
+    """Compute what is left until it is read."""
+    if isinstance(found, ClassMap | SoftMask | DepthMap):
+        found.pixels()
+    elif isinstance(found, Detections) and found.masks is not None:
+        list(encoded_masks(found.masks, options.mask))
+
+
 def start_server(repository: Path, image: bytes) -> tuple[subprocess.Popen[bytes], int, float]:
     """Start `fovea serve`; returns it, its port and the seconds until its first answer."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        port, *others = (probe.getsockname()[1] for probe in probes)
+    flags = zip(("--port", "--grpc-port", "--metrics-port"), (port, *others), strict=True)
     started = time.perf_counter()
     server = subprocess.Popen(
         [
@@ -96,8 +110,7 @@ def start_server(repository: Path, image: bytes) -> tuple[subprocess.Popen[bytes
             "fovea_server.commands.cli",
             "serve",
             str(repository),
-            "--port",
-            str(port),
+            *(f"{flag}={number}" for flag, number in flags),
         ]
     )
     head = f"POST /v1/models/{MODEL}/predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"

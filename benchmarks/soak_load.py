@@ -81,7 +81,11 @@ class MixedLoad:
         while self._tally.more("in a stream", length):
             sent = list(itertools.islice(itertools.cycle(self._messages), length))
             stream = channel.stream_stream(STREAM)(iter([request.sent for request in sent]))
-            answers = [service_pb2.ModelStreamInferResponse.FromString(a) async for a in stream]
+            try:
+                answers = [service_pb2.ModelStreamInferResponse.FromString(a) async for a in stream]
+            except grpc.aio.AioRpcError as error:
+                self._tally.errors.append(f"a stream ended with {error.code()}: {error.details()}")
+                continue
             for request, answer in zip(sent, answers, strict=True):
                 text = answer.SerializeToString()
                 self._tally.expect(request, request.status if answer.error_message else 0, text)

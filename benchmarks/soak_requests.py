@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import numpy as np
 import orjson
 from tritonclient.grpc import service_pb2
@@ -34,19 +36,22 @@ class Request:
         sent: HTTP's head and body, or gRPC's message.
         status: HTTP's, or the number of gRPC's code.
         holds: bytes that are in the answer: the right numbers, or the right words.
+        image: it has one.
     """
 
     sent: bytes
     status: int
     holds: bytes
+    image: bool = False
 
 
-def http_requests(image: bytes, image_model: str) -> list[Request]:
+def http_requests(image: bytes, image_model: str, repeats: int) -> list[Request]:
     """One of each kind over HTTP; the frequent kinds more than once, with numbers of their own.
 
     Args:
         image: an encoded one.
         image_model: what finds something on it.
+        repeats: of each request with images, among eight of each other.
     """
     numbers = np.arange(16, dtype=np.int32).reshape(1, 16)
     ones = np.ones((1, 16), np.int32)
@@ -62,13 +67,29 @@ def http_requests(image: bytes, image_model: str) -> list[Request]:
     asked = {"inputs": [_described("INPUT0", "BYTES", (1, 3), data=words)]}
     requests += [_post("identity_bytes/infer", asked, holds=orjson.dumps(words))]
     requests += [*_faults(numbers, ones), *_looks()]
-    head = f"POST /v1/models/{image_model}/predict"
-    images = [
+    return 8 * requests + repeats * _images(image, image_model)
+
+
+def _images(image: bytes, model: str) -> list[Request]:
+    """On every path: in a thread, on the event loop (small ones), wrapped, refused."""
+    head, small = (
+        f"POST /v1/models/{model}/predict",
+        cv2.imdecode(np.frombuffer(image, np.uint8), 1),
+    )
+    small = cv2.imencode(".jpg", cv2.resize(small, (64, 48)))[1].tobytes()
+    wrapped = orjson.dumps({"images": [{"data": base64.b64encode(image).decode()}], "max_det": 1})
+    bare = "Inference-Header-Content-Length: 0"
+    requests = [
         Request(message(head, image), 200, b'"score"'),
-        _image_tensor(image_model, image),
+        Request(message(f"{head}?conf=0.5&max_det=2", image), 200, b'"score"'),
+        Request(message(head, small), 200, b'"detections"'),
+        Request(message(head, wrapped, "Content-Type: application/json"), 200, b'"score"'),
+        Request(message(head, image[: len(image) // 2]), 400, b'"invalid_image"'),
+        Request(message(head, image, "Accept: image/jpeg"), 200, b"\xff\xd8\xff"),
+        Request(message(f"POST /v2/models/{model}/infer", image, bare), 200, b"num_detections"),
+        _image_tensor(model, image),
     ]
-    # An image costs as much as a hundred of the others.
-    return 8 * requests + images
+    return [replace(request, image=True) for request in requests]
 
 
 def grpc_requests() -> list[Request]:

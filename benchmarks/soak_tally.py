@@ -12,12 +12,14 @@ class Tally:
 
     Attributes:
         counts: requests and other deeds, by kind.
+        images: requests with an image, among those over HTTP.
         errors: what was not as it should be, in words.
         left: how many are still to be sent.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.images = 0
         self.errors: list[str] = []
         self.left = 0
 
@@ -31,5 +33,6 @@ class Tally:
 
     def expect(self, request: Request, status: int, answer: bytes) -> None:
         """Look at an answer."""
+        self.images += request.image
         if status != request.status or request.holds not in answer:
             self.errors.append(f"{request.sent[:200]!r} was answered {status} {answer[:200]!r}")

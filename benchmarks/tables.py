@@ -1,4 +1,4 @@
-"""Print the README's tables from the newest figures in benchmarks/results.
+"""Print the tables of README and docs from the newest figures in benchmarks/results.
 
     python benchmarks/tables.py
 
@@ -68,23 +68,51 @@ def precision() -> str:
     for model, found in newest("precision")["models"].items():
         rates = found.get("rates", {n: [rate] for n, rate in found["images_per_s"].items()})
         fp32 = [rounds for name, rounds in rates.items() if name.startswith("fp32")]
-        accuracy = [f"{found['map50_95'][name]:.3f}".lstrip("0") for name in accuracies]
+        kept = [accuracy(found["map50_95"][name]) for name in accuracies]
         fastest = max(fp32, key=statistics.median)
-        rows.append([model, spread(fastest, ".1f"), ratio(found["ratios"]["int8"]), *accuracy])
+        rows.append([model, spread(fastest, ".1f"), ratio(found["ratios"]["int8"]), *kept])
     head = ["model", "fastest FP32, images/s", "INT8 to the fastest FP32"]
     return markdown([*head, *accuracies.values()], rows)
 
 
-def serve() -> str:
-    """Images over HTTP."""
-    return markdown(
-        ["clients", "images/s", "ratio to the bare loop", "p50", "p99"],
-        (
-            [clients, rate(row, 1), ratio(row["ratios"])]
-            + [f"{row[name]:.0f} ms" for name in ("p50_ms", "p99_ms")]
-            for clients, row in newest("serve-yolov8n")["http"].items()
+def tasks() -> str:
+    """Accuracy in FP32, FP16 and INT8, a model of each task."""
+    detector = newest("precision")["models"]["yolov8n"]["map50_95"]
+    models = newest("tasks")["models"]
+    judged = [
+        ("yolov8n", "mAP50-95 of boxes", detector),
+        *(
+            (model, title, {p: row[figure] for p, row in models[model].items()})
+            for model, title, figure in (
+                ("yolov8n-seg-320", "mAP50-95 of masks", "map50_95"),
+                ("yolov8n-pose", "keypoints as the source has them, 0 to 1", "agreement"),
+                ("mobilenetv2", "images with the same first class as the source", "same_top"),
+                ("u2netp", "foreground as the source has it, 0 to 1", "shared"),
+            )
         ),
+    ]
+    precisions = ("fp32", "fp16", "int8")
+    return markdown(
+        ["model", "judged by", *map(str.upper, precisions)],
+        ([name, by, *(accuracy(found[p]) for p in precisions)] for name, by, found in judged),
     )
+
+
+def accuracy(value: float) -> str:
+    """Three digits, without the leading zero."""
+    return f"{value:.3f}".removeprefix("0")
+
+
+def serve() -> str:
+    """Images over HTTP, by model and precision."""
+    runs = [(m, p) for m in ("yolov8n", "yolox_nano") for p in ("fp32", "bf16", "int8")]
+    rows = []
+    for model, precision in runs:
+        for clients, row in newest(f"serve-{model}-{precision}")["http"].items():
+            waits = [f"{row[name]:.0f} ms" for name in ("p50_ms", "p99_ms")]
+            first = f"{model} {precision}" if clients == "1" else ""
+            rows.append([first, clients, rate(row, 1), ratio(row["ratios"]), *waits])
+    return markdown(["", "clients", "images/s", "ratio to the bare loop", "p50", "p99"], rows)
 
 
 def triton() -> str:
@@ -124,4 +152,4 @@ def triton() -> str:
 
 
 if __name__ == "__main__":
-    print(precision(), triton(), serve(), sep="\n\n")
+    print(tasks(), precision(), triton(), serve(), sep="\n\n")

@@ -1,10 +1,11 @@
-"""Measures the accuracy of segmenters and pose models in FP32, FP16 and INT8 on this CPU.
+"""Measures the accuracy of models of several tasks in FP32, FP16 and INT8 on this CPU.
 
     python benchmarks/tasks.py [MODEL ...] [--json FILE]
 
 Each model is built in FP32, FP16 and INT8 as `fovea build` does it. A segmenter is measured with
 the polygons of coco64/labels-seg: mAP50-95 of masks and of boxes. Every model is compared with its
-source on the same images: masks by their overlap, keypoints by COCO's similarity (OKS).
+source on the same images: masks by their overlap, keypoints by COCO's similarity (OKS), classes by
+the first one, foregrounds by the mean difference.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fovea_engines.repository.card import EngineCard
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 COCO = SHARED / "data" / "coco64"
-MODELS = ("yolov8n-seg-320", "yolov8n-pose")
+MODELS = ("yolov8n-seg-320", "yolov8n-pose", "mobilenetv2", "u2netp")
 PRECISIONS = ("fp32", "fp16", "int8")
 
 
@@ -42,8 +43,8 @@ def cards(model: Path) -> dict[str, EngineCard]:
                 Path(folder) / precision,
                 precision=precision,
                 calibration=COCO / "calibration",
-                # The labels that are at hand have masks, and no keypoints.
-                data=None if "pose" in model.stem else COCO / "labels-seg",
+                # The labels at hand have masks, and neither keypoints nor classes of images.
+                data=COCO / "labels-seg" if "seg" in model.stem else None,
                 images=COCO / "val",
             )
             found[precision] = build(plan, ConsoleProgress())
@@ -62,6 +63,8 @@ def figures(card: EngineCard) -> dict[str, float | str | int | None]:
         "agreement": round(agreement.quality, 4),
         "by": agreement.overlap,
         "mean_overlap": agreement.mean_iou and round(agreement.mean_iou, 4),
+        "same_top": agreement.same_top,
+        "shared": agreement.shared and round(agreement.shared, 4),
         "kept_float": len(card.calibration.kept_float) if card.calibration else 0,
         "backend": card.backend,
     }
@@ -69,7 +72,7 @@ def figures(card: EngineCard) -> dict[str, float | str | int | None]:
 
 def table(found: dict[str, dict[str, dict[str, float | str | int | None]]]) -> Table:
     """The figures for people."""
-    columns = ("accuracy", "map50_95", "box_map50_95", "agreement", "by", "mean_overlap")
+    columns = ("accuracy", "map50_95", "box_map50_95", "agreement", "by", "same_top", "shared")
     shown = Table("model", "precision", *columns)
     for model, by_precision in found.items():
         for precision, row in by_precision.items():

@@ -1,13 +1,17 @@
 """Fixtures shared by all tests, and what is said at the end of a run."""
 
+import os
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
+import onnx
 import pytest
 from tests.system import missing_packages
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.graph import normalise
 from fovea_server.commands.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +25,32 @@ def shared() -> Path:
     if not (SHARED / "models").is_dir():
         pytest.skip(f"real models and images are absent: {SHARED} is not there")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory) -> Path:
+    """A folder that all processes of a run share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def slim_once(run_folder):
+    """Simplify each graph once a run: that is most of a build, and many builds are of one file."""
+    slim = normalise._slim
+
+    def slimmed(model: onnx.ModelProto) -> onnx.ModelProto:
+        digest = sha256(model.SerializeToString(deterministic=True)).hexdigest()
+        kept = run_folder / f"slim-{digest}.onnx"
+        if not kept.exists():
+            new = kept.with_suffix(f".{os.getpid()}")
+            new.write_bytes(slim(model).SerializeToString())
+            new.replace(kept)
+        return onnx.load_model(kept)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(normalise, "_slim", slimmed)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +99,16 @@ def fovea(monkeypatch, capsys, tmp_path):
         return (stopped.value.code or 0, *capsys.readouterr())
 
     return run
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Escape what UTF-8 cannot say: in it, reports and their logs pass between processes."""
+    report = yield
+    report.sections = [
+        (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
+    ]
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

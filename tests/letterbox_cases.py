@@ -28,6 +28,7 @@ SPECS = {
     "classifier": PreprocessSpec(
         224, 224, fit="center-crop", crop_ratio=256 / 224, layout="NHWC", **IMAGENET
     ),
+    "whole numbers": PreprocessSpec(192, 256, dtype="int32", layout="NHWC", pad=0),
     "whole crop": PreprocessSpec(96, 224, fit="center-crop", dtype="uint8"),
 }
 SIZES = [(1, 1), (7, 5), (640, 640), (1280, 720), (37, 2000), (40000, 40), (417, 415)]
@@ -79,7 +80,7 @@ def differences(
 ) -> Iterator[np.ndarray]:
     """How far each row is from the host's, in grey levels."""
     host = Preprocessor(spec)
-    levels = np.ones(3) if spec.dtype == "uint8" else np.array(spec.std) / spec.scale
+    levels = np.ones(3) if spec.whole else np.array(spec.std) / spec.scale
     levels = levels[:, None, None] if spec.layout == "NCHW" else levels
     for row, image in zip(batch, images, strict=True):
         wanted = np.empty(spec.row_shape, spec.dtype)

@@ -5,7 +5,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,13 +39,24 @@ class RunningServer:
         return self.process.wait(60)
 
 
+@contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Ports that nobody else is given meanwhile, all different; a server can listen on them.
+
+    Linux lets one listen where sockets with SO_REUSEADDR are bound and do not listen themselves.
+    """
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", 0))
+        yield [probe.getsockname()[1] for probe in probes]
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody uses now, all different."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    with reserved_ports(count) as ports:
+        return ports
 
 
 def start_server(
@@ -66,27 +78,26 @@ def start_server(
         stderr: a descriptor where the log goes instead.
         program: arguments of Python that run `fovea`.
     """
-    port, grpc_port, metrics_port = free_ports(3)
-    log = folder / f"serve-{port}.log"
-    ports = {"--http-port": port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
-    command = [sys.executable, *program, "serve", str(repository)]
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [*command, *(f"{flag}={number}" for flag, number in ports.items()), *flags],
-            stderr=stream if stderr is None else stderr,
-            text=True,
-        )
-    scheme = "https" if any(flag.startswith("--http-server-cert") for flag in flags) else "http"
-    server = RunningServer(process, port, log, grpc_port, metrics_port, scheme)
-    until = time.monotonic() + 60
-    path = "/v2/health/ready" if wait else "/v2/health/live"
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            if httpx.get(server.url + path, verify=False).status_code == 200:
-                return server
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
-    pytest.fail(f"the server did not start:\n{log.read_text()}")
+    with reserved_ports(3) as (port, grpc_port, metrics_port):
+        log = folder / f"serve-{port}.log"
+        ports = {"--http-port": port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
+        command = [sys.executable, *program, "serve", str(repository)]
+        with log.open("w") as stream:
+            process = subprocess.Popen(
+                [*command, *(f"{flag}={number}" for flag, number in ports.items()), *flags],
+                stderr=stream if stderr is None else stderr,
+                text=True,
+            )
+        scheme = "https" if any(flag.startswith("--http-server-cert") for flag in flags) else "http"
+        server = RunningServer(process, port, log, grpc_port, metrics_port, scheme)
+        until = time.monotonic() + 60
+        url = server.url + ("/v2/health/ready" if wait else "/v2/health/live")
+        with httpx.Client(verify=False) as client:
+            while time.monotonic() < until and process.poll() is None:
+                with suppress(httpx.TransportError):
+                    if client.get(url).status_code == 200:
+                        return server
+                time.sleep(0.05)
+        process.kill()
+        process.wait()
+        pytest.fail(f"the server did not start:\n{log.read_text()}")

@@ -96,6 +96,8 @@ class House:
     def figures(self) -> list[Figure]:
         """Count everything that has a limit."""
         lines = {name: len(path.read_text().splitlines()) for name, path in self.files.items()}
+        files = (path for top in PACKAGES.values() for path in top.rglob("*.js"))
+        scripts = [len(path.read_text().splitlines()) for path in files]
         engines, server = self.rooms("fovea_engines"), self.rooms("fovea_server")
         return [
             Figure("rooms of engines in an import cycle", len(in_cycles(engines)), 0),
@@ -109,10 +111,10 @@ class House:
             Figure('questions "is it TensorRT?" outside its folder', self._tensorrt_asked(), 0),
             Figure("reaches through DataPlane to the registry", self._reaches(), 0),
             Figure("annotations of Any in server", self._any(), 1),
-            Figure("lines", sum(lines.values()), 47_509),
-            Figure("lines of the longest file", max(lines.values()), 300),
+            Figure("lines of Python", sum(lines.values()), 49_954),
+            Figure("lines of the longest file", max(*lines.values(), *scripts), 300),
             Figure("modules", len(self.files), None),
-            Figure("modules with one importer", len(self.single_importer()), 72),
+            Figure("modules with one importer", len(self.single_importer()), 63),
             Figure("docstrings that begin with What, Who, How, ...", self._riddles(), 0),
         ]
 

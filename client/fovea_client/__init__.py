@@ -5,9 +5,12 @@ with Client("http://127.0.0.1:8000") as client:
         print(found.class_name, found.score, found.box)
 """
 
-from fovea_client._client import Client, server_address
-from fovea_client._masks import RunLengths
-from fovea_client._wire import ImageFormat, MaskFormat, PredictOptions, image_result
+from fovea_client._async_client import AsyncClient
+from fovea_client._attempts import server_address
+from fovea_client._client import Client
+from fovea_client._masks import MaskFile, RunLengths
+from fovea_client._reading import image_result, prediction
+from fovea_client._requests import ImageFormat, MaskFormat, PredictOptions
 from fovea_client.answers import (
     Detection,
     ImageError,
@@ -28,12 +31,14 @@ from fovea_client.errors import (
     ServerError,
     UnexpectedAnswer,
 )
-from fovea_client.images import ImageSource
+from fovea_client.images import Channels, ImageSource
 from fovea_client.maps import ClassArea, Depth, Saliency, Semantic
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 
 __all__ = [
+    "AsyncClient",
     "Box",
+    "Channels",
     "ClassArea",
     "Client",
     "ConnectionFailed",
@@ -46,6 +51,7 @@ __all__ = [
     "ImageResult",
     "ImageSource",
     "Keypoint",
+    "MaskFile",
     "MaskFormat",
     "Model",
     "ModelSummary",
@@ -64,5 +70,6 @@ __all__ = [
     "Timing",
     "UnexpectedAnswer",
     "image_result",
+    "prediction",
     "server_address",
 ]

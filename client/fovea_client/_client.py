@@ -2,56 +2,72 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterable
-from typing import Self, TypeVar, Unpack
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing
+from threading import Thread
+from typing import Any, Self, Unpack
 
 import httpx
 
-from fovea_client import _wire
-from fovea_client._wire import ImageFormat, PredictOptions, Request
-from fovea_client.answers import Model, ModelSummary, Prediction
-from fovea_client.errors import (
-    ConnectionFailed,
-    FoveaClientError,
-    ServerError,
-    UnexpectedAnswer,
-)
-from fovea_client.images import ImageSource, image_bytes
+from fovea_client import _calls
+from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
+from fovea_client._calls import Images
+from fovea_client._requests import ImageFormat, PredictOptions
+from fovea_client.answers import ImageError, ImageResult, Model, ModelSummary, Prediction
+from fovea_client.images import ImageSource
 
-Answer = TypeVar("Answer")
+_READ = ("content-type", "retry-after")  # headers of an answer; its content is decoded
 
 
 class Client:
     """Sends images to a Fovea server; keeps its connections, so create one and share it.
 
-    May be used from several threads at once, and as a context manager. A `url` that is not an http
-    or https address is a `ValueError`.
+    May be used from several threads at once, and as a context manager. Raises `ValueError` if the
+    `url` is not an http or https address, or another argument is not right.
 
     Args:
         url: address of the server, as `server_address` takes it.
-        timeout: seconds to wait for the connection, and for each read and write.
-        retries: number of further attempts when the server sends Retry-After, or when no connection
-            could be made or kept.
+        timeout: seconds for a call in all, with its waits and further attempts. Only headers that a
+            server sends in many small pieces can hold `Client` up for longer, not `AsyncClient`.
+        retries: number of further attempts when the server refuses with Retry-After, or when no
+            connection can be made. A request that may have been executed is not sent again, unless
+            it only asks for information.
+        repeat_unanswered: also repeat requests that were sent but not answered. The server may have
+            executed them.
+        headers: of every request, e.g. the secret of `--http-restricted-api`.
+        transport: sends instead of httpx's own, e.g. `fovea_client.testing.FakeServer`.
     """
 
-    def __init__(self, url: str, *, timeout: float = 30.0, retries: int = 0) -> None:
-        self._url = server_address(url)
-        self._timeout = timeout
-        self._retries = retries
-        self._http = httpx.Client(base_url=self._url, timeout=timeout)
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        retries: int = 0,
+        repeat_unanswered: bool = False,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        url = server_address(url)
+        self._policy = Policy(url, timeout, retries, repeat_unanswered, headers or {})
+        most = _calls.MOST_IN_FLIGHT
+        limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
+        self._http = httpx.Client(limits=limits, transport=transport)
 
-    def predict(
-        self, model: str, image: ImageSource, **options: Unpack[PredictOptions]
-    ) -> Prediction:
-        """Find what is on one image: `detections` of the result are objects, `classes` classes.
+    def predict(self, model: str, image: Images, **options: Unpack[PredictOptions]) -> Prediction:
+        """Find what is on an image: `detections` of the result are objects, `classes` classes.
 
         Args:
             model: name of the model.
-            image: encoded bytes, a path, a binary file, or uint8 [height, width, 3] RGB.
+            image: encoded bytes, a path, an address that the server fetches (with `--allow-url`),
+                a binary file, uint8 [height, width, 3], or an image of Pillow. A list is sent with
+                one request; then `images` of the result are in its order, and a bad image only
+                fails itself and gives an `ImageError` in its place.
             **options: version, conf, iou, classes, max_det, top_k, agnostic, mask,
-                tile, overlap, timeout_ms.
+                tile, overlap, timeout_ms, channels: see `PredictOptions`.
 
         Raises:
             ServerError: the server refused or failed; `QueueFull` when it is overloaded.
@@ -59,18 +75,52 @@ class Client:
             UnexpectedAnswer: the answer is not Fovea's.
             OSError: the file cannot be read.
         """
-        return self.predict_many(model, [image], **options)
+        return self._ask(_calls.predict(model, image, **options))
 
     def predict_many(
-        self, model: str, images: Iterable[ImageSource], **options: Unpack[PredictOptions]
-    ) -> Prediction:
-        """Find what is on several images with one request.
+        self,
+        model: str,
+        images: Iterable[ImageSource],
+        *,
+        in_flight: int = 16,
+        **options: Unpack[PredictOptions],
+    ) -> Iterator[ImageResult | ImageError]:
+        """Find what is on each of many images, with `in_flight` requests under way, 1 to 100.
 
-        Answers are in the order of the images; a bad image only fails itself and gives an
-        `ImageError` in its place. Arguments and errors are those of `predict`.
+        Results come in the order of the images. Images are taken as results are: at most
+        `in_flight` of them are in memory. A bad image, or a file that cannot be read, only fails
+        itself and gives an `ImageError` in its place. Other errors end the iteration; they and the
+        arguments are those of `predict`. An error of `images` comes after the results of the images
+        before. Who leaves the iteration does not wait for the requests under way.
         """
-        request = _wire.predict(model, [image_bytes(image) for image in images], **options)
-        return self._ask(request, _wire.prediction)
+        _calls.check_many(in_flight, options)
+
+        def find(image: ImageSource, found: Future[ImageResult | ImageError]) -> None:
+            try:
+                call = _calls.predict_one(model, image, **options)
+                found.set_result(call if isinstance(call, ImageError) else self._ask(call))
+            except Exception as error:  # noqa: BLE001  it is raised in its turn
+                found.set_exception(error)
+
+        def asked() -> Iterator[Future[ImageResult | ImageError]]:
+            found: Future[ImageResult | ImageError] = Future()
+            try:
+                for image in images:
+                    # Python would wait for the threads of a pool before it exits.
+                    Thread(target=find, args=(image, found), daemon=True).start()
+                    yield found
+                    found = Future()
+            except Exception as error:  # noqa: BLE001  it is raised in its turn
+                found.set_exception(error)
+                yield found
+
+        under_way: deque[Future[ImageResult | ImageError]] = deque()
+        for found in asked():
+            under_way.append(found)
+            if len(under_way) == in_flight:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
 
     def annotate(
         self,
@@ -83,12 +133,11 @@ class Client:
 
         The other arguments and the errors are those of `predict`.
         """
-        request = _wire.predict(model, [image_bytes(image)], accept=format, **options)
-        return self._ask(request, _wire.image)
+        return self._ask(_calls.annotate(model, image, format, **options))
 
     def models(self) -> tuple[ModelSummary, ...]:
         """List the served models, and those that could not be loaded; raises as `predict` does."""
-        return self._ask(Request("GET", "/v1/models"), _wire.models)
+        return self._ask(_calls.models())
 
     def model(self, name: str, version: int | str | None = None) -> Model:
         """Return the inputs, outputs, labels and engine card of a model.
@@ -96,7 +145,11 @@ class Client:
         By default of the version that answers requests. An unknown model is a `ServerError` with
         status 404; the other errors are those of `predict`.
         """
-        return self._ask(Request("GET", _wire.model_path(name, version)), _wire.model)
+        return self._ask(_calls.model(name, version))
+
+    def card(self, name: str, version: int | str | None = None) -> Mapping[str, Any] | None:
+        """Return the engine card of a model; None where `card_reason` of `model` says why."""
+        return self.model(name, version).card
 
     def ready(self, model: str | None = None) -> bool:
         """Return True if the server, or the named model, is ready; False for an unknown model.
@@ -105,10 +158,10 @@ class Client:
             ConnectionFailed: the server did not answer.
             ServerError: the answer is neither yes nor no.
         """
-        return self._ask(Request("GET", _wire.ready_path(model)), _wire.ready)
+        return self._ask(_calls.ready(model))
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; a later call is a `RuntimeError`."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -117,74 +170,24 @@ class Client:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ask(self, request: Request, read: Callable[[httpx.Response], Answer]) -> Answer:
-        attempt = 0
-        while True:
+    def _ask(self, call: Call[Answer]) -> Answer:
+        attempts = Attempts(call, self._policy)
+        for wait_s, request in attempts:
+            time.sleep(wait_s)
             try:
-                return read(self._send(request))
-            except FoveaClientError as error:
-                wait = wait_s(error, attempt, self._timeout)
-                if wait is None or attempt >= self._retries:
-                    raise
-            time.sleep(wait)
-            attempt += 1
+                response = self._send(request, attempts.until)
+            except httpx.RequestError as error:
+                attempts.failed(error)
+            else:
+                attempts.received(response)
+        return attempts.answer
 
-    def _send(self, request: Request) -> httpx.Response:
-        try:
-            return self._http.request(
-                request.method, request.path, headers=request.headers, content=request.body
-            )
-        except httpx.TimeoutException as error:
-            raise ConnectionFailed(
-                f"{self._url} did not answer within {self._timeout:g} s"
-            ) from error
-        except httpx.RequestError as error:
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise ConnectionFailed(
-                    f"the certificate of {self._url} is not trusted ({error}): set SSL_CERT_FILE "
-                    "to the file of the certificate, PEM, or of the authority that signed it"
-                ) from error
-            if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
-                raise UnexpectedAnswer(
-                    f"{self._url} does not answer in HTTP ({error}): is it the port for gRPC? "
-                    "`fovea serve` has HTTP on port 8000 and gRPC on 8001"
-                ) from error
-            raise ConnectionFailed(
-                f"no answer from {self._url} ({error}): is a server running there? "
-                "`fovea serve` starts one"
-            ) from error
-
-
-def server_address(url: str) -> str:
-    """Return the address of a server with its scheme: http where there is none, as in "host:8000".
-
-    What is no http or https address is a `ValueError`.
-    """
-    address = url if "://" in url else f"http://{url}"
-    try:
-        parsed = httpx.URL(address)
-    except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is not an address: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
-    return address.rstrip("/")
-
-
-FIRST_WAIT_S = 0.1
-
-
-def wait_s(error: FoveaClientError, attempt: int, longest_s: float) -> float | None:
-    """Return the seconds to wait after an error before the next attempt; None for no attempt.
-
-    The server's Retry-After is always respected; after a failed connection the waits are 0.1, 0.2,
-    0.4 ... s. Up to a quarter more, at random, keeps clients that were refused together from
-    returning together. There is no attempt if the wait would be longer than `longest_s`.
-    """
-    match error:
-        case ServerError(retry_after_s=float(asked)):
-            wait = asked
-        case ConnectionFailed():
-            wait = FIRST_WAIT_S * 2.0**attempt
-        case _:
-            return None
-    return None if wait > longest_s else wait * random.uniform(1.0, 1.25)
+    def _send(self, request: httpx.Request, until: float) -> httpx.Response:
+        pieces = []
+        with closing(self._http.send(request, stream=True)) as response:
+            for piece in response.iter_bytes():
+                if time.monotonic() > until:
+                    raise httpx.ReadTimeout("", request=request)
+                pieces.append(piece)
+        headers = {name: value for name, value in response.headers.items() if name in _READ}
+        return httpx.Response(response.status_code, headers=headers, content=b"".join(pieces))

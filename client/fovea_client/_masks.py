@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fovea_client.png import read_grey
+
 
 @dataclass(frozen=True, slots=True)
 class RunLengths:
@@ -24,22 +26,49 @@ class RunLengths:
         return run_length_pixels(self.size, self.counts)
 
 
-Mask = RunLengths | tuple[tuple[float, ...], ...] | bytes
-"""Run lengths, polygons of x1 y1 x2 y2 ..., or a PNG file of the whole image."""
+@dataclass(frozen=True, slots=True)
+class MaskFile:
+    """A mask as a PNG file of the part of the image that holds it.
+
+    Attributes:
+        size: (height, width) of the image.
+        left: column of the image at which the file begins.
+        top: row of the image at which it begins.
+        png: the file, white on the object.
+    """
+
+    size: tuple[int, int]
+    left: int
+    top: int
+    png: bytes
+
+    @property
+    def pixels(self) -> NDArray[np.bool_]:
+        """Return the mask in the whole image, bool [height, width]."""
+        pixels, part = np.zeros(self.size, np.bool_), read_grey(self.png)
+        height, width = part.shape
+        pixels[self.top : self.top + height, self.left : self.left + width] = part
+        return pixels
+
+
+Mask = RunLengths | tuple[tuple[float, ...], ...] | MaskFile
+"""Run lengths, polygons of x1 y1 x2 y2 ..., or a PNG file."""
 
 
 def read_mask(value: Any) -> Mask | None:
     """Read the JSON of a mask; None where the answer has none."""
     match value:
-        case None | str():
-            return read_file(value)
+        case None:
+            return None
         case {"size": [int(height), int(width)], "counts": str(counts)}:
             return RunLengths((height, width), counts)
+        case {"size": [int(height), int(width)], "left": int(left), "top": int(top), "png": file}:
+            return MaskFile((height, width), left, top, base64.b64decode(file, validate=True))
     return tuple(tuple(map(float, outline)) for outline in value)
 
 
 def read_file(text: str | None) -> bytes | None:
-    """Read a file in base64; `ValueError` if it is none."""
+    """Read a file in base64; raises `ValueError` if the text is not base64."""
     return None if text is None else base64.b64decode(text, validate=True)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_client._masks import Mask, RunLengths
+from fovea_client._masks import Mask, MaskFile, RunLengths
+from fovea_client.images import Source
 from fovea_client.maps import Depth, Saliency, Semantic
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 
@@ -20,9 +21,9 @@ class Detection:
 
     Attributes:
         mask: of a segmenter, in the form that the request asked for: run lengths, polygons of
-            x1 y1 x2 y2 ..., or a PNG file of the whole image; None without masks.
+            x1 y1 x2 y2 ..., or a PNG file; None if there is no mask.
         keypoints: of a pose model.
-        rotated: of a model of rotated boxes, whose `box` is around it; None of others.
+        rotated: of a model of rotated boxes or of text, whose `box` is around it; None of others.
         corners: the four of `rotated`, clockwise; between the second and the third the angle
             points.
     """
@@ -97,15 +98,16 @@ class ImageResult:
 
     @property
     def masks(self) -> NDArray[np.bool_] | None:
-        """Return the masks, bool [n, height, width], of run lengths; None without those."""
-        masks = [d.mask.pixels for d in self.detections if isinstance(d.mask, RunLengths)]
+        """Return the masks, bool [n, height, width]; None unless all are run lengths or files."""
+        known = (d.mask for d in self.detections if isinstance(d.mask, RunLengths | MaskFile))
+        masks = [mask.pixels for mask in known]
         if len(masks) != len(self.detections) or not masks:
             return None
         return np.stack(masks)
 
     @property
     def keypoints(self) -> NDArray[np.float32] | None:
-        """Return the keypoints, float32 [n, points, 3], x y in pixels and score; None without."""
+        """Return the keypoints, float32 [n, points, 3], x y in pixels and score, or None."""
         points = [[(p.x, p.y, p.score) for p in d.keypoints] for d in self.detections]
         return np.array(points, np.float32) if points and points[0] else None
 
@@ -117,15 +119,24 @@ class ImageResult:
         return [_coco(each, image_id) for each in self.detections]
 
     def to_supervision(self) -> Any:
-        """Return a `supervision.Detections`; ImportError if supervision is not installed."""
+        """Return a `supervision.Detections`; ImportError if supervision is not installed.
+
+        Its annotators draw them into an image: boxes, masks, and rotated boxes by
+        `OrientedBoxAnnotator`. Keypoints are a type of its own there:
+        `KeyPoints(xy=keypoints[..., :2], keypoint_confidence=keypoints[..., 2])`.
+        """
         from supervision import Detections
 
+        data = {"class_name": np.array([each.class_name for each in self.detections])}
+        corners = [[(p.x, p.y) for p in each.corners] for each in self.detections]
+        if corners and corners[0]:
+            data["xyxyxyxy"] = np.array(corners, np.float32)
         return Detections(
             xyxy=self.boxes,
             confidence=self.scores,
             class_id=self.class_ids.astype(int),
             mask=self.masks,
-            data={"class_name": np.array([each.class_name for each in self.detections])},
+            data=data,
         )
 
 
@@ -166,15 +177,31 @@ class Timing:
     total: float
 
 
+class Shown:
+    """Finds the images of a prediction again; no field, so not compared, dumped or pickled."""
+
+    __slots__ = ("sources",)
+    sources: tuple[Source, ...]
+
+
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """The answer to one request; `images` are in the order in which they were sent."""
+class Prediction(Shown):
+    """The answer to one request; `images` are in the order in which they were sent.
+
+    In a notebook it is shown as the images with what was found on them. For that it keeps an image
+    that was sent as bytes; hold on to `images` alone to let go of it.
+    """
 
     model: str
     version: str
     task: str
     images: tuple[ImageResult | ImageError, ...]
     timing_ms: Timing
+
+    def _repr_html_(self) -> str:
+        from fovea_client._display import as_html
+
+        return as_html(self)
 
     @property
     def image(self) -> ImageResult:

@@ -5,13 +5,23 @@ Wrong arguments are the caller's own mistakes and stay `ValueError`, `TypeError`
 
 from __future__ import annotations
 
+OF_ONE_IMAGE = {"invalid_image", "image_too_large", "body_too_large", "fetch_refused"}
+
 
 class FoveaClientError(Exception):
     """Base of every error that this client raises on purpose."""
 
 
 class ConnectionFailed(FoveaClientError):
-    """No answer came: nobody listens at the address, or the answer was not there in time."""
+    """No answer came: nobody listens at the address, or the answer was not there in time.
+
+    Attributes:
+        unanswered: True if the request was sent, so that the server may have executed it.
+    """
+
+    def __init__(self, message: str, *, unanswered: bool = False) -> None:
+        super().__init__(message)
+        self.unanswered = unanswered
 
 
 class UnexpectedAnswer(FoveaClientError):
@@ -38,6 +48,11 @@ class ServerError(FoveaClientError):
         self.code = code
         self.message = message
         self.retry_after_s = retry_after_s
+
+    @property
+    def of_one_image(self) -> bool:
+        """Return True if the error does not concern the next image."""
+        return self.code in OF_ONE_IMAGE
 
 
 class QueueFull(ServerError):

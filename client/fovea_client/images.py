@@ -5,55 +5,87 @@ from __future__ import annotations
 import os
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-ImageSource: TypeAlias = bytes | str | os.PathLike[str] | BinaryIO | NDArray[np.uint8]
+
+@runtime_checkable
+class PillowImage(Protocol):
+    """An image of Pillow, which this package does not import."""
+
+    def convert(self, mode: str, /) -> Any:
+        """Return its pixels in another mode."""
+
+    def getexif(self) -> Any:
+        """Return its EXIF data, which has no effect here: the pixels are taken as they lie."""
+
+
+ImageSource: TypeAlias = bytes | str | os.PathLike[str] | BinaryIO | NDArray[np.uint8] | PillowImage
+Channels = Literal["RGB", "BGR"]
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """An image that the server is to fetch."""
+
+    address: str
+
+
+Source: TypeAlias = Callable[[], bytes | Url | None]
+"""Finds an image again after it was sent; None if it is gone."""
 
 _FILE_HEADER = struct.Struct("<2sIHHI")
 _INFO_HEADER = struct.Struct("<IiiHHIIiiII")
 
 
-def image_bytes(image: ImageSource) -> bytes:
-    """Return the bytes of an image file; pixels are sent uncompressed.
+def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url:
+    """Return the bytes of an image file, or an address; pixels are sent uncompressed.
 
     A `TypeError` or `ValueError` says what is wrong with the image.
     """
     if isinstance(image, bytes):
         return image
+    if isinstance(image, str) and image.startswith(("http://", "https://")):
+        return Url(image)
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
     if isinstance(image, np.ndarray):
-        return encode_bmp(image)
+        return encode_bmp(image, channels)
+    if isinstance(image, PillowImage):
+        return encode_bmp(np.asarray(image.convert("RGB")))
     if hasattr(image, "read"):
         data = image.read()
         if isinstance(data, bytes):
             return data
         raise TypeError("the file must be open for binary reading: open(path, 'rb')")
     raise TypeError(
-        f"an image is bytes, a path, a binary file or a uint8 array, not {type(image).__name__}"
+        "an image is bytes, a path, an address, a binary file, a uint8 array or an image of "
+        f"Pillow, not {type(image).__name__}"
     )
 
 
-def encode_bmp(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode pixels, uint8 [height, width, 3] RGB, as an uncompressed 24-bit BMP.
+def encode_bmp(pixels: NDArray[np.uint8], channels: Channels = "RGB") -> bytes:
+    """Encode pixels, uint8 [height, width, 3], as an uncompressed 24-bit BMP.
 
     That is lossless, and needs no image library. The format: BITMAPFILEHEADER, BITMAPINFOHEADER,
     then rows from the bottom up, BGR, each padded to a multiple of 4 bytes (Microsoft, "Bitmap
     Storage").
     """
+    check_channels(channels)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
         raise ValueError(
-            f"pixels must be uint8 [height, width, 3] in RGB order, not {pixels.dtype} "
-            f"{list(pixels.shape)}"
+            f"pixels must be uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}; "
+            'they are RGB, or with channels="BGR" as OpenCV has them'
         )
     height, width, _ = pixels.shape
     rows = np.zeros((height, (width * 3 + 3) // 4 * 4), np.uint8)
-    rows[:, : width * 3] = pixels[::-1, :, ::-1].reshape(height, width * 3)
+    upward = pixels[::-1] if channels == "BGR" else pixels[::-1, :, ::-1]
+    rows[:, : width * 3] = upward.reshape(height, width * 3)
     start = _FILE_HEADER.size + _INFO_HEADER.size
     return b"".join(
         (
@@ -62,6 +94,12 @@ def encode_bmp(pixels: NDArray[np.uint8]) -> bytes:
             rows.data,
         )
     )
+
+
+def check_channels(channels: str) -> None:
+    """Raise ValueError for an order of channels that does not exist."""
+    if channels not in ("RGB", "BGR"):
+        raise ValueError(f"channels is 'RGB' or 'BGR', not {channels!r}")
 
 
 def multipart(images: Sequence[bytes]) -> tuple[str, bytes]:

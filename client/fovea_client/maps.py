@@ -19,7 +19,7 @@ class ClassArea:
     Attributes:
         pixels: number of pixels of the class.
         share: of all pixels of the image, 0 to 1.
-        mask: run lengths or polygons, as the request asked for; None without.
+        mask: run lengths or polygons, as the request asked for; None if it asked for neither.
     """
 
     class_id: int
@@ -45,7 +45,7 @@ class Semantic:
         """Return the class of each pixel, uint8 [height, width], of a request with mask="png".
 
         255 is a class that the request leaves out. With classes of 255 and over it is uint16, and
-        65535. Without the file, it is a `ValueError`.
+        65535. Raises `ValueError` if there is no file.
         """
         return read_grey(_there(self.png, 'ask for mask="png"'))
 
@@ -64,7 +64,7 @@ class Saliency:
 
     @property
     def alpha(self) -> NDArray[Any]:
-        """Return the mask, uint8 [height, width]; `ValueError` of a request with mask="none"."""
+        """Return the mask, uint8 [height, width]; raises `ValueError` after mask="none"."""
         return read_grey(_there(self.png, 'leave mask="none" out'))
 
 
@@ -90,7 +90,7 @@ class Depth:
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """Return the depths, float32 [height, width]; `ValueError` with mask="none"."""
+        """Return the depths, float32 [height, width]; raises `ValueError` after mask="none"."""
         levels = read_grey(_there(self.png, 'leave mask="none" out'))
         return (levels * (self.scale or 1.0) + (self.offset or 0.0)).astype(np.float32)
 

@@ -16,19 +16,25 @@ _GREY, _INDEXED = 0, 3
 def read_grey(data: bytes) -> NDArray[Any]:
     """Return the levels, or the indices, of a PNG file: uint8 or uint16 [height, width].
 
-    It reads what a Fovea server writes: not interlaced, 8 or 16 bits, and rows as they are or as
-    differences from the pixel before or from the row above (PNG, third edition, 9.2). Any other
-    file is a `ValueError`.
+    It reads what a Fovea server writes: not interlaced, 1, 8 or 16 bits, and rows as they are or as
+    differences from the pixel before or from the row above (PNG, third edition, 9.2). Raises
+    `ValueError` for any other file.
     """
     head, packed = _chunks(data)
     width, height, bits, colour, _, _, interlaced = struct.unpack(">IIBBBBB", head)
-    if colour not in (_GREY, _INDEXED) or bits not in (8, 16) or interlaced:
+    if colour not in (_GREY, _INDEXED) or bits not in (1, 8, 16) or interlaced:
         raise ValueError(f"a PNG file of colour type {colour} and {bits} bits is not read")
-    size = bits // 8
-    rows = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(height, 1 + width * size)
-    pixels = rows[:, 1:].reshape(height, width, size)
+    if not width or not height:
+        raise ValueError("the PNG file has no pixels")
+    size, length = max(1, bits // 8), (width * bits + 7) // 8
+    try:
+        unpacked = zlib.decompress(packed)
+    except zlib.error as error:
+        raise ValueError(f"the PNG file is damaged: {error}") from error
+    rows = np.frombuffer(unpacked, np.uint8).reshape(height, 1 + length)
+    pixels = rows[:, 1:].reshape(height, -1, size)
     found = np.empty_like(pixels)
-    above = np.zeros((width, size), np.uint8)
+    above = np.zeros_like(pixels[0])
     for kind, row, levels in zip(rows[:, 0].tolist(), pixels, found, strict=True):
         if kind == 0:
             levels[:] = row
@@ -39,6 +45,8 @@ def read_grey(data: bytes) -> NDArray[Any]:
         else:
             raise ValueError(f"a PNG file with filter {kind} is not read")
         above = levels
+    if bits == 1:
+        return np.unpackbits(found[..., 0], axis=1, count=width)
     return found[..., 0] if size == 1 else found.view(">u2")[..., 0].astype(np.uint16)
 
 

@@ -30,7 +30,7 @@ class Rotated:
     """A rotated rectangle in pixels of the upright original image; it may reach outside.
 
     The angle is that of the width, in radians from the x axis towards the y axis (clockwise, as y
-    points down), 0 to pi; w >= h.
+    points down), -pi/4 to 3/4 pi; w >= h.
     """
 
     cx: float

@@ -15,7 +15,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
-from fovea_engines.detect.options import PredictOptions
+from fovea_engines.detect.options import PredictOptions, check_effect
 from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.detect.tiles import crop, cut, joined
 from fovea_engines.repository.card import CARD_FILE, EngineCard
@@ -117,7 +117,12 @@ class Engine(Closing):
         return max(1, self.session.max_batch)
 
     def resolve(self, options: PredictOptions) -> PredictOptions:
-        """Return the options with class ids in place of class names; `InvalidOption` if unknown."""
+        """Return the options with class ids in place of class names.
+
+        `InvalidOption`: a class is unknown, or the task gives an option no effect.
+        """
+        task = "tensors" if self.head is None else self.head.task
+        check_effect(options, self.card.name, task)
         return resolve_classes(options, self.labels, self.card.name, self.num_classes)
 
     def predict(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Finding:
@@ -127,18 +132,19 @@ class Engine(Closing):
 
         Raises:
             UnsupportedModel: the head is not known; use `session.infer`.
-            InvalidOption: the options name a class that the model does not have.
+            InvalidOption: as `resolve`.
         """
         if self.head is None or self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")
+        options = self.resolve(options)
         if options.tile is not None:
             return self._predict_tiles(pixels, options)
         outputs, back = self._run(self.preprocessor, pixels)
-        return self.head.decode(outputs, 0, self.resolve(options)).to_source(back)
+        return self.head.decode(outputs, 0, options).to_source(back)
 
     def _predict_tiles(self, pixels: NDArray[np.uint8], options: PredictOptions) -> Finding:
         size = pixels.shape[0], pixels.shape[1]
-        on_tile = replace(options, tile=None)
+        on_tile = replace(options, tile=None, overlap=_DEFAULTS.overlap)
         return joined(
             [
                 (tile, self.detect(np.ascontiguousarray(crop(pixels, tile)), on_tile))

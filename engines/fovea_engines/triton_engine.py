@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import starmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import Observe, recognise
 from fovea_engines.detect.heads.recognition import TENSORS
+from fovea_engines.detect.heads.signature import image_layout
 from fovea_engines.detect.size_values import image_of, source_feeds
 from fovea_engines.device import processor_name
 from fovea_engines.graph.tensors import read_metadata
@@ -103,14 +106,15 @@ def _origin(file: Path, said: str) -> tuple[str, dict[str, str]]:
 def _card(
     folder: Path, file: str, backend: str, session: Session, metadata: dict[str, str]
 ) -> EngineCard:
-    seen = _observer(session, metadata)
+    own = _own_values(folder / file, session)
+    seen = _observer(session, metadata, own)
     image = _image(session.inputs)
     recognition = recognise(image, session.outputs, metadata, observe=seen)
     if recognition.open:
         cure = "to get boxes, build it with `fovea build --head FAMILY`"
         recognition = replace(recognition, task=TENSORS, reason=f"{recognition.reason}; {cure}")
     try:
-        preprocess = _preprocess(recognition.family, image, metadata)
+        preprocess = _preprocess(recognition.family, image, metadata, own)
     except UnsupportedModel as error:
         reason = f"{recognition.reason}; but {error}"
         recognition = replace(recognition, family=None, task=TENSORS, reason=reason)
@@ -157,7 +161,21 @@ def _image(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         return inputs
 
 
-def _observer(session: Session, metadata: dict[str, str]) -> Observe:
+def _own_values(file: Path, session: Session) -> Mapping[str, Any]:
+    """Return the fields of a `PreprocessSpec` that an ONNX file itself decides."""
+    if file.suffix != ".onnx" or not session.inputs or image_layout(session.inputs[0]) is None:
+        return {}
+    # Here, because onnx takes 0.3 s to import.
+    import onnx
+
+    from fovea_engines.graph.edit.normalisation import own_normalisation
+
+    with suppress(UnsupportedModel):
+        return own_normalisation(onnx.load(file, load_external_data=False))
+    return {}
+
+
+def _observer(session: Session, metadata: dict[str, str], own: Mapping[str, Any]) -> Observe:
     """Return what runs an engine on a grey image, which shows what no detector of a family does."""
 
     @cache
@@ -168,7 +186,7 @@ def _observer(session: Session, metadata: dict[str, str]) -> Observe:
 
     def observe(family: str | None) -> Sequence[Mapping[str, Array]]:
         try:
-            spec = _preprocess(family, _image(session.inputs), metadata)
+            spec = _preprocess(family, _image(session.inputs), metadata, own)
             return () if spec is None else run(spec)
         except (UnsupportedModel, BackendError):
             return ()
@@ -177,13 +195,16 @@ def _observer(session: Session, metadata: dict[str, str]) -> Observe:
 
 
 def _preprocess(
-    family: str | None, inputs: tuple[TensorSpec, ...], metadata: dict[str, str]
+    family: str | None,
+    inputs: tuple[TensorSpec, ...],
+    metadata: dict[str, str],
+    own: Mapping[str, Any],
 ) -> PreprocessSpec | None:
     # A graph with a fixed batch over 1 cannot take single images.
     if len(inputs) != 1 or inputs[0].shape[:1] not in ((-1,), (1,)):
         return None
     try:
-        return default_preprocess(family, inputs, metadata)
+        return default_preprocess(family, inputs, metadata, trained=own)
     except UnsupportedModel:
         if family is not None:
             raise

@@ -68,7 +68,9 @@ class LetterboxMap:
     def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
         """Map boxes of the input, [n, 4] as x1 y1 x2 y2, to the image, and clip them to it."""
         points = self.points_to_source(boxes.reshape(-1, 2))
-        return np.clip(points, 0, self._to_source[2], out=points).reshape(-1, 4)
+        # np.clip checks at length what it is given.
+        np.maximum(points, 0, out=points)
+        return np.minimum(points, self._to_source[2], out=points).reshape(-1, 4)
 
     @cached_property
     def _to_source(self) -> tuple[Floats, Floats, Floats]:

@@ -56,7 +56,7 @@ class Preprocessor:
         box = self._fit(pixels.shape[1], pixels.shape[0])
         row = out if out.flags.carray else np.empty(out.shape, out.dtype)
         image, planes = self._buffers(box)
-        if spec.resample == "linear-float" and spec.fit != "center-crop" and spec.dtype != "uint8":
+        if spec.resample == "linear-float" and spec.fit != "center-crop" and not spec.whole:
             self._write_floats(pixels, box, row)
         elif spec.layout == "NHWC":
             self._write_interleaved(pixels, box, image, row)
@@ -77,7 +77,10 @@ class Preprocessor:
         for plane, table in zip(row, self._tables, strict=True):
             _pad(plane, box, table[self.spec.pad])
         regions = row[:, *box.visible]
-        _resize(pixels, box, image, self.spec.resample)
+        if pixels.shape == image.shape == (box.scaled_height, box.scaled_width, 3):
+            image = pixels
+        else:
+            _resize(pixels, box, image, self.spec.resample)
         whole = regions if self.spec.dtype == "uint8" else planes
         cv2.split(image, list(whole if self.spec.channels == "RGB" else whole[::-1]))
         if whole is planes:
@@ -133,8 +136,8 @@ class Preprocessor:
 def _tables(spec: PreprocessSpec) -> NDArray[Any]:
     """Return each channel's values for 0..255: [3, 256] of the spec's dtype."""
     values = np.arange(256.0)
-    if spec.dtype == "uint8":
-        return np.tile(values.astype(np.uint8), (3, 1))
+    if spec.whole:
+        return np.tile(values.astype(spec.dtype), (3, 1))
     mean, std = np.array(spec.mean)[:, None], np.array(spec.std)[:, None]
     return np.asarray((values * spec.scale - mean) / std, spec.dtype)
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 Fit = Literal["letterbox", "stretch", "center-crop"]
 Resample = Literal["linear", "linear-float", "antialias", "lanczos", "area"]
+PixelType = Literal["float32", "float16", "uint8", "int32"]
 
 _RESAMPLED: Mapping[Resample, str] = {
     "linear": "",
@@ -40,12 +41,12 @@ class PreprocessSpec:
         crop_ratio: short side after resizing over the input side, for "center-crop" (256 / 224 for
             ImageNet classifiers).
         resample: "linear" is OpenCV's INTER_LINEAR and "area" its INTER_AREA; "linear-float" is
-            INTER_LINEAR without rounding to whole levels, except for a uint8 input; "antialias" is
+            INTER_LINEAR without rounding to whole levels, if the input is float; "antialias" is
             the BILINEAR of Pillow and torchvision, which a centre crop always takes, and "lanczos"
             Pillow's LANCZOS.
         channels: order of the model's channels, also of `mean` and `std`.
         mean: per channel, in units after `scale`, and so is `std`.
-        dtype: "uint8" leaves values as they are (scale 1, mean 0, std 1).
+        dtype: "uint8" and "int32" leave values as they are (scale 1, mean 0, std 1).
     """
 
     height: int
@@ -63,7 +64,12 @@ class PreprocessSpec:
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
     layout: Literal["NCHW", "NHWC"] = "NCHW"
-    dtype: Literal["float32", "float16", "uint8"] = "float32"
+    dtype: PixelType = "float32"
+
+    @property
+    def whole(self) -> bool:
+        """Return True if values stay whole levels, 0 to 255."""
+        return not self.dtype.startswith("float")
 
     @property
     def row_shape(self) -> tuple[int, int, int]:

@@ -25,6 +25,8 @@ def bind_all(settings: Settings) -> list[socket.socket]:
 
 def _bind(settings: Settings, name: str) -> socket.socket:
     address, port = getattr(settings, f"{name}_address"), getattr(settings, f"{name}_port")
+    if name == "http":
+        return bind(address, port, "--http-address or --host", "--http-port or --port")
     return bind(address, port, f"--{name}-address", f"--{name}-port")
 
 

@@ -58,7 +58,15 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or ():
             host, port = listener.getsockname()[:2]
-            log.info("HTTP%s on %s port %d", "S" if self.config.is_ssl else "", host, port)
+            scheme = "https" if self.config.is_ssl else "http"
+            near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+            near = f"[{near}]" if ":" in near else near
+            what = "" if self._service.settings.page else "docs"
+            log.info(
+                "%s on %s port %d; open %s://%s:%d/%s in a browser to %s",
+                *(scheme.upper(), host, port, scheme, near, port, what),
+                "read its documentation" if what else "try the models",
+            )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop all servers concurrently: they share the time to exit."""

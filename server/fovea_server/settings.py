@@ -79,6 +79,9 @@ class Listening(BaseSettings):
     )
     http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
     http_server_key: Path | None = Field(None, description="its key, PEM")
+    page: bool = Field(
+        True, description="serve the page at /, where people try the models; --no-page for none"
+    )
 
     allow_grpc: bool = Field(True, description="serve gRPC")
     grpc_address: str = Field(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fovea_client import Box, Detection, ImageResult, Keypoint, RunLengths
+from fovea_client import Box, Corner, Detection, ImageResult, Keypoint, Rotated, RunLengths
 
 SUPERVISION = Path(sys.prefix) / "vision" / "site-packages"
 PIXELS = np.zeros((8, 10), np.uint8)
@@ -59,11 +59,15 @@ def test_coco_reads_the_results():
     assert row["segmentation"] == [list(outline)]
 
 
-def test_supervision_takes_the_results(monkeypatch):
+@pytest.fixture
+def supervision(monkeypatch):
     if not SUPERVISION.exists():
         pytest.skip(f"{SUPERVISION} is absent: `make test` installs it")
     monkeypatch.syspath_prepend(str(SUPERVISION))
-    supervision = importlib.import_module("supervision")
+    return importlib.import_module("supervision")
+
+
+def test_supervision_takes_the_results(supervision):
     found = image(mask=run_lengths(PIXELS)).to_supervision()
     assert isinstance(found, supervision.Detections)
     assert found.xyxy.tolist() == [[3, 2, 9, 5]] * 2
@@ -71,3 +75,20 @@ def test_supervision_takes_the_results(monkeypatch):
     assert found.area.tolist() == [18, 18]
     empty = ImageResult(10, 8, 1, ()).to_supervision()
     assert len(empty) == 0
+
+
+def test_supervision_draws_the_results(supervision):
+    """Its annotators are what a client without a server draws with."""
+    blank = np.zeros((8, 10, 3), np.uint8)
+    masked = image(mask=run_lengths(PIXELS)).to_supervision()
+    drawn = supervision.MaskAnnotator(opacity=1).annotate(blank.copy(), masked)
+    assert (drawn.any(axis=2) == PIXELS.astype(bool)).all()
+    corners = tuple(Corner(x, y) for x, y in ((5.0, 1.0), (8.0, 4.0), (5.0, 7.0), (2.0, 4.0)))
+    rotated = image(rotated=Rotated(5.0, 4.0, 4.2, 4.2, 0.79), corners=corners).to_supervision()
+    drawn = supervision.OrientedBoxAnnotator(thickness=1).annotate(blank.copy(), rotated)
+    assert all(drawn[int(p.y), int(p.x)].any() for p in corners)
+    assert not drawn[1, 2].any()
+    points = image(keypoints=(Keypoint("nose", 4.0, 3.0, 0.5),)).keypoints
+    marks = supervision.KeyPoints(xy=points[..., :2], keypoint_confidence=points[..., 2])
+    drawn = supervision.VertexAnnotator(radius=1).annotate(blank.copy(), marks)
+    assert drawn[3, 4].any()

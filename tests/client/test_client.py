@@ -1,21 +1,19 @@
-"""The sender, over real sockets. The server end is a double: it answers from a script.
+"""The senders, over real sockets. The server end is a double: it answers from a script.
 
 What the real server says to it is in tests/e2e.
 """
 
-import json
 import socket
 import ssl
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from tests.certificates import make_pair
+from tests.client.scripted_server import ScriptedServer
 
 from fovea_client import (
     Client,
@@ -27,82 +25,7 @@ from fovea_client import (
     server_address,
 )
 
-ANSWER = {
-    "model": "digits",
-    "version": "1",
-    "task": "detect",
-    "images": [
-        {
-            "width": 320,
-            "height": 200,
-            "orientation": 1,
-            "detections": [
-                {
-                    "box": {"x1": 1.0, "y1": 2.0, "x2": 30.5, "y2": 40.0},
-                    "score": 0.9,
-                    "class_id": 7,
-                    "class_name": "seven",
-                }
-            ],
-        }
-    ],
-    "timing_ms": dict.fromkeys(
-        ("decode", "letterbox", "queue", "infer", "postprocess", "total"), 1.0
-    ),
-}
-BUSY = {"error": {"code": "queue_full", "message": "256 images are waiting"}}
-
-Reply = tuple[int, dict[str, str], bytes]
-
-
-class ScriptedServer(ThreadingHTTPServer):
-    """Answers from `replies` in turn, the last one again and again; keeps what it was sent."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.replies: list[Reply] = [(200, {}, json.dumps(ANSWER).encode())]
-        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
-        self.delay_s = 0.0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: ScriptedServer
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.requests.append((self.command, self.path, headers, body))
-        time.sleep(self.server.delay_s)
-        replies = self.server.replies
-        status, answer_headers, content = replies.pop(0) if len(replies) > 1 else replies[0]
-        self.send_response(status)
-        for name, value in answer_headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_GET = do_POST  # noqa: N815  the base class looks for these names
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as scripted:
-        thread = threading.Thread(target=scripted.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield scripted
-        scripted.shutdown()
-        thread.join()
+Ask = Callable[..., Any]
 
 
 def test_predict_sends_the_image_and_types_the_answer(server: ScriptedServer) -> None:
@@ -121,9 +44,9 @@ def test_an_address_may_have_a_path_in_front(server: ScriptedServer) -> None:
     assert server.requests[0][1] == "/vision/v1/models/a%2Fb/predict"
 
 
-def test_predict_many_is_one_request(server: ScriptedServer) -> None:
-    with Client(server.url) as client:
-        client.predict_many("digits", (b for b in (b"one", b"two")))
+def test_a_list_is_one_request(server: ScriptedServer) -> None:
+    with Client(server.url) as client, pytest.raises(UnexpectedAnswer, match="2 images were sent"):
+        client.predict("digits", [b"one", b"two"])
     [(_, _, headers, body)] = server.requests
     assert headers["content-type"].startswith("multipart/form-data; boundary=")
     assert 0 < body.index(b"one") < body.index(b"two")
@@ -153,35 +76,10 @@ def test_an_unknown_option_is_the_callers_mistake(server: ScriptedServer) -> Non
     assert server.requests == []
 
 
-def test_a_full_queue_is_waited_for_when_retries_are_wanted(server: ScriptedServer) -> None:
-    busy: Reply = (429, {"Retry-After": "0.2"}, json.dumps(BUSY).encode())
-    server.replies = [busy, busy, *server.replies]
-    started = time.monotonic()
-    with Client(server.url, retries=2) as client:
-        assert client.predict("digits", b"image").model == "digits"
-    assert time.monotonic() - started >= 0.4
-    assert [body for _, _, _, body in server.requests] == [b"image"] * 3
-
-
-def test_retries_end(server: ScriptedServer) -> None:
-    server.replies = [(429, {"Retry-After": "0"}, json.dumps(BUSY).encode())]
-    with Client(server.url, retries=1) as client, pytest.raises(QueueFull, match="256 images"):
-        client.predict("digits", b"image")
-    assert len(server.requests) == 2
-
-
-def test_nothing_is_retried_unless_asked(server: ScriptedServer) -> None:
-    server.replies = [(503, {"Retry-After": "0"}, b"down")]
-    with Client(server.url) as client, pytest.raises(ServerError):
-        client.predict("digits", b"image")
-    assert len(server.requests) == 1
-
-
-def test_a_wait_beyond_the_timeout_is_not_begun(server: ScriptedServer) -> None:
-    server.replies = [(429, {"Retry-After": "3600"}, json.dumps(BUSY).encode())]
-    with Client(server.url, timeout=5, retries=3) as client, pytest.raises(QueueFull):
-        client.predict("digits", b"image")
-    assert len(server.requests) == 1
+def test_headers_go_with_every_request(server: ScriptedServer, ask: Ask) -> None:
+    ask(server.url, "predict", "digits", b"image", headers={"Key": "secret"})
+    ask(server.url, "ready", headers={"Key": "secret"})
+    assert [headers["key"] for _, _, headers, _ in server.requests] == ["secret"] * 2
 
 
 def test_a_slow_answer_is_a_failed_connection(server: ScriptedServer) -> None:
@@ -261,3 +159,36 @@ def test_the_port_of_grpc_is_named_and_not_tried_again() -> None:
             client.models()
     finally:
         server.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"timeout": 0},
+        {"timeout": None},
+        {"timeout": float("inf")},
+        {"retries": -1},
+        {"headers": {"Key": "a\nb"}},
+        {"headers": {"Key": "ключ"}},
+        {"headers": {"Kéy": "secret"}},
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused_at_once(ask: Ask, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings)).removesuffix("s")) as caught:
+        ask("http://127.0.0.1:9", "ready", **settings)
+    assert "ключ" not in str(caught.value)
+
+
+def test_a_local_fault_is_not_blamed_on_the_server(server: ScriptedServer, ask: Ask) -> None:
+    headers = {"Transfer-Encoding": "gzip"}  # which h11 does not do
+    with pytest.raises(ConnectionFailed, match="cannot be sent") as caught:
+        ask(server.url, "predict", "digits", b"image", headers=headers)
+    assert not caught.value.unanswered
+
+
+def test_an_answer_that_drips_is_a_failed_connection(server: ScriptedServer, ask: Ask) -> None:
+    server.drip_s = 0.2
+    with pytest.raises(ConnectionFailed, match=r"within 0\.5 s") as caught:
+        ask(server.url, "predict", "digits", b"image", timeout=0.5)
+    assert caught.value.unanswered

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from PIL import Image
 
-from fovea_client.images import encode_bmp, image_bytes
+from fovea_client.images import Url, encode_bmp, image_to_send
 from fovea_preprocess.image import decode_image
 
 
@@ -25,17 +26,36 @@ def test_pixels_arrive_as_they_were(pixels: np.ndarray) -> None:
 def test_views_that_are_not_contiguous_are_fine() -> None:
     frame = np.arange(8 * 10 * 3, dtype=np.uint8).reshape(8, 10, 3)
     for view in (frame[::2, 1::3], frame[::-1, ::-1], frame[..., ::-1], np.asfortranarray(frame)):
-        np.testing.assert_array_equal(decode_image(image_bytes(view)).pixels, view)
+        np.testing.assert_array_equal(decode_image(image_to_send(view)).pixels, view)
+
+
+def test_bgr_is_read_as_opencv_writes_it() -> None:
+    frame = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    decoded = decode_image(image_to_send(frame[..., ::-1], "BGR"))
+    np.testing.assert_array_equal(decoded.pixels, frame)
+    with pytest.raises(ValueError, match="'RGB' or 'BGR'"):
+        image_to_send(frame, "bgr")
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P"])
+def test_images_of_pillow_keep_their_pixels(mode: str) -> None:
+    pixels = np.full((4, 5, 3), 51, np.uint8)
+    image = Image.fromarray(pixels).convert(mode)
+    np.testing.assert_array_equal(decode_image(image_to_send(image)).pixels, pixels)
+
+
+def test_an_address_is_left_to_the_server() -> None:
+    assert image_to_send("https://host/a.jpg") == Url("https://host/a.jpg")
 
 
 def test_bytes_paths_and_files_are_the_same_image(tmp_path: Path) -> None:
     path = tmp_path / "image.bmp"
     path.write_bytes(data := encode_bmp(np.zeros((2, 3, 3), np.uint8)))
-    assert image_bytes(data) is data
-    assert image_bytes(path) == image_bytes(str(path)) == data
-    assert image_bytes(io.BytesIO(data)) == data
+    assert image_to_send(data) is data
+    assert image_to_send(path) == image_to_send(str(path)) == data
+    assert image_to_send(io.BytesIO(data)) == data
     with path.open("rb") as file:
-        assert image_bytes(file) == data
+        assert image_to_send(file) == data
 
 
 @pytest.mark.parametrize(
@@ -50,13 +70,13 @@ def test_bytes_paths_and_files_are_the_same_image(tmp_path: Path) -> None:
 )
 def test_other_arrays_are_refused_with_what_is_wanted(pixels: np.ndarray) -> None:
     with pytest.raises(ValueError, match=r"uint8 \[height, width, 3\]"):
-        image_bytes(pixels)
+        image_to_send(pixels)
 
 
 def test_other_things_are_refused() -> None:
     with pytest.raises(TypeError, match="not int"):
-        image_bytes(3)
+        image_to_send(3)
     with pytest.raises(TypeError, match="'rb'"):
-        image_bytes(io.StringIO("text"))
+        image_to_send(io.StringIO("text"))
     with pytest.raises(FileNotFoundError):
-        image_bytes("there-is-no-such.jpg")
+        image_to_send("there-is-no-such.jpg")

@@ -23,6 +23,20 @@ WITH_BODY: dict[str, dict[str, object]] = {
     "live_at_end": {"live": True},
     "model_ready": {"name": "simple", "ready": True},
     "model_ready_unknown": {"error": "Model version not ready", "ready": False},
+    # Nothing of Triton's protocol: outside /v2 every error has one form.
+    **{
+        name: {
+            "error": {
+                "code": "not_found",
+                "message": f"GET {path}: Not Found; see /docs for the routes",
+            }
+        }
+        for name, path in (
+            ("unknown_path", "/foo"),
+            ("v3_path", "/v3"),
+            ("metrics_on_http_port", "/metrics"),
+        )
+    },
 }
 REGION = "golden_shm"
 

@@ -25,6 +25,8 @@ IMAGES = 8
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+# Their blocks share one server, which the README starts.
+SERVED = ("README.md", "docs/http.md", "docs/triton.md")
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
 
 
@@ -74,12 +76,12 @@ def wait_until_ready(port: int) -> None:
 
 
 @pytest.mark.timeout(900)  # builds INT8 engines, which takes minutes on a slow CPU
-def test_every_block_of_the_readme_runs(workplace):
+def test_every_block_with_a_server_runs(workplace):
     folder, ports = workplace
     program("curl", package="curl")
     servers = []
     try:
-        for kind, block in blocks("README.md"):
+        for kind, block in chain.from_iterable(map(blocks, SERVED)):
             text = re.sub(r"(?<=:)800\d", lambda named: str(ports[int(named[0])]), block)
             if kind == "python":
                 output = subprocess.check_output([sys.executable, "-c", text], text=True)
@@ -102,7 +104,7 @@ def test_every_block_of_the_readme_runs(workplace):
 
 @pytest.mark.timeout(900)
 def test_every_block_of_the_docs_runs(workplace):
-    for page in PAGES[2:]:
+    for page in set(PAGES) - {*SERVED, "CONTRIBUTING.md"}:
         for _, block in blocks(page):
             for line in block.splitlines():
                 subprocess.run(line, shell=True, check=True, stdout=subprocess.PIPE)
@@ -114,7 +116,8 @@ def test_the_table_of_commands_is_complete():
 
 
 def test_the_table_of_flags_is_complete():
-    section = README.split("## For clients of Triton")[1].split("\n## ")[0]
+    page = (ROOT / "docs" / "triton.md").read_text()
+    section = page.split("## Flags of fovea serve")[1].split("\n## ")[0]
     rows = re.findall(r"^\| ([\w ,]+) \| (`--.*) \|$", section, re.MULTILINE)
     assert [title for title, _ in rows] == list(GROUPS)
     listed = [name for _, flags in rows for name in re.findall(r"`(--[\w-]+)`", flags)]

@@ -8,6 +8,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tests.e2e.test_v2_images import images
+from tests.listed import check_listed
 from tests.serving import start_server
 
 from fovea_client import Client
@@ -83,6 +84,7 @@ def test_tensors_are_those_of_v1(served, shared, protocol):
     inputs = images(protocol, *(path.read_bytes() for path in paths), name="input")
     with protocol.InferenceServerClient(f"127.0.0.1:{port}") as client:
         found = client.infer("mobilenetv2", inputs, parameters={"top_k": 3})
+    check_listed(server, "mobilenetv2", found)
     ids = [[row["class_id"] for row in image[:3]] for image in rows]
     assert found.as_numpy("class_ids").tolist() == ids
     scores = [[row["score"] for row in image[:3]] for image in rows]
@@ -137,6 +139,12 @@ def test_accuracy_here_and_through_a_server_are_the_same(served, shared, tmp_pat
     assert json.loads(fovea(*words, "--url", server.url, "--json")[1]) == here
     table = fovea(*words, "--url", server.url)[1]
     assert "top-5" in table
+    load = ("--clients", 2, "--warmup", 0, "--seconds", 0.2)
+    code, out, err = fovea("bench", *words[1:], "--url", server.url, *load, "--json")
+    assert code == 0, err
+    [level] = json.loads(out)["levels"]
+    assert level["accuracy"] == {name: here[name] for name in level["accuracy"]}
+    assert (level["accuracy"]["top1"], level["accuracy_missing"]) == (0.75, 0)
     (data / "minibus").rename(data / "bus")
     code, _, err = fovea(*words, "--repository", repository)
     assert code == 2

@@ -1,5 +1,6 @@
 """`fovea demo`, as `make run` runs it."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -13,18 +14,21 @@ SERVING = "Serving; Ctrl-C stops it."
 def start(folder: Path, *flags: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "fovea_server.commands.cli", "demo", "--folder", str(folder)]
     port = f"--port={free_ports(1)[0]}"
-    return subprocess.Popen([*command, port, *flags], stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*command, port, *flags], stdout=pipe, stderr=pipe, text=True)
 
 
 def test_once_does_not_say_that_it_serves(tmp_path):
-    done = start(tmp_path, "--once")
+    done = start(tmp_path, "--task", "segment", "--once", "--port=0", "--host=::1")
     shown = done.communicate(timeout=120)[0]
     assert done.returncode == 0
+    assert re.search(r"through http://\[::1\]:[1-9]", shown)
     assert "score" in shown
+    assert "mask" in shown
     assert "annotated image" in shown
     assert "Serving" not in shown
     assert "curl" not in shown
-    assert (tmp_path / "scene-1-annotated.jpg").stat().st_size > 10_000
+    assert (tmp_path / "digits-segment-annotated.jpg").stat().st_size > 10_000
 
 
 def test_else_it_serves_until_it_is_stopped(tmp_path):
@@ -35,7 +39,17 @@ def test_else_it_serves_until_it_is_stopped(tmp_path):
         lines.append(line)
         if SERVING in line:
             break
-    assert any("curl --data-binary" in line for line in lines)
+    assert any("curl --data-binary" in line and "/models/digits/" in line for line in lines)
     demo.send_signal(signal.SIGINT)
     assert demo.communicate(timeout=60)[0] == ""
     assert demo.returncode == 0
+
+
+def test_an_answer_that_fails_ends_it_with_one_line(tmp_path):
+    (tmp_path / "digits-classify-annotated.jpg").mkdir()
+    demo = start(tmp_path, "--task", "classify", "--host=0.0.0.0")
+    told = demo.communicate(timeout=60)[1]
+    assert demo.returncode == 1
+    assert "asking its server failed: " in told
+    assert "digits-classify-annotated.jpg" in told
+    assert "Traceback" not in told

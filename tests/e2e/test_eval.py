@@ -143,5 +143,5 @@ def test_boxes_do_not_measure_a_classifier_of_a_server(serve, shared, few, fovea
     (folder / "model.onnx").symlink_to(shared / "models" / "mobilenetv2.onnx")
     server = serve(few / "repository")
     code, _, err = fovea("eval", "classifier", "--data", few, "--url", server.url)
-    assert code == 1
-    assert "the labels are for boxes, and the task of classifier is classify" in err
+    assert code == 2
+    assert "has labels of objects, and the task of the model is classify" in err

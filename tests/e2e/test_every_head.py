@@ -4,9 +4,11 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from tests.conftest import SHARED
 from tests.engines.detect.heads.expected import unmatched, unmatched_best
@@ -14,7 +16,9 @@ from tests.serving import start_server
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.detect.heads.preprocess import PRESETS
+from fovea_engines.detect.heads.preprocess import PRESETS, VARIANTS
+from fovea_engines.evaluate import samples
+from fovea_engines.evaluate.agreement.overlap import iou
 
 HEADS = SHARED / "models" / "heads"
 MMDET = {"channels": "BGR", "scale": 1.0, "anchor": "center", "unscale": "ratio"}
@@ -47,12 +51,16 @@ LIBREYOLO = Case(options=STRICT, several=True)
 # A network that takes any size resizes by itself. It is served at one size, here that of bus.jpg:
 # images of others would be resized twice, and their padding with them.
 ANY_SIZE = Case(given={"size": (1080, 810)}, images=("bus.jpg",))
+# The build asks, as exporters differ: `--preprocess family`.
+FAMILY = {"preprocess": VARIANTS["family"]}
 CASES = {
     "centerface": Case(options=STRICTER),
+    "dfine": Case(given=FAMILY),
+    "dfine-bare": Case(given=FAMILY),
     # Torch's antialias, which transformers uses, rounds otherwise than Pillow's: a grey level in a
     # tenth of the values, which moves the scores of untrained networks this far.
-    "hf-detr": Case(score=2e-2),
-    "hf-rtdetr": Case(score=3e-3),
+    "hf-detr": Case(given=FAMILY, score=2e-2),
+    "hf-rtdetr": Case(given=FAMILY, score=3e-3),
     "libreyolo-yolo9t": LIBREYOLO,
     "mmdeploy": Case(given={"preprocess": MMDET}),
     "nanodet-m-416": Case(
@@ -61,10 +69,13 @@ CASES = {
     "paddle": Case(given={"preprocess": PRESETS["stretch"]}),
     "picodet": LIBREYOLO,
     "ppyoloe": LIBREYOLO,
-    "retinaface-mnet025": Case(options=STRICT),
+    "retinaface-mnet025": Case(given=FAMILY, options=STRICT),
+    "rtdetrv2": Case(given=FAMILY),
+    "rtdetrv2-bare": Case(given=FAMILY),
     "rtdetr-clothes": Case(given={"preprocess": {"resample": "linear"}}),
     "rtmdet": LIBREYOLO,
     "scrfd-500m": Case(options=STRICT),
+    "tf-od": Case(given=FAMILY),
     "tv-fasterrcnn": ANY_SIZE,
     "tv-fcos": ANY_SIZE,
     "ultraface-rfb-320": Case(options=STRICTER),
@@ -73,6 +84,7 @@ CASES = {
     ),
     "yolonas": LIBREYOLO,
     "yolov6-clothes": Case(options=STRICT),
+    "yolov6-end2end": Case(given=FAMILY),
     "yolox-nano-decoded": Case(options=STRICT),
     "yunet-n-dynamic": Case(options=STRICT),
 }
@@ -146,3 +158,20 @@ def test_rows_are_those_of_the_family(served, shared, name):
             left = unmatched(columns, rows, shape, score=case.score)
         more = [row for row in left if row[1] > high]
         assert not more, f"{image}: more was found: {more}"
+
+
+FACES = ("centerface", "retinaface-mnet025", "scrfd-500m", "yolo5face-500m", "yunet-n-dynamic")
+
+
+@pytest.mark.skipif(not FILES, reason=f"the collected models are absent: {HEADS} is not there")
+def test_face_detectors_agree_on_a_face(served):
+    """Trained by five groups, on one photograph of an astronaut: what they find is no accident."""
+    body = (Path(samples.__file__).parent / "photographs" / "astronaut.jpg").read_bytes()
+    boxes = []
+    for name in FACES:
+        answer = httpx.post(served.predict_url(name), content=body, timeout=60).json()
+        [[found]] = (image["detections"] for image in answer["images"])
+        assert (found["class_name"], len(found["keypoints"])) == ("face", 5)
+        boxes.append([found["box"][side] for side in ("x1", "y1", "x2", "y2")])
+    overlaps = iou(np.float32(boxes), np.float32(boxes))
+    assert overlaps.min() >= 0.8, overlaps

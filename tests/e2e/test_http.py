@@ -198,9 +198,19 @@ def test_health(demo_server):
     assert (unknown.status_code, unknown.json()["ready"]) == (400, False)
 
 
-def test_what_is_nobodys_is_answered_as_triton_does(demo_server):
-    response = httpx.post(demo_server.url + "/nowhere")
-    assert (response.status_code, response.json()) == (404, {"error": "Not Found"})
+def test_an_image_at_a_wrong_address_is_told_the_right_one(demo_server, scene):
+    for path in ("/health", "/predict/digits"):
+        answer = httpx.post(demo_server.url + path, content=scene)
+        error = {
+            "code": "not_found",
+            "message": f"POST {path}: Not Found; see /docs for the routes",
+        }
+        assert (answer.status_code, answer.json()) == (404, {"error": error})
+    for path in ("/v1/models/digits", "/v1/models/digits/versions/1"):
+        answer = httpx.post(demo_server.url + path, content=scene)
+        assert answer.status_code == 405
+        assert answer.json()["error"]["message"].endswith(f"; images go to POST {path}/predict")
+    assert "images" not in httpx.post(demo_server.url).json()["error"]["message"]
 
 
 def test_the_client_sees_the_same(demo_server, scene, demo_truth):

@@ -194,11 +194,11 @@ def test_a_restricted_api(demo_repository, serve, scene):
 
 
 def test_a_full_queue(demo_repository, serve, scene):
-    server = serve(demo_repository, "--max-queue=8", "--log-format=json")
+    server = serve(demo_repository, "--max-queue=4", "--log-format=json")
     # Each takes the better part of a second to decode, and together they take all places.
     large = io.BytesIO()
     Image.new("RGB", (8000, 7500)).save(large, "PNG")
-    files = [("f", large.getvalue())] * 8
+    files = [("f", large.getvalue())] * 4
     url = server.predict_url("digits")
     first = threading.Thread(target=httpx.post, args=(url,), kwargs={"files": files, "timeout": 99})
     first.start()

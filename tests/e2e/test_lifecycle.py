@@ -184,11 +184,11 @@ def test_what_cannot_be_served_ends_at_once_with_a_sentence(demo_server, demo_re
 
     assert "is not a folder" in serve(tmp_path / "nowhere")
     for flag, port in (
-        ("--http-port", demo_server.port),
+        ("--http-port or --port", demo_server.port),
         ("--grpc-port", demo_server.grpc_port),
         ("--metrics-port", demo_server.metrics_port),
     ):
-        taken = ("--http-port=0", "--grpc-port=0", "--metrics-port=0", f"{flag}={port}")
+        taken = ("--http-port=0", "--grpc-port=0", "--metrics-port=0", f"{flag.split()[0]}={port}")
         assert f"choose another with {flag}" in serve(demo_repository, *taken, code=1)
     # What is wrong is told alone: nothing was begun that would have to be given up.
     free = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")

@@ -57,7 +57,8 @@ def test_no_library_speaks_for_itself(repository, tmp_path, serve):
     lines = server.log.read_text().splitlines()
     assert lines
     assert [line for line in lines if not LINE.match(line)] == []
-    assert any(f"HTTP on 127.0.0.1 port {server.port}" in line for line in lines)
+    [listening] = [line for line in lines if f"HTTP on 127.0.0.1 port {server.port}" in line]
+    assert listening.endswith(f"; open {server.url}/ in a browser to try the models")
 
 
 def test_refused_requests_are_warned_of_once_and_counted_at_the_end(demo_repository, serve, scene):

@@ -10,6 +10,7 @@ import tritonclient.http as triton
 from faster_coco_eval.core import mask as coco
 from PIL import Image
 from tests.engines.detect.heads.expected import class_map, sampled
+from tests.listed import check_listed
 from tests.serving import start_server
 from typer.testing import CliRunner
 
@@ -22,6 +23,13 @@ VOC = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair"),
     *("cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
     *("train", "tvmonitor"),
+)
+COCO_IDS = dict(
+    zip(
+        VOC[1:],
+        (5, 2, 16, 9, 44, 6, 3, 17, 62, 21, 67, 18, 19, 4, 1, 64, 20, 63, 7, 72),
+        strict=True,
+    )
 )
 BACKENDS = {
     "deeplabv3-mnv2": "openvino",
@@ -114,6 +122,8 @@ def test_classes_that_are_asked_for(client, paths):
     assert set(np.unique(found.class_ids)) == {6, 255}
     with pytest.raises(ServerError, match="no class 'tram'"):
         client.predict("deeplabv3-mnv2", paths["bus.jpg"], classes=["tram"])
+    with pytest.raises(ServerError, match="mask=polygon has no effect on model 'u2netp'"):
+        client.predict("u2netp", paths["bus.jpg"], mask="polygon")
     with pytest.raises(ServerError, match="mask is 'bmp'"):
         client.predict("deeplabv3-mnv2", paths["bus.jpg"], mask="bmp")
 
@@ -169,6 +179,7 @@ def test_maps_as_tensors(server, client, stored, paths, name, output, datatype):
         sent = triton.InferInput(told, [2], "BYTES")
         sent.set_data_from_numpy(encoded)
         answer = made.infer(name, [sent])
+    check_listed(server, name, answer)
     assert {one["name"]: one["datatype"] for one in answer.get_response()["outputs"]} == {
         output: datatype,
         "sizes": "INT32",
@@ -204,6 +215,37 @@ def test_predict_prints_the_servers_json_without_a_server(server, repository, pa
     body = paths["bus.jpg"].read_bytes()
     answer = httpx.post(server.predict_url(name), content=body, params={"mask": "png"}, timeout=60)
     assert here == answer.json()["images"][0]
+
+
+def test_accuracy_by_names_here_and_through_a_server(server, repository, shared, tmp_path, fovea):
+    """VOC's classes on COCO's panoptic maps: an id of COCO's other classes is VOC's background."""
+    coco64 = shared / "data" / "coco64"
+    names = ["", *["background"] * 200]
+    for name, number in COCO_IDS.items():
+        names[number] = name
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "masks" / "classes.txt").write_text("\n".join(names))
+    for file in sorted((coco64 / "masks-semantic").glob("*.png"))[:6]:
+        (tmp_path / "masks" / file.name).symlink_to(file)
+        (tmp_path / "images" / f"{file.stem}.jpg").symlink_to(coco64 / "val" / f"{file.stem}.jpg")
+    words = ["eval", "deeplabv3-mnv2", "--data", tmp_path / "masks", "--json"]
+    code, out, err = fovea(*words, "--repository", repository)
+    assert code == 0, err
+    here = json.loads(out)
+    assert here["pixel_accuracy"] > 0.7
+    assert here["per_class"]["background"] > 0.7
+    assert here["miou"] > 0.2
+    there = json.loads(fovea(*words, "--url", server.url)[1])
+    assert there["miou"] == pytest.approx(here["miou"], abs=1e-6)
+    code, _, err = fovea("eval", "u2netp", "--data", tmp_path / "masks", "--url", server.url)
+    assert code == 2
+    assert "the task of the model is saliency, and nothing measures its accuracy yet" in err
+    code, _, err = fovea(*words, "--url", server.url, "--tile", "2x2")
+    assert (code, "tile has no effect on model" in err) == (1, True)
+    (tmp_path / "masks" / "classes.txt").write_text("meadow\n" + "\n".join(names[1:]))
+    code, _, err = fovea(*words, "--url", server.url)
+    assert (code, "has the class 'meadow', and the model has not" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

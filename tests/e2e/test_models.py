@@ -60,14 +60,17 @@ def test_what_is_not_there_is_404(client, name, version):
 def test_statistics_count_predictions(demo_server, scene):
     url = f"{demo_server.url}/v1/models/digits/statistics"
 
-    def counted() -> dict[str, object]:
-        [version] = httpx.get(url).json()["versions"]
-        return version
+    def counted() -> tuple[dict[str, object], int]:
+        statistics = httpx.get(url).json()
+        [version] = statistics["versions"]
+        return version, statistics["durations"].get("+Inf", 0)
 
-    before = counted()
+    before, requests_before = counted()
     for _ in range(3):
         httpx.post(demo_server.predict_url("digits"), content=scene)
-    after = counted()
+    after, requests_after = counted()
+    assert requests_after == requests_before + 3
+    assert after["pending"] == 0
     assert after["inference_count"] == before["inference_count"] + 3
     done = (each["inference_stats"]["success"] for each in (after, before))
     assert next(done)["ns"] > next(done)["ns"]

@@ -1,6 +1,7 @@
 """Images that a server cuts into tiles."""
 
 import io
+import json
 
 import cv2
 import httpx
@@ -65,13 +66,50 @@ def test_tensors_and_annotated_images_too(demo_server, large, expected):
         ("tile=2by2", "side of a tile"),
         ("tile=640&overlap=1", "from 0 to 0.9"),
         ("tile=64x64&overlap=0", "larger tiles"),
+        ("overlap=.3", "overlap is of tiles, and there are none"),
+        ("top_k=3", "top_k has no effect on model 'digits', whose task is detect"),
+        ("mask=png", "mask=png has no effect on model 'digits'"),
     ],
 )
-def test_what_cannot_be_cut_says_why(demo_server, large, query, message):
+def test_what_has_no_effect_says_why(demo_server, large, query, message):
     url = f"{demo_server.predict_url('digits')}?{query}"
     answer = httpx.post(url, content=large[0])
     assert answer.status_code == 422
     assert message in answer.json()["error"]["message"]
+
+
+def test_accuracy_with_tiles(demo_server, demo_repository, scene, demo_truth, fovea, tmp_path):
+    """Of a scene four times on one image tiles find what is found on the scene alone."""
+    for folder in ("images", "labels"):
+        (tmp_path / folder).mkdir()
+    pixels = np.tile(decode_image(scene).pixels, (2, 2, 1))
+    Image.fromarray(pixels).save(tmp_path / "images" / "four.png")
+    lines = []
+    for digit in demo_truth["scene-1.jpg"]:
+        x1, y1, x2, y2 = digit["box"]
+        for left, top in ((0, 0), (640, 0), (0, 480), (640, 480)):
+            box = (x1 + x2) / 2 + left, (y1 + y2) / 2 + top, x2 - x1, y2 - y1
+            shares = np.divide(box, [1280, 960] * 2)
+            lines.append(" ".join([digit["class_name"], *map(str, shares)]))
+    (tmp_path / "labels" / "four.txt").write_text("\n".join(lines))
+    words = ["eval", "digits", "--data", tmp_path, "--json"]
+    found = {}
+    for tiles in ((), ("--tile", "2x2", "--overlap", "0")):
+        here, there = (
+            json.loads(fovea(*words, *tiles, *where)[1])
+            for where in (("--repository", demo_repository), ("--url", demo_server.url))
+        )
+        assert here["map50_95"] == pytest.approx(there["map50_95"], abs=2e-3)
+        found[bool(tiles)] = here["map50_95"]
+    assert found[True] > found[False] + 0.1
+    code, _, err = fovea(*words, "--overlap", 0.3, "--url", demo_server.url)
+    assert code == 2
+    assert "overlap is of tiles" in err
+
+
+def test_options_that_every_answer_follows_are_taken(demo_server, large):
+    query = "?overlap=0.2&top_k=5&mask=none"
+    assert httpx.post(demo_server.predict_url("digits") + query, content=large[0]).is_success
 
 
 def test_a_damaged_image_is_refused_as_without_tiles(demo_server, large):

@@ -51,7 +51,7 @@ def test_a_dry_run_changes_nothing_and_has_every_figure(repository, tmp_path):
     assert known.keys() == {"onnxruntime fp32", "openvino fp32"}
     for each in known.values():
         assert 0.99 < each["agreement"] <= 1
-        assert each["map50_95"] is None
+        assert each["accuracy"] is None
     assert {run["setting"]["version"] for run in report["runs"]} == {1, 2}
     for run in report["runs"]:
         assert run["failure"] is None
@@ -77,7 +77,7 @@ def test_a_limit_that_nothing_meets_changes_nothing(repository):
     assert rows
     assert all(0.99 < float(row[6]) <= 1 for row in rows)
     assert "chosen" not in out
-    assert re.search(r"settings?, 2 loads: 12 runs at most, about 1 minute,", err)
+    assert re.search(r"settings?, 2 loads: 14 runs at most, about 1 minute,", err)
     assert (repository / "digits" / "config.pbtxt").read_bytes() == before
 
 

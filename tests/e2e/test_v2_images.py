@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from tests.listed import check_listed
 from tritonclient.utils import InferenceServerException
 
 OUTPUTS = ["num_detections", "boxes", "scores", "class_ids", "class_names"]
@@ -40,6 +41,7 @@ def test_boxes_are_those_of_v1(client, protocol, demo_server, image_input, scene
     inputs = images(protocol, scene, second_scene, name=image_input)
     answer = client.infer("digits", inputs, request_id="two")
     assert answer.get_response() is not None
+    check_listed(demo_server, "digits", answer)
     found = {name: answer.as_numpy(name) for name in OUTPUTS}
     for row, image in enumerate((scene, second_scene)):
         expected = httpx.post(demo_server.predict_url("digits"), content=image).json()

@@ -1,15 +1,15 @@
-"""The scenes that the demo detector is trained and measured on."""
+"""The scenes that the demo models are trained and measured on."""
 
 import numpy as np
 import pytest
 
-pytest.importorskip("skimage", reason="scikit-image is only needed to train the demo detector")
-pytest.importorskip("sklearn", reason="scikit-learn is only needed to train the demo detector")
+pytest.importorskip("skimage", reason="scikit-image is only needed to train the demo models")
+pytest.importorskip("sklearn", reason="scikit-learn is only needed to train the demo models")
 
-from tools.demo_detector.backdrops import PHOTOGRAPHS
-from tools.demo_detector.glyphs import VISIBLE, Glyph, draw, glyphs
-from tools.demo_detector.samples import SEEDS, sample
-from tools.demo_detector.scenes import Layout, compose
+from tools.demo_models.backdrops import PHOTOGRAPHS
+from tools.demo_models.glyphs import VISIBLE, Glyph, draw, glyphs
+from tools.demo_models.samples import DIGIT, SEEDS, sample
+from tools.demo_models.scenes import Layout, compose
 
 PLAIN = Layout(clutter=0, degrade=False, digits=(1, 1))
 
@@ -49,7 +49,7 @@ def test_no_photograph_is_in_both_splits():
 def test_mask_is_cropped_to_visible_ink(height):
     rng = np.random.default_rng(3)
     for glyph in glyphs("heldout")[:20]:
-        ink = draw(glyph, height, rng) > VISIBLE
+        ink = draw(glyph, height, rng).opacity > VISIBLE
         assert ink[0].any()
         assert ink[-1].any()
         assert ink[:, 0].any()
@@ -58,7 +58,7 @@ def test_mask_is_cropped_to_visible_ink(height):
 
 def test_boxes_contain_the_pixels_pasted_and_no_more(monkeypatch):
     """Compose twice, once with ink that cannot be seen: what differs is the digit."""
-    from tools.demo_detector import scenes
+    from tools.demo_models import scenes
 
     monkeypatch.setattr(scenes, "_stick_label", lambda *_: None)
     for seed in range(12):
@@ -76,6 +76,41 @@ def test_boxes_contain_the_pixels_pasted_and_no_more(monkeypatch):
         assert rows[-1] >= y2 - y1 - 2
         assert columns[0] <= 1
         assert columns[-1] >= x2 - x1 - 2
+
+
+def test_ink_belongs_to_the_digit_in_whose_box_it_is():
+    scene = compose(11, "heldout", Layout(digits=(6, 10)))
+    assert sorted(np.unique(scene.owners)) == [*range(len(scene.labels) + 1)]
+    for number, box in enumerate(scene.boxes.astype(int), start=1):
+        x1, y1, x2, y2 = box
+        own = scene.owners == number
+        assert own[y1:y2, x1:x2].sum() == own.sum() > 0.1 * (x2 - x1) * (y2 - y1)
+
+
+def test_a_rotated_rectangle_is_tight_around_the_ink_and_turned_as_it_is():
+    """A bar that is drawn upright but for its turn shows the angle by its own long side."""
+    bar = Glyph(1, np.zeros((8, 8), np.float32))
+    bar.ink[1:7, 3:5] = 1
+    for seed in range(8):
+        drawing = draw(bar, 120.0, np.random.default_rng(seed))
+        cx, cy, width, height, angle = drawing.rectangle()
+        rows, columns = np.nonzero(drawing.opacity > 0.5)
+        centred = np.stack((columns + 0.5 - cx, rows + 0.5 - cy))
+        own = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]) @ centred
+        assert np.abs(own).max(axis=1) == pytest.approx((width / 2, height / 2), abs=3)
+        leaning = np.polyfit(rows, columns, 1)[0]
+        assert np.tan(angle) == pytest.approx(-leaning, abs=0.2)
+
+
+def test_keypoints_are_the_centre_and_the_corners():
+    scene = compose(11, "heldout", Layout(digits=(6, 10)))
+    centre, corners = scene.keypoints()[:, 0], scene.keypoints()[:, 1:]
+    assert corners.mean(axis=1) == pytest.approx(centre, abs=0.01)
+    sides = np.linalg.norm(corners - np.roll(corners, 1, axis=1), axis=2)
+    assert sides[:, [1, 2]] == pytest.approx(scene.rotated[:, [2, 3]], abs=0.01)
+    # The ink's own box lies within that of the rectangle.
+    assert (corners.min(axis=1) <= scene.boxes[:, :2] + 1).all()
+    assert (corners.max(axis=1) >= scene.boxes[:, 2:] - 1).all()
 
 
 def test_digits_do_not_touch():
@@ -100,3 +135,9 @@ def test_sample_scenes_hold_digits(name):
     scene = sample(name)
     assert scene.pixels.shape == (480, 640, 3)
     assert 5 <= len(scene.labels) <= 9
+
+
+def test_the_sample_for_the_classifier_is_one_large_digit():
+    scene = sample(DIGIT)
+    [(x1, y1, x2, y2)] = scene.boxes.tolist()
+    assert max(x2 - x1, y2 - y1) > 0.6 * max(scene.pixels.shape)

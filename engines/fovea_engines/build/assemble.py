@@ -1,8 +1,8 @@
-"""Compiles a graph, opens the engine, and writes its card."""
+"""Compiles a graph and writes its card; opens engines, and keeps as many open as memory allows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,6 +10,7 @@ from itertools import starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import onnx
 
 from fovea_engines.backends.backend import CompilePlan, Encoding
@@ -23,8 +24,20 @@ from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FORMAT, EngineCard, HeadCandidate, Precision
 from fovea_engines.repository.digest import file_sha256
-from fovea_engines.session import Session
-from fovea_preprocess.errors import BackendUnavailable, BuildError, InvalidModel, UnsupportedModel
+from fovea_engines.session import Closing, Session
+from fovea_preprocess.errors import (
+    BackendError,
+    BackendUnavailable,
+    BuildError,
+    InvalidModel,
+    UnsupportedModel,
+)
+
+# Most bytes that the files of open engines have together. Open, an engine takes several times as
+# much, and to compare large models must not take much more memory than to serve one.
+_MOST_BYTES = 256 << 20
+# These many stay open however large they are.
+_FEWEST = 2
 
 
 def assemble(
@@ -190,3 +203,64 @@ def reference(
         builder=None,
     )
     return candidate(judged, prepared, graph, precision, judged.runtime.encoding)
+
+
+class HeldEngines(Closing):
+    """Engines that are opened when they are used.
+
+    Those that were used last stay open: as many as fit into `_MOST_BYTES`, or two.
+    """
+
+    def __init__(self) -> None:
+        # The folder of its files -> engine, in the order in which they were used.
+        self._open: dict[Path, Engine] = {}
+
+    def fit(self, folders: Sequence[Path]) -> bool:
+        """Return whether engines in these folders stay open together."""
+        return len(folders) <= _FEWEST or sum(map(_bytes, folders)) <= _MOST_BYTES
+
+    def make_room(self) -> None:
+        """Close what was used longest ago, if need be, before another engine is opened."""
+        while len(self._open) >= _FEWEST and sum(map(_bytes, self._open)) > _MOST_BYTES:
+            self._open.pop(next(iter(self._open))).close()
+
+    def add(self, folder: Path, engine: Engine) -> None:
+        """Keep an open engine."""
+        self._open[folder] = engine
+
+    def engine(self, folder: Path, card: EngineCard) -> Engine:
+        """Return the engine in a folder, opened again if need be."""
+        engine = self._open.pop(folder, None)
+        if engine is None:
+            self.make_room()
+            path, rows = folder / next(iter(card.files)), card.max_batch
+            session = open_session(card.backend, path, max_batch=rows, precision=card.precision)
+            engine = Engine(card, session)
+            try:
+                warm_up(engine)
+            except BackendError:
+                engine.close()
+                raise
+        self._open[folder] = engine
+        return engine
+
+    def move(self, before: Path, after: Path) -> None:
+        """Follow the files of an open engine to another folder."""
+        self._open[after] = self._open.pop(before)
+
+    def close(self) -> None:
+        """Close all that are open. Calling it again does nothing."""
+        for engine in self._open.values():
+            engine.close()
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def warm_up(engine: Engine) -> None:
+    """Run an engine in both layouts; raises as its session."""
+    image = engine.session.inputs[0]
+    feeds = engine.feeds(np.zeros((1, *image.shape[1:]), image.numpy_dtype))
+    for alone in (True, False):
+        engine.session.infer(feeds, alone=alone)

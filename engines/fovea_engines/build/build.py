@@ -16,8 +16,9 @@ from fovea_engines.build.open_question import ask
 from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.prepare import PreparedModel, prepare
 from fovea_engines.build.report import FAILED_FOLDER, write_report
-from fovea_engines.evaluate.accuracy.class_folders import ClassFolders, check_task, read_labelled
-from fovea_engines.evaluate.accuracy.dataset import Dataset
+from fovea_engines.detect.class_names import CLASSLESS
+from fovea_engines.evaluate.accuracy.class_folders import ClassFolders
+from fovea_engines.evaluate.accuracy.labels import Labels, check_task, read_labelled
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, config_text
@@ -57,6 +58,11 @@ def _build(plan: BuildPlan, repository: ModelRepository, progress: Progress) -> 
     prepared = prepare(plan, progress)
     if prepared.head.open:
         raise ask(plan, prepared)
+    if plan.labels and prepared.head.task in CLASSLESS:
+        raise InvalidOption(
+            f"--labels has no effect: the model's task is {prepared.head.task}, which knows no "
+            "classes: leave --labels out"
+        )
     dataset = None if labelled is None else _for_model(labelled, prepared)
     key = plan.content_key(
         prepared.sha256,
@@ -106,10 +112,10 @@ def _judged(repository: ModelRepository, plan: BuildPlan, version: int) -> Engin
     return card
 
 
-def _for_model(labelled: Dataset | ClassFolders, prepared: PreparedModel) -> Dataset | ClassFolders:
+def _for_model(labelled: Labels, prepared: PreparedModel) -> Labels:
     if prepared.head.family is None:
         raise InvalidOption(
-            f"--data measures detectors and classifiers, and this model is none: "
+            f"--data measures models whose head is known, and that of this one is not: "
             f"{prepared.head.reason}"
         )
     check_task(labelled, prepared.head.task)
@@ -117,9 +123,7 @@ def _for_model(labelled: Dataset | ClassFolders, prepared: PreparedModel) -> Dat
     return labelled.for_model(prepared.labels, classes)
 
 
-def _seen(
-    plan: BuildPlan, prepared: PreparedModel, dataset: Dataset | ClassFolders | None
-) -> list[str | None]:
+def _seen(plan: BuildPlan, prepared: PreparedModel, dataset: Labels | None) -> list[str | None]:
     calibration = None
     if plan.calibration is not None:
         if plan.calibration.is_file():
@@ -127,7 +131,7 @@ def _seen(
         else:
             calibration = Images.of(plan.calibration, prepared.preprocess).digest
     images = None
-    if plan.images is not None and not isinstance(dataset, Dataset):
+    if plan.images is not None and (dataset is None or isinstance(dataset, ClassFolders)):
         images = Images.of(plan.images, prepared.preprocess).digest
     return [calibration, images, None if dataset is None else dataset.sha256()]
 

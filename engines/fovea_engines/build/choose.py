@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fovea_engines.build.assemble import assemble, candidate
+from fovea_engines.build.assemble import HeldEngines, assemble, candidate, warm_up
 from fovea_engines.build.gate import measure_engine, objection
 from fovea_engines.build.graphs import Graphs, fuse, make_graphs
 from fovea_engines.build.labelled import LabelledEvaluation
@@ -19,7 +19,7 @@ from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_rows
-from fovea_engines.evaluate.speed import fastest, time_sessions
+from fovea_engines.evaluate.speed import Rates, fastest, is_faster, time_sessions
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard, Precision
 from fovea_engines.repository.figures import CandidateFigures
@@ -33,6 +33,8 @@ from fovea_preprocess.errors import (
 
 # Images that the calls of a measurement take turns with.
 _IMAGES = 8
+# Holds the files of all candidates, until one is chosen.
+_FOLDER = "candidates"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +44,14 @@ class Candidate:
     plan: BuildPlan
     graphs: Graphs
     fused: PreparedModel
-    engine: Engine
+    card: EngineCard
+    folder: Path
+    held: HeldEngines
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine, open until others are used."""
+        return self.held.engine(self.folder, self.card)
 
     @property
     def choice(self) -> Choice:
@@ -77,8 +86,8 @@ def open_chosen(
     """
     if not plan.choices:
         graphs = make_graphs(plan, prepared, truth, progress)
-        one = _compile(plan, prepared, graphs, folder, progress)
-        with one.engine:
+        with HeldEngines() as held:
+            one = _compile(plan, prepared, graphs, folder, held, progress)
             yield one, one.verified(prepared, truth, progress)
         return
     if (gpu := gpu_here()) is not None:
@@ -87,13 +96,14 @@ def open_chosen(
         names: dict[Precision, Precision] = {"fp32": "int8", "bf16": "int8"}
         choices = ((backend, names.get(one, one)) for backend, one in plan.choices)
         plan = replace(plan, choices=tuple(dict.fromkeys(choices)))
-    with ExitStack() as opened:
-        one, card = _Chooser(plan, prepared, truth, progress).choose(folder, opened)
-        for file in _folder(folder, one.choice).iterdir():
+    with HeldEngines() as held:
+        one, card = _Chooser(plan, prepared, truth, held, progress).choose(folder)
+        held.engine(one.folder, one.card)  # opens it, before its files move
+        for file in one.folder.iterdir():
             file.rename(folder / file.name)
-        for choice in plan.choices:
-            shutil.rmtree(_folder(folder, choice), ignore_errors=True)
-        yield one, card
+        shutil.rmtree(folder / _FOLDER)
+        held.move(one.folder, folder)
+        yield replace(one, folder=folder), card
 
 
 def _compile(
@@ -101,17 +111,16 @@ def _compile(
     prepared: PreparedModel,
     graphs: Graphs,
     folder: Path,
+    held: HeldEngines,
     progress: Progress,
     phase: str = "compile",
 ) -> Candidate:
     fused = fuse(plan, prepared, graphs.served, progress)
+    held.make_room()
     with progress.phase(phase):
         engine = assemble(plan, fused, fused.graph, graphs.precision, folder, progress)
-    return Candidate(plan, graphs, fused, engine)
-
-
-def _folder(folder: Path, choice: Choice) -> Path:
-    return folder / "-".join(choice)
+    held.add(folder, engine)
+    return Candidate(plan, graphs, fused, engine.card, folder, held)
 
 
 class _Chooser:
@@ -122,20 +131,22 @@ class _Chooser:
         plan: BuildPlan,
         prepared: PreparedModel,
         truth: LabelledEvaluation | None,
+        held: HeldEngines,
         progress: Progress,
     ) -> None:
         self._plan = plan
         self._prepared = prepared
         self._truth = truth
+        self._held = held
         self._progress = progress
         self._figures = {one: CandidateFigures(*one) for one in plan.choices}
         self._graphs: dict[Precision, Graphs | BuildError] = {}
-        self._rates: dict[Choice, Sequence[float]] = {}
+        self._rates: dict[Choice, Rates] = {}
         self._errors: list[FoveaError] = []
 
-    def choose(self, folder: Path, opened: ExitStack) -> tuple[Candidate, EngineCard]:
-        """Return the engine to keep, which `opened` will close with the others, and its card."""
-        candidates = list(self._compile_each(folder, opened))
+    def choose(self, folder: Path) -> tuple[Candidate, EngineCard]:
+        """Return the engine to keep, and its card."""
+        candidates = list(self._compile_each(folder))
         if candidates:
             self._time(candidates)
         cards = dict(self._verify(candidates))
@@ -150,23 +161,21 @@ class _Chooser:
         figures = tuple(self._figures.values())
         return kept, replace(cards[kept.choice], candidates=figures, goal=self._plan.goal)
 
-    def _compile_each(self, folder: Path, opened: ExitStack) -> Iterator[Candidate]:
+    def _compile_each(self, folder: Path) -> Iterator[Candidate]:
         for choice in self._plan.choices:
             try:
                 plan = self._plan_of(*choice)
             except InvalidOption as error:
                 self._drop(choice, error)
                 continue
-            own = _folder(folder, choice)
-            own.mkdir()
+            own = folder / _FOLDER / "-".join(choice)
+            own.mkdir(parents=True)
             try:
                 graphs = self._graphs_of(plan)
                 phase = f"compile {_name(choice)}"
-                one = _compile(plan, self._prepared, graphs, own, self._progress, phase)
-                opened.enter_context(one.engine)
-                [feed] = self._feeds(one, 1)
-                for alone in (True, False):
-                    one.engine.session.infer(feed, alone=alone)
+                shared = self._held, self._progress
+                one = _compile(plan, self._prepared, graphs, own, *shared, phase)
+                warm_up(one.engine)
             except (BuildError, BackendError) as error:
                 self._drop(choice, error, own)
             else:
@@ -202,23 +211,19 @@ class _Chooser:
             raise graphs
         return graphs
 
-    def _feeds(self, one: Candidate, most: int) -> list[dict[str, Any]]:
-        [feed] = one.fused.inputs
-        rows = read_rows(one.fused.preprocess, self._plan.check_images, most)
-        return [{feed.name: row} for _, row in rows]
-
     def _time(self, candidates: Sequence[Candidate]) -> None:
         with self._progress.phase("speed"):
-            sessions = [one.engine.session for one in candidates]
-            feeds = self._feeds(candidates[0], _IMAGES)
-            timed = time_sessions(sessions, feeds, self._progress)
+            sessions = [lambda one=one: one.engine.session for one in candidates]
+            fused = candidates[0].fused
+            rows = read_rows(fused.preprocess, self._plan.check_images, _IMAGES)
+            feeds = [{fused.inputs[0].name: row} for _, row in rows]
+            fit = self._held.fit([one.folder for one in candidates])
+            timed = time_sessions(sessions, feeds, self._progress, together=fit)
         for one, rates in zip(candidates, timed, strict=True):
-            latency = self._plan.goal == "latency"
-            self._rates[one.choice] = rates.alone if latency else rates.parallel
+            self._rates[one.choice] = rates
             alone_ms, images_per_s = 1000 / median(rates.alone), median(rates.parallel)
-            self._found(
-                one.choice, alone_ms=round(alone_ms, 3), images_per_s=round(images_per_s, 2)
-            )
+            own = {"alone_ms": round(alone_ms, 3), "images_per_s": round(images_per_s, 2)}
+            self._found(one.choice, **own)
             self._progress.note(
                 f"{_name(one.choice)}: {alone_ms:.3g} ms alone, {images_per_s:.4g} images/s in "
                 "parallel"
@@ -248,18 +253,30 @@ class _Chooser:
                 self._drop(one.choice, Disagreement(card.refused))
 
     def _fastest(self, candidates: Sequence[Candidate]) -> Candidate:
-        return candidates[fastest([self._rates[one.choice] for one in candidates])]
+        return candidates[fastest(*zip(*map(self._by_goal, candidates), strict=True))]
+
+    def _by_goal(self, one: Candidate) -> tuple[Sequence[float], Sequence[float]]:
+        """Return its rates in the layout that the goal is about, and in the other."""
+        rates = self._rates[one.choice]
+        both = rates.alone, rates.parallel
+        return both if self._plan.goal == "latency" else both[::-1]
 
     def _reason(self, kept: Candidate, candidates: Sequence[Candidate]) -> str:
         """Compare the candidate that is kept with the fastest other that could have been."""
         left = [o for o in candidates if o is not kept and not self._figures[o.choice].problem]
         if not left:
             return "nothing else can be chosen"
-        other = max(left, key=lambda one: median(self._rates[one.choice]))
-        pairs = zip(self._rates[kept.choice], self._rates[other.choice], strict=True)
-        if (ratio := median(own / its for own, its in pairs)) > 1:
-            return f"x{ratio:.2f} the speed of {_name(other.choice)}"
-        return f"{_name(other.choice)} is not faster in three rounds of four"
+        other = max(left, key=lambda one: median(self._by_goal(one)[0]))
+        (own, own_tie), (its, its_tie) = self._by_goal(kept), self._by_goal(other)
+        name = _name(other.choice)
+        if is_faster(own, its):
+            return f"x{_ratio(own, its):.2f} the speed of {name}"
+        if is_faster(own_tie, its_tie) and not is_faster(its, own):
+            where = "under load" if self._plan.goal == "latency" else "with a lone image"
+            faster = f"x{_ratio(own_tie, its_tie):.2f} its speed {where}"
+            return f"as fast as {name} within noise, and {faster}"
+        best = "fastest of its precision" if is_faster(its, own) else "faster in 3 rounds of 4"
+        return f"{name} is not {best}"
 
     def _drop(self, choice: Choice, error: FoveaError, folder: Path | None = None) -> None:
         self._errors.append(error)
@@ -272,6 +289,10 @@ class _Chooser:
 
     def _found(self, choice: Choice, **figures: Any) -> None:
         self._figures[choice] = replace(self._figures[choice], **figures)
+
+
+def _ratio(own: Sequence[float], its: Sequence[float]) -> float:
+    return median(one / other for one, other in zip(own, its, strict=True))
 
 
 def _name(choice: Choice) -> str:

@@ -11,13 +11,7 @@ from fovea_engines.build.assemble import reference
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.class_folders import (
-    ClassFolders,
-    classify_with,
-    measure_classes,
-)
-from fovea_engines.evaluate.accuracy.dataset import Dataset
-from fovea_engines.evaluate.accuracy.evaluate import evaluate, in_process
+from fovea_engines.evaluate.accuracy.labels import Labels, measure
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
 
@@ -28,7 +22,7 @@ class LabelledEvaluation:
 
     plan: BuildPlan
     prepared: PreparedModel
-    dataset: Dataset | ClassFolders
+    dataset: Labels
     progress: Progress
 
     @cached_property
@@ -43,15 +37,10 @@ class LabelledEvaluation:
 
     def of_engine(self, name: str, engine: Engine) -> AnyAccuracy:
         """Measure an engine, and report the figure under `name`."""
-        accuracy = self._measure(engine, self.progress)
+        accuracy = measure(engine, self.dataset, self.progress)
         self.progress.note(f"{accuracy.metric} {accuracy.figure:.3f} in {name}")
         return accuracy
 
     def figure_of(self, engine: Engine) -> float:
         """Measure the figure that decides of a candidate without reporting it."""
-        return self._measure(engine, Progress()).figure
-
-    def _measure(self, engine: Engine, progress: Progress) -> AnyAccuracy:
-        if isinstance(self.dataset, ClassFolders):
-            return measure_classes(classify_with(engine), self.dataset, progress)
-        return evaluate(in_process(engine), self.dataset, progress)
+        return measure(engine, self.dataset, Progress()).figure

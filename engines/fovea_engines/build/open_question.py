@@ -14,7 +14,7 @@ from fovea_engines.detect.heads.recognise import Observe
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import observer
+from fovea_engines.evaluate.observe import Observer
 from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidOption
@@ -25,7 +25,7 @@ from fovea_preprocess.spec import PreprocessSpec
 def ask(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     """Draw what each open family finds on the first sample image, and make the error that asks."""
     recognition, inputs, metadata = prepared.head, prepared.inputs, prepared.metadata
-    observe = observer(prepared.graph, plan.preprocess, plan.check_images)
+    observe = Observer(prepared.graph, prepared.trained, plan.check_images)
     name, pixels = next(sample_images(plan.check_images, 1))
     heads = " or ".join(f"--head {family}" for family in recognition.open)
     question = f"{recognition.reason}: name {heads}, or --head tensors to decode nothing"
@@ -34,7 +34,7 @@ def ask(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
         return InvalidOption(f"{question}{show}")
     panes, answers = [], []
     for family in recognition.open:
-        spec = default_preprocess(family, inputs, metadata, trained=plan.preprocess)
+        spec = default_preprocess(family, inputs, metadata, trained=prepared.trained)
         found = _found(recognition, family, spec, observe, pixels.shape[:2])
         answers.append(f"--head {family} finds {found.summary}")
         panes.append(captioned(draw(found, pixels, plan.labels), f"--head {family}"))

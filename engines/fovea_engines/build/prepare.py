@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.preprocessing import check_places, settle
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.metadata import labels_from_metadata
-from fovea_engines.detect.heads.preprocess import default_preprocess
+from fovea_engines.detect.heads.preprocess import over_own
+from fovea_engines.detect.heads.queries import COCO_IDS
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.signature import image_sides
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import observer, working_size
+from fovea_engines.evaluate.observe import Observer, working_size
 from fovea_engines.graph.edit.normalisation import own_normalisation
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import control_flow, normalise
@@ -41,6 +44,7 @@ class PreparedModel:
         sha256: digest of the source.
         labels: class names by id; None where unknown.
         preprocess_from: the origin of `preprocess`, for people.
+        trained: fields of it that the user names or the graph decides; others are the family's.
         metadata: the exporter's own.
         quantised: the exporter has written Q/DQ nodes into it.
         unproven: operators of TensorRT's plugins, with which nothing else computes the graph.
@@ -54,6 +58,7 @@ class PreparedModel:
     labels: tuple[str, ...] | None
     preprocess: PreprocessSpec
     preprocess_from: str | None
+    trained: Mapping[str, Any]
     metadata: dict[str, str]
     quantised: bool
     unproven: tuple[str, ...] = ()
@@ -68,37 +73,30 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         plan.require_calibration()
     if unproven := plugin_operators(source.proto):
         _check_plugins(plan, unproven)
-    trained = plan.preprocess
-    if trained is None and (trained := own_normalisation(source.proto)):
+    own = own_normalisation(source.proto)
+    trained = over_own(plan.preprocess, own)
+    if own and own.items() <= trained.items():
         progress.note("the model normalises its input itself, so it gets values of 0 to 255")
     with progress.phase("normalise"):
         graph = normalise(source.proto, plan.size, progress.note)
         inputs, outputs, metadata = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
         _check_batch(inputs[0].shape[0], plan.max_batch)
     with progress.phase("head"):
-        observe = observer(graph, trained, plan.check_images)
-        if not observe(None):
-            _check_size(plan, graph)
-        head = recognise(inputs, outputs, metadata, plan.family, observe)
-        if head.unseen and plan.check_images is not None:
-            observe = observer(graph, trained)
-            head = recognise(inputs, outputs, metadata, plan.family, observe)
-        if plan.labels and head.num_classes != len(plan.labels):
-            # A column may be of the background, which class names tell.
-            named = metadata | {"names": json.dumps(plan.labels)}
-            other = recognise(inputs, outputs, named, plan.family, observe)
-            head = other if other.family else head
-        preprocess = default_preprocess(head.family, inputs, metadata, trained=trained)
-    if plan.preprocess is None and head.guessed and not head.open:
-        progress.note(f"the preprocessing is {head.preprocess_from}")
+        head, observe = _recognised(plan, graph, trained)
+        given = None if plan.preprocess is None else trained
+        preprocess, origin = settle(head, inputs, metadata, observe, given, own)
+        check_places(head, inputs, observe, preprocess)
+    if (plan.preprocess is not None or head.guessed) and not head.open:
+        progress.note(f"preprocessing: {origin}")
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
     if labels is not None:
         _check_labels(head, len(labels))
-        _check_class_ids(head, inputs, observe(head.family), len(labels))
+        _check_class_ids(head, inputs, observe.seen(preprocess), len(labels))
+    elif head.num_classes:
+        progress.note(_nameless(head.num_classes))
     if plan.runtime.on_gpu or plan.tensorrt is not None:
         check_straight(graph, "TensorRT")
     quantised = _quantised(graph)
-    origin = head.preprocess_from if plan.preprocess is None else "by --preprocess"
     return PreparedModel(
         graph,
         source.sha256,
@@ -108,10 +106,32 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         labels,
         preprocess,
         origin,
+        trained,
         metadata,
         quantised,
         unproven,
     )
+
+
+def _recognised(
+    plan: BuildPlan, graph: onnx.ModelProto, trained: Mapping[str, Any]
+) -> tuple[Recognition, Observer]:
+    """Recognise the head of a graph, and return what has seen its outputs."""
+    facts = graph_inputs(graph), graph_outputs(graph)
+    metadata = metadata_of(graph)
+    observe = Observer(graph, trained, plan.check_images)
+    if not observe(None):
+        _check_size(plan, graph)
+    head = recognise(*facts, metadata, plan.family, observe)
+    if head.unseen and plan.check_images is not None:
+        observe = Observer(graph, trained)
+        head = recognise(*facts, metadata, plan.family, observe)
+    if plan.labels and head.num_classes != len(plan.labels):
+        # A column may be of the background, which class names tell.
+        named = metadata | {"names": json.dumps(plan.labels)}
+        other = recognise(*facts, named, plan.family, observe)
+        head = other if other.family else head
+    return head, observe
 
 
 def _check_plugins(plan: BuildPlan, operators: tuple[str, ...]) -> None:
@@ -147,6 +167,14 @@ def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
         )
 
 
+def _nameless(classes: int) -> str:
+    coco = " (91 are COCO's category ids, 0 to 90: a gap has a line, too)" * (classes == COCO_IDS)
+    return (
+        f"the file names no classes, so they are called by number: --labels FILE has a line for "
+        f"each of {classes}{coco}"
+    )
+
+
 def _check_labels(head: Recognition, names: int) -> None:
     """Refuse, as InvalidOption, class names that are not one for each class."""
     if head.num_classes not in (None, names):
@@ -178,7 +206,7 @@ def _check_batch(rows: int, max_batch: int) -> None:
             f"the model takes exactly {rows} images at a time: export it with a dynamic batch"
         )
     if rows == 1 and max_batch > 1:
-        raise UnsupportedModel(
+        raise InvalidOption(
             f"the model takes one image at a time, so --max-batch {max_batch} cannot be: export "
             "it with a dynamic batch, or leave --max-batch out"
         )

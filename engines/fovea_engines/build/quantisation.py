@@ -12,9 +12,10 @@ from fovea_engines.build.plan import AUTO, BuildPlan
 from fovea_engines.build.precision.qdq import quantisable
 from fovea_engines.build.prepare import PreparedModel, check_float32
 from fovea_engines.build.search import CandidateEngines, Sensitivity, SensitivitySearch, select
+from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.figures import Calibration
-from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 # Blocks of the ranking that are reported during a build; the card has all.
 _SHOWN = 8
@@ -57,9 +58,16 @@ def plan_quantisation(
 ) -> Quantisation:
     """Measure ranges, and choose the layers that stay float."""
     layers = quantisable_layers(prepared)
+    # Before the calibration, which takes long.
+    chosen = None if plan.keep_float == (AUTO,) else select(plan.keep_float, layers)
+    if chosen is not None and len(chosen) == len(layers):
+        raise InvalidOption(
+            f"--keep-float leaves all {counted(len(layers), 'layer')} in float, which is FP32: "
+            "name fewer, or build with --precision fp32"
+        )
     ranges, reused = find_ranges(plan, prepared, progress)
-    if plan.keep_float != (AUTO,):
-        return Quantisation(ranges, reused, layers, select(plan.keep_float, layers), ())
+    if chosen is not None:
+        return Quantisation(ranges, reused, layers, chosen, ())
     kept: tuple[str, ...] = ()
     ranking: tuple[Sensitivity, ...] = ()
     # Both files keep the same layers in float, so each keeps what the other needs.
@@ -69,6 +77,12 @@ def plan_quantisation(
         if found is not None:
             kept += tuple(layer for one in found.kept for layer in one.layers)
             ranking += found.ranking
+    if len(kept) == len(layers):
+        raise UnsupportedModel(
+            f"INT8 agrees only with all of its {counted(len(layers), 'layer')} left in float, so "
+            "that nothing is INT8: build with --precision fp16 or fp32, or give --calibration "
+            "more, and more varied, images"
+        )
     return Quantisation(ranges, reused, layers, kept, ranking)
 
 

@@ -92,6 +92,7 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
         outputs=graph_outputs(graph),
         head=Recognition(card.family, card.reason, card.task),
         preprocess_from=card.preprocess_from,
+        trained={},
         labels=card.labels,
         preprocess=card.preprocess or default_preprocess(None, card.inputs, card.metadata),
         metadata=card.metadata,

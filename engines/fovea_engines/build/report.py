@@ -16,7 +16,6 @@ from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.build.search import Sensitivity
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.draw.draw import captioned, draw, encode
-from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.detect.skeleton import Skeleton
 from fovea_engines.engine import Engine
@@ -78,14 +77,14 @@ def worst_image(
 
     Detections of both models are grey, like the image; detections of only one are coloured and
     framed in red. They are paired by the rules of the agreement figures. Classes without a name in
-    the model take the build's labels. None when the engine has no head, and so no boxes.
+    the model take the build's labels. None when the engine finds no objects, and so no boxes.
     """
-    if not isinstance(engine.head, Detector):
-        return None
     pixels = sample_image(plan.check_images, name)
     options = PredictOptions(conf=CONF - MARGIN)
+    if engine.head is None or not isinstance(have := engine.predict(pixels, options), Detections):
+        return None
     with reference(plan, prepared, prepared.graph, "fp32") as source:
-        want, have = source.detect(pixels, options), engine.detect(pixels, options)
+        want = source.detect(pixels, options)
     found = match(want, have, CONF, MARGIN)
     labels, skeleton = engine.labels, engine.card.skeleton
     if labels is None and plan.data is not None:

@@ -141,7 +141,8 @@ def build(
         Path | None,
         check_option(
             metavar="FILE|DIR",
-            help="Labels of the --images, COCO or YOLO; or a folder of images for each class.",
+            help="Labels of the --images: COCO, YOLO, or PNG files of classes; or a folder of "
+            "images for each class.",
             exists=True,
         ),
     ] = None,
@@ -151,7 +152,7 @@ def build(
             metavar="DROP",
             min=0,
             max=1,
-            help="Largest allowed loss of mAP50-95, or top-1. Needs --data.",
+            help="Largest allowed loss of mAP50-95, top-1 or mIoU. Needs --data.",
         ),
     ] = 0.01,
     preprocess: PreprocessOption = None,

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fovea_engines.commands.inspection import Entry, ModelFile
+from fovea_engines.detect.class_names import CLASSLESS
 from fovea_engines.repository.accuracy import accuracy_table
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
@@ -30,7 +31,7 @@ _COLUMNS = ("head\ninput", "precision\nbackend", "agreement\naccuracy")
 
 def card_table(card: EngineCard, version: int, *, served: bool) -> Table:
     """An engine card, one property a line; a version of 0 is none."""
-    of = f" version {version}, {'served' if served else 'not served'}" if version else ""
+    of = f" version {version}, {'' if served else 'not '}to be served" if version else ""
     title = f"{card.name}{of}"
     rows: list[tuple[str, str | Table]] = [
         *_head_rows(card),
@@ -119,7 +120,7 @@ def _head_rows(model: EngineCard | ModelFile) -> list[tuple[str, str]]:
         ("head", head),
         ("why", model.reason),
         ("task", model.task),
-        ("labels", _labels(model)),
+        *([] if model.task in CLASSLESS else [("labels", _labels(model))]),
         ("inputs", _tensors(model.inputs)),
         ("outputs", _tensors(model.outputs)),
     ]
@@ -129,6 +130,8 @@ def _labels(model: EngineCard | ModelFile) -> str:
     labels = model.labels
     if labels is None:
         return "none: build with --labels FILE" if model.family else "none"
+    if labels == tuple(map(str, range(len(labels)))):
+        return f"0 to {len(labels) - 1}"
     more = f", ... ({len(labels)})" if len(labels) > _LABELS_SHOWN else ""
     return ", ".join(labels[:_LABELS_SHOWN]) + more
 
@@ -184,5 +187,5 @@ def _agreement(card: EngineCard) -> str:
     if found is None:
         return "not checked"
     if card.precision != "fp32":
-        return f"{found.quality:.3f}"
+        return f"{found.quality:.3f} of 1"
     return f"{found.box_px:.2g} px" if found.detections else f"{found.output_error:.2g}"

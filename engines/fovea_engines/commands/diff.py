@@ -70,8 +70,8 @@ def diff(
     Two exports, two precisions, or a file and the engine built from it (its name in the
     repository, or a folder: repository/yolov8n, or repository/yolov8n/1). Layers are matched by
     name; where names differ, by the order of operators and shapes. Casts and quantisation count
-    to the layer they follow. An OpenVINO engine is compiled anew for each tensor: that takes a
-    minute or two.
+    to the layer they follow. Where an OpenVINO engine differs, it is compiled anew for each of
+    its tensors: that takes minutes.
 
     Exit code: 0 only when nothing diverges and every output was judged.
 

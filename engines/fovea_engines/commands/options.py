@@ -12,7 +12,7 @@ import typer
 
 from fovea_engines.backends.registry import DEFAULT_CPU_BACKEND
 from fovea_engines.build.calibration.ranges import Method
-from fovea_engines.detect.heads.preprocess import PRESETS
+from fovea_engines.detect.heads.preprocess import PRESETS, VARIANTS
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidOption
 
@@ -52,6 +52,18 @@ UrlOption = Annotated[
     str | None,
     typer.Option(help="Ask this server, e.g. http://127.0.0.1:8000.", show_default="none"),
 ]
+TileOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIDE|CxR",
+        help="Cut the image into tiles: their side in pixels, or columns and rows: 3x2.",
+        show_default="off",
+    ),
+]
+OverlapOption = Annotated[
+    float | None,
+    typer.Option(help="Share of a tile that the next one repeats.", show_default="0.2"),
+]
 BackendOption = Annotated[Backend, model_option(help=f"Runtime; auto is {DEFAULT_CPU_BACKEND}.")]
 SizeOption = Annotated[
     str | None,
@@ -84,8 +96,9 @@ PreprocessOption = Annotated[
     str | None,
     model_option(
         metavar="NAME|FILE.json",
-        help=f"How the model was trained to see: {', '.join(PRESETS)}, or a file with fields of "
-        "the card's preprocess.",
+        help=f"How the model was trained to see: {', '.join(PRESETS)}; that of its family, but "
+        f"{', '.join(list(VARIANTS)[1:])}; family itself; or a file with fields of the card's "
+        "preprocess.",
         show_default="that of its family",
     ),
 ]

@@ -10,6 +10,10 @@ from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
+_RUNNING = (
+    "A running server takes it when it restarts, or by itself with --model-control-mode poll."
+)
+
 
 def served_versions(repository: ModelRepository, name: str) -> tuple[int, ...]:
     """Return the versions that are served, ascending; none where config.pbtxt is wrong."""
@@ -35,7 +39,8 @@ def serving_notes(
     served = served_versions(repository, name)
     if version in served:
         if before and before[-1] not in served:
-            yield f"{_engine(repository, name, before[-1])} was served until now."
+            yield f"{_engine(repository, name, before[-1])} was the one to serve until now."
+        yield _RUNNING
         there = "" if card.judge is None else ", where such a GPU is: here it will not be ready"
         yield f"Serve it: {command}{there}"
         return

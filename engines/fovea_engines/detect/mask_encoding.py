@@ -8,7 +8,6 @@ from typing import TypedDict
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from fovea_engines.detect.masks import Bitmap, Masks
 from fovea_engines.detect.options import MaskFormat
@@ -24,23 +23,34 @@ class RunLengths(TypedDict):
     counts: str
 
 
+class MaskFile(TypedDict):
+    """A PNG file in base64 of the part of an image that holds a mask, 255 on the object.
+
+    `left` and `top` are the place of its first pixel in the image, `size` is that of the image.
+    """
+
+    size: list[int]
+    left: int
+    top: int
+    png: str
+
+
 Polygons = list[list[float]]
 """Outlines as COCO has them, x1 y1 x2 y2 ... in pixels of the image."""
 
 
-def encoded_masks(masks: Masks, form: MaskFormat) -> Iterator[RunLengths | Polygons | str | None]:
-    """Yield each mask in a form.
-
-    "png" is a PNG file of the whole image in base64, 255 on the object.
-    """
-    for index, bitmap in enumerate(masks.bitmaps()):
+def encoded_masks(
+    masks: Masks, form: MaskFormat
+) -> Iterator[RunLengths | Polygons | MaskFile | None]:
+    """Yield each mask in a form."""
+    for bitmap in masks.bitmaps():
         match form:
             case "rle":
                 yield run_lengths(bitmap, masks.size)
             case "polygon":
                 yield polygons(bitmap)
             case "png":
-                yield _png(masks.bitmap(index))
+                yield mask_file(bitmap, masks.size)
             case "none":
                 yield None
 
@@ -82,6 +92,13 @@ def polygons(bitmap: Bitmap) -> Polygons:
     return [(each + 0.5).ravel().tolist() for each in outlines if len(each) > 2]
 
 
-def _png(pixels: NDArray[np.uint8]) -> str:
+def mask_file(bitmap: Bitmap, size: tuple[int, int]) -> MaskFile:
+    """Return the file of a mask in an image of (height, width) pixels.
+
+    It is not of the whole image: a large one takes longer to pack than its objects to find.
+    """
+    # No PNG file is empty.
+    pixels = bitmap.pixels if bitmap.pixels.size else np.zeros((1, 1), np.uint8)
     _, data = cv2.imencode(".png", pixels * 255, [cv2.IMWRITE_PNG_BILEVEL, 1])
-    return base64.b64encode(data.tobytes()).decode("ascii")
+    png = base64.b64encode(data.tobytes()).decode("ascii")
+    return {"size": list(size), "left": bitmap.left, "top": bitmap.top, "png": png}

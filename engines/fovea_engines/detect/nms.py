@@ -91,7 +91,8 @@ def ranked(
     x1, y1, x2, y2 = boxes.T
     # Each comparison is False for NaN, and together they exclude infinity.
     sound = (x1 < x2) & (y1 < y2) & (scores >= options.conf) & (scores < np.inf)
-    sound &= (x1 > -FARTHEST) & (y1 > -FARTHEST) & (x2 < FARTHEST) & (y2 < FARTHEST)
+    if not np.abs(boxes).max(initial=0) < FARTHEST:
+        sound &= (x1 > -FARTHEST) & (y1 > -FARTHEST) & (x2 < FARTHEST) & (y2 < FARTHEST)
     if options.classes is not None:
         sound &= np.isin(class_ids, options.classes)
     order = np.flatnonzero(sound)

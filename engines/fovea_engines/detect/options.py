@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
@@ -14,7 +15,22 @@ MAX_TOP_K = 1000
 LEAST_SIDE = 32
 MOST_ACROSS = 64
 
+_OVERLAP = 0.2
+_TOP_K = 5
+
 MaskFormat = Literal["rle", "polygon", "png", "none"]
+
+_OBJECTS = ("detect", "segment", "pose", "obb")
+# Tasks of options that are refused for others; of masks those of each form.
+_TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
+    "top_k": ("classify",),
+    "mask": {
+        "polygon": ("segment", "semantic"),
+        "png": ("segment", "semantic", "saliency", "depth"),
+    },
+    "tile": _OBJECTS,
+    "overlap": _OBJECTS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +73,7 @@ class PredictOptions:
         metadata={"description": "most detections an image", "ge": 1, "le": MAX_DETECTIONS},
     )
     top_k: int = field(
-        default=5,
+        default=_TOP_K,
         metadata={
             "description": "of a classifier: most classes an image, whatever their score",
             "ge": 1,
@@ -78,7 +94,7 @@ class PredictOptions:
         metadata={"description": "cut the image: the side of a tile in pixels, or 3x2 tiles"},
     )
     overlap: float = field(
-        default=0.2,
+        default=_OVERLAP,
         metadata={"description": "share of a tile that the next one repeats", "ge": 0, "le": 0.9},
     )
 
@@ -94,6 +110,8 @@ class PredictOptions:
             )
         if self.tile is not None:
             read_tile(self.tile)
+        elif self.overlap != _OVERLAP:
+            raise InvalidOption("overlap is of tiles, and there are none: add tile or leave it out")
         if self.classes is None:
             return
         if len(self.classes) > MAX_CLASSES:
@@ -116,6 +134,23 @@ def read_tile(option: str) -> tuple[int, int]:
         f"tile is '{option[:60]}'; it must be the side of a tile in pixels, from {LEAST_SIDE}, as "
         f"in 640, or columns and rows, up to {MOST_ACROSS}, as in 3x2"
     )
+
+
+def check_effect(options: PredictOptions, model: str, task: str) -> None:
+    """Refuse, as InvalidOption, options that a model of this task cannot follow.
+
+    Defaults pass, and so do masks of none. So do conf, iou, max_det, classes and agnostic: clients
+    send them to every model.
+    """
+    for option in fields(options):
+        value, tasks = getattr(options, option.name), _TASKS.get(option.name)
+        if isinstance(tasks, Mapping):
+            tasks = tasks.get(value)
+        if tasks is not None and value != option.default and task not in tasks:
+            said = option.name if option.name != "mask" else f"mask={value}"
+            raise InvalidOption(
+                f"{said} has no effect on model '{model}', whose task is {task}: leave it out"
+            )
 
 
 _RANGES = [

@@ -1,8 +1,10 @@
 """Rotated rectangles: rows cx cy w h angle.
 
 The angle is that of the width, from the x axis towards the y axis, which points down: on the screen
-it turns clockwise. A rectangle has many such rows. The regular one has w >= h and an angle from 0
-to pi, without pi. All functions take rows [n, 5], in pixels and radians.
+it turns clockwise. A rectangle has many such rows. The regular one has w >= h and an angle from
+-pi/4 to 3/4 pi, without that: the width points to the right or down, as text is read. A square's is
+from -pi/4 to pi/4, as any side may be its width. All functions take rows [n, 5], in pixels and
+radians.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ def regular(rotated: Rows) -> NDArray[np.float32]:
     """Return the same rectangles by their regular rows, float32."""
     turned = rotated[:, 2] < rotated[:, 3]
     rows = np.where(turned[:, None], rotated[:, [0, 1, 3, 2, 4]], rotated).astype(np.float32)
-    angles = np.where(turned, rotated[:, 4] + np.pi / 2, rotated[:, 4]) % np.pi
-    # Rounding takes an angle just under pi, and the remainder of a tiny negative one, to pi.
-    rows[:, 4] = np.where(angles.astype(np.float32) < np.float32(np.pi), angles, 0)
+    period = np.where(rotated[:, 2] == rotated[:, 3], np.pi / 2, np.pi)
+    angles = (rotated[:, 4] + np.where(turned, 3, 1) * np.pi / 4) % period - np.pi / 4
+    # Rounding takes an angle just under the end, and one just under the start, to the end.
+    within = angles.astype(np.float32) < (period - np.pi / 4).astype(np.float32)
+    rows[:, 4] = np.where(within, angles, -np.pi / 4)
     return rows
 
 

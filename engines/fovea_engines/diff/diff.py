@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from fovea_engines.diff.causes import differences, find_causes
-from fovea_engines.diff.figures import Figures, figures_of
-from fovea_engines.diff.match import Pair, match
-from fovea_engines.diff.models import Feeds, find_model, make_feeds
-from fovea_engines.diff.network import INPUT, Layer, Network
-from fovea_engines.diff.verdict import Comparison, default_threshold, judge
+from fovea_engines.diff.causes import find_causes
+from fovea_engines.diff.match import match
+from fovea_engines.diff.measured import Measured
+from fovea_engines.diff.models import find_model, make_feeds
+from fovea_engines.diff.network import INPUT, Layer
+from fovea_engines.diff.verdict import Comparison, default_threshold
 from fovea_engines.evaluate.samples import image_files
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import Precision
 from fovea_preprocess.errors import InvalidOption
-
-# Limit of the tensors kept from the runs of each model.
-_CHUNK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +96,9 @@ def diff(
             f"no layer of {path_a} is like one of {path_b}, by name or by operator and shape: "
             "give two models of the same network"
         )
-    alike = [pair for pair in pairs if a.layers[pair.a].shape == b.layers[pair.b].shape]
-    with progress.phase("compare"):
-        figures = dict(progress.each(_measure(a, b, alike, feeds), len(alike)))
     if threshold_db is None:
         threshold_db = default_threshold(a.precision, b.precision)
-    layers = judge(
-        a.layers,
-        b.layers,
-        {pair: figures.get(pair) for pair in pairs},
-        threshold_db,
-        lambda pair: bool(differences(a, b, pair)),
-    )
+    layers = Measured(a, b, pairs, feeds, threshold_db, progress).judged()
     first = next((one for one in layers if one.state == "diverges"), None)
     causes: tuple[str, ...] = ()
     if first is not None and first.is_jump:
@@ -130,28 +117,3 @@ def diff(
         first=first,
         causes=causes,
     )
-
-
-def _measure(
-    a: Network, b: Network, pairs: Sequence[Pair], feeds: Feeds
-) -> Iterator[tuple[Pair, Figures]]:
-    for chunk in _chunks(a.layers, pairs, _CHUNK_BYTES // len(feeds.names)):
-        tensors_a = a.run([a.layers[pair.a].tensor for pair in chunk], feeds.a)
-        tensors_b = b.run([b.layers[pair.b].tensor for pair in chunk], feeds.b)
-        for pair, values_a, values_b in zip(chunk, tensors_a, tensors_b, strict=True):
-            layer = a.layers[pair.a]
-            both = zip(values_a, values_b, strict=True)
-            yield pair, figures_of(both, channels=layer.is_output and layer.is_float)
-
-
-def _chunks(layers: Sequence[Layer], pairs: Sequence[Pair], nbytes: int) -> Iterator[list[Pair]]:
-    chunk: list[Pair] = []
-    room = nbytes
-    for pair in pairs:
-        room -= layers[pair.a].nbytes
-        if chunk and room < 0:
-            yield chunk
-            chunk, room = [], nbytes - layers[pair.a].nbytes
-        chunk.append(pair)
-    if chunk:
-        yield chunk

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -28,12 +28,11 @@ from fovea_engines.repository.card import CARD_FILE, Precision
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-from fovea_preprocess.spec import PreprocessSpec
+from fovea_preprocess.spec import PixelType, PreprocessSpec
 
 # A wrong layer is wrong on any image, and each image costs two runs without optimisation.
 _MAX_IMAGES = 4
 _DEFAULT_SIZE = (640, 640)
-_PIXEL_TYPES = ("float32", "float16", "uint8")
 _RAW: dict[str, Any] = {"scale": 1.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 
 Feed = dict[str, Array]
@@ -160,7 +159,7 @@ def _pair_inputs(a: DiffModel, b: DiffModel) -> list[tuple[TensorSpec, TensorSpe
 
 
 def _takes_images(spec: TensorSpec) -> bool:
-    return image_layout(spec) is not None and spec.dtype in _PIXEL_TYPES
+    return image_layout(spec) is not None and spec.dtype in get_args(PixelType)
 
 
 def _preprocess(
@@ -192,8 +191,8 @@ def _as_taken(spec: PreprocessSpec, model: DiffModel, taken: TensorSpec) -> Prep
     if model.front:
         return spec.bare
     layout = image_layout(taken) or "NCHW"
-    dtype = cast(Literal["float32", "float16", "uint8"], taken.dtype)
-    raw = _RAW if dtype == "uint8" else {}
+    dtype = cast(PixelType, taken.dtype)
+    raw = {} if dtype.startswith("float") else _RAW
     return replace(spec, layout=layout, dtype=dtype, **raw)
 
 

@@ -69,11 +69,13 @@ class Network(Protocol):
     """A model opened for its inner tensors.
 
     The layers are in a topological order that depends only on the graph, not on its listing. The
-    precision is the coarsest arithmetic in it.
+    precision is the coarsest arithmetic in it. A network that `fuses` may compute a tensor in
+    another way when more of them are read.
     """
 
     layers: tuple[Layer, ...]
     precision: Precision
+    fuses: bool
 
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]

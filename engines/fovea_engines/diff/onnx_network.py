@@ -29,6 +29,8 @@ _FOLDED_INTO = {"Conv", "ConvTranspose", "Gemm"}
 class OnnxNetwork:
     """A `Network` of an ONNX file, run without optimisation; shapes are those for one feed."""
 
+    fuses = False
+
     def __init__(self, model: onnx.ModelProto, feed: Mapping[str, Array]) -> None:
         self._model = model
         self._feed = feed

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fovea_engines.detect.heads.preprocess import default_preprocess
-from fovea_engines.detect.heads.recognise import Observe, recognise
+from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.signature import STRIDES, cells
 from fovea_engines.evaluate.reference import Outputs, ReferenceSession
-from fovea_engines.evaluate.samples import read_rows
+from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.normalise import open_size, pin_inputs
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.letterbox import LetterboxMap, fit
 from fovea_preprocess.spec import PreprocessSpec
 
 if TYPE_CHECKING:
@@ -28,38 +29,62 @@ _SIDES = range(64, 1281, 32)
 _BOXES_PER_CELL = (1, 2, 3)
 
 
-def observer(
-    graph: onnx.ModelProto,
-    trained: Mapping[str, Any] | None = None,
-    images: Path | None = None,
-) -> Observe:
-    """Return what runs a graph of one image input on sample images.
+class Observer:
+    """Runs a graph of one image input on sample images, preprocessed as for a family.
 
     It sees nothing of a graph that ONNX Runtime cannot run.
-
-    Args:
-        graph: with an input of a fixed size.
-        trained: fields of `PreprocessSpec` that override the family's.
-        images: folder to take them from; None takes those that ship with Fovea.
     """
-    inputs, metadata = graph_inputs(graph), metadata_of(graph)
-    names = [output.name for output in graph_outputs(graph)]
-    session = cache(lambda: ReferenceSession(graph))
 
-    @cache
-    def run(spec: PreprocessSpec) -> Sequence[Outputs]:
-        return [
-            dict(zip(names, session().run(names, row), strict=True))
-            for _, row in read_rows(spec, images, _IMAGES)
-        ]
+    def __init__(
+        self,
+        graph: onnx.ModelProto,
+        trained: Mapping[str, Any] | None = None,
+        images: Path | None = None,
+    ) -> None:
+        """Take a graph whose input has a fixed size.
 
-    def observe(family: str | None) -> Sequence[Outputs]:
+        Fields of `PreprocessSpec` that are `trained` override the family's. `images` is the folder
+        to take them from; None takes those that ship with Fovea.
+        """
+        self._graph = graph
+        self._facts = graph_inputs(graph), metadata_of(graph)
+        self._trained = trained
+        self._images = images
+        self._seen: dict[PreprocessSpec, Sequence[Outputs]] = {}
+
+    @cached_property
+    def _session(self) -> ReferenceSession:
+        return ReferenceSession(self._graph)
+
+    def __call__(self, family: str | None) -> Sequence[Outputs]:
+        """Return the outputs for each image, with the preprocessing of a family."""
         try:
-            return run(default_preprocess(family, inputs, metadata, trained=trained))
+            return self.seen(default_preprocess(family, *self._facts, trained=self._trained))
         except UnsupportedModel:
             return ()
 
-    return observe
+    def seen(self, spec: PreprocessSpec) -> Sequence[Outputs]:
+        """Return the outputs for each image; nothing if the graph cannot be run."""
+        if spec not in self._seen:
+            try:
+                self._seen[spec] = list(self._run(spec))
+            except UnsupportedModel:
+                self._seen[spec] = ()
+        return self._seen[spec]
+
+    def places(self, spec: PreprocessSpec) -> Sequence[LetterboxMap]:
+        """Return the place of each image in the model's input."""
+        return [fit(spec, width, height) for width, height in self._sizes]
+
+    @cached_property
+    def _sizes(self) -> Sequence[tuple[int, int]]:
+        shapes = (pixels.shape for _, pixels in sample_images(self._images, _IMAGES))
+        return [(width, height) for height, width, _ in shapes]
+
+    def _run(self, spec: PreprocessSpec) -> Iterator[Outputs]:
+        names = [output.name for output in graph_outputs(self._graph)]
+        for _, row in read_rows(spec, self._images, _IMAGES):
+            yield dict(zip(names, self._session.run(names, row), strict=True))
 
 
 def recognise_graph(
@@ -74,7 +99,7 @@ def recognise_graph(
     """
     for size in (None, *_possible_sizes(model)):
         if (pinned := _pinned(model, size)) is not None:
-            observe = observer(pinned, trained)
+            observe = Observer(pinned, trained)
             if observe(None):
                 seen = graph_inputs(pinned), graph_outputs(pinned), metadata_of(pinned)
                 return recognise(*seen, family, observe), size
@@ -86,7 +111,7 @@ def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:
     """Return a (height, width) at which ONNX Runtime runs a model of any size; None if none is."""
     for size in _possible_sizes(model):
         pinned = _pinned(model, size)
-        if pinned is not None and observer(pinned)(None):
+        if pinned is not None and Observer(pinned)(None):
             return size
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -55,20 +55,39 @@ def call_rate(
 
 
 def time_sessions(
-    sessions: Sequence[Session], feeds: Sequence[Feeds], progress: Progress
+    sessions: Sequence[Callable[[], Session]],
+    feeds: Sequence[Feeds],
+    progress: Progress,
+    *,
+    together: bool = True,
 ) -> list[Rates]:
     """Time sessions in turn, round by round, so that a busy neighbour slows each of them.
 
-    It takes up to three seconds for each, and more where a call takes over 250 ms.
+    Sessions that cannot be open `together` are timed one after another, as to open one in every
+    round takes longer than to time it. The timing takes up to three seconds for each session, and
+    more where a call takes over 250 ms.
     """
-    alone, parallel = (_rounds(sessions, feeds, layout, progress) for layout in (True, False))
-    return list(map(Rates, alone, parallel))
+    alone: list[tuple[float, ...]] = []
+    parallel: list[tuple[float, ...]] = []
+    for group in [sessions] if together else [[one] for one in sessions]:
+        alone += _rounds(group, feeds, True, progress)
+        parallel += _rounds(group, feeds, False, progress)
+    return list(map(Rates, _level(alone), _level(parallel)))
+
+
+def _level(rates: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    fewest = min(map(len, rates))
+    return [each[:fewest] for each in rates]
 
 
 def _rounds(
-    sessions: Sequence[Session], feeds: Sequence[Feeds], alone: bool, progress: Progress
+    sessions: Sequence[Callable[[], Session]],
+    feeds: Sequence[Feeds],
+    alone: bool,
+    progress: Progress,
 ) -> list[tuple[float, ...]]:
-    def rate(session: Session, seconds: float) -> float:
+    def rate(opened: Callable[[], Session], seconds: float) -> float:
+        session = opened()
         callers = 1 if alone else session.concurrency
         return call_rate(session, feeds, callers=callers, alone=alone, seconds=seconds)
 
@@ -85,14 +104,21 @@ def _rounds(
     return list(zip(*rounds, strict=True))
 
 
-def fastest(rates: Sequence[Sequence[float]]) -> int:
-    """Return the position of the highest rates, the earlier of two that are equal within noise.
+def fastest(rates: Sequence[Sequence[float]], ties: Sequence[Sequence[float]]) -> int:
+    """Return the position of rates that no others beat; of several, by `ties`.
 
-    One is faster than another if it is in three rounds of four.
+    The earliest wins where these are equal, too.
     """
-    best = 0
-    for position, those in enumerate(rates):
-        ratios = [one / other for one, other in zip(those, rates[best], strict=True)]
-        if statistics.quantiles(ratios, n=4)[0] > 1:
-            best = position
-    return best
+    return _unbeaten(ties, _unbeaten(rates, range(len(rates))))[0]
+
+
+def _unbeaten(rates: Sequence[Sequence[float]], among: Sequence[int]) -> Sequence[int]:
+    """Return the positions whose rates no others beat; all where each is beaten, in a circle."""
+    beaten = {one for one in among for other in among if is_faster(rates[other], rates[one])}
+    return [one for one in among if one not in beaten] or among
+
+
+def is_faster(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether rates are higher than those of another in three rounds of four."""
+    ratios = [own / its for own, its in zip(one, other, strict=True)]
+    return statistics.quantiles(ratios, n=4)[0] > 1

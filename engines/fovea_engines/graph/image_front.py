@@ -54,10 +54,10 @@ def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
         row, channels = write("Transpose", row, perm=[0, 3, 1, 2]), 1
     if spec.channels == "BGR":
         row = write("Gather", row, np.array([2, 1, 0]), axis=channels)
-    if spec.dtype != "uint8":
+    if not spec.whole:
         row = _write_values(write, row, spec)
-    if spec.dtype == "float16":
-        row = write.cast(row, "float16")
+    if spec.dtype in ("float16", "int32"):
+        row = write.cast(row, spec.dtype)
     return row
 
 

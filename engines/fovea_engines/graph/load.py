@@ -73,9 +73,10 @@ def _read(path: Path) -> bytes:
         raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
     if not data:
         raise InvalidModel(f"{path} is empty: copy or export it again")
-    if data.startswith(b"PK\x03\x04"):
+    if data.startswith(b"PK\x03\x04") or path.suffix in (".pt", ".pth"):
         raise InvalidModel(
-            f"{path} is a zip archive, as PyTorch's .pt files are: export the model to ONNX first"
+            f"{path} is PyTorch's, or another zip archive: export the model to ONNX with the tool "
+            f"that trained it, as in `yolo export model={path.stem}.pt format=onnx`"
         )
     return data
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -17,7 +18,7 @@ from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.detect.size_values import image_of
 from fovea_engines.graph.rewrites import fuse_focus, gather_first_columns, move_late_transpose
 from fovea_engines.graph.size_inputs import fill_in_size_inputs
-from fovea_engines.graph.tensors import graph_inputs, metadata_of, opset_of
+from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of, opset_of
 from fovea_engines.graph.wiring import COUNTING, attribute, outputs_after
 from fovea_engines.graph.writer import Writer
 from fovea_engines.session import TensorSpec
@@ -26,6 +27,10 @@ from fovea_preprocess.errors import UnsupportedModel
 OPSET = 19  # the first opset with everything that later passes write
 _IR_VERSION = 9  # the IR version of that opset
 _DEFAULT_SIZE = (640, 640)
+_CLASSIFIERS_SIZE = (224, 224)
+# Columns of rows of boxes, which are one output of two dimensions, too. Those do not have the
+# batch as their number.
+_ROWS = 6, 7
 _CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 _PLACES = "coordinate_transformation_mode"
 _OPSET_OF_PLACES = 11  # since which Resize says where a pixel's value comes from
@@ -41,9 +46,9 @@ def normalise(
     """Bring an image model, which is changed in place, into the form that is compiled.
 
     The returned model has one input, a batch of images of a fixed (height, width): `size`, or the
-    model's own, or its metadata's `imgsz`, or 640x640. A dynamic batch stays dynamic where
-    all outputs have it; other models take batches of 1. `note` receives remarks about this and
-    about harmless failures.
+    model's own, or its metadata's `imgsz`, or 224x224 for a classifier and 640x640 for others. A
+    dynamic batch stays dynamic where all outputs have it; other models take batches of 1. `note`
+    receives remarks about this and about harmless failures.
 
     Raises:
         UnsupportedModel: several inputs, or an input that is no batch of colour images; the message
@@ -80,7 +85,7 @@ def open_size(model: onnx.ModelProto) -> str | None:
         return None
     if image_layout(image) is None or -1 not in image_sides(image):
         return None
-    height, width = image_size(metadata_of(model)) or _DEFAULT_SIZE
+    height, width = image_size(metadata_of(model)) or _usual_size(model)
     return f"{height}x{width}"
 
 
@@ -99,16 +104,36 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
         # torchvision's networks take any size, and resize it themselves.
         metadata["stride"] = "1"
     if size is None and dynamic and image_size(metadata) is None:
-        size = _DEFAULT_SIZE
+        size = _usual_size(model)
     row = default_preprocess(None, [image], metadata, size).row_shape
     if rank == 3:
         _add_batch(model, image.name, row)
-    [value] = (v for v in model.graph.input if v.name == image.name)
+    value = _image_value(model)
     batch, *sides = value.type.tensor_type.shape.dim
     if not batch.dim_value:
         batch.dim_param = "batch"
     for dim, length in zip(sides, row, strict=True):
         dim.dim_value = length
+
+
+def _usual_size(model: onnx.ModelProto) -> tuple[int, int]:
+    shapes = [output.shape for output in graph_outputs(model)]
+    classes = len(shapes) == 1 and len(shapes[0]) == 2
+    if classes and shapes[0][1] in _ROWS:
+        classes = _batch(model.graph.output[0]) == _batch(_image_value(model))
+    return _CLASSIFIERS_SIZE if classes else _DEFAULT_SIZE
+
+
+def _batch(value: onnx.ValueInfoProto) -> str | int | float:
+    """Return the first length or its name; NaN, which equals nothing, where it has neither."""
+    dim = value.type.tensor_type.shape.dim[0]
+    return dim.dim_param or dim.dim_value or math.nan
+
+
+def _image_value(model: onnx.ModelProto) -> onnx.ValueInfoProto:
+    name = image_of(graph_inputs(model)).name
+    value: onnx.ValueInfoProto = next(one for one in model.graph.input if one.name == name)
+    return value
 
 
 def _batch_of_images(model: onnx.ModelProto) -> TensorSpec:

@@ -35,6 +35,8 @@ def open_plain(
     if not fused:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_cpu_mem_arena = keeps_memory
+    # Threads that wait are not to take the cores from what is computed with the answers.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # Q/DQ computed as it is written: fused, it overflows on CPUs without VNNI.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     return ort.InferenceSession(model, options, ["CPUExecutionProvider"])

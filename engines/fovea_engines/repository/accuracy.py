@@ -8,6 +8,13 @@ from typing import ClassVar, get_args
 
 from fovea_engines.repository.figures import NO_FIGURE, Overlap, Precision
 
+_COMPARED: Mapping[Overlap, str] = {
+    "IoU": "boxes",
+    "mask IoU": "masks",
+    "OKS": "keypoints",
+    "rotated IoU": "rotated boxes",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
@@ -37,6 +44,11 @@ class Accuracy:
     def metric(self) -> str:
         """Return the name of `figure`."""
         return {"mask IoU": "mask mAP50-95", "OKS": "OKS mAP50-95"}.get(self.overlap, "mAP50-95")
+
+    @property
+    def compared(self) -> str:
+        """Return the name of what overlaps, for people."""
+        return _COMPARED[self.overlap]
 
     @property
     def figure(self) -> float:
@@ -80,7 +92,35 @@ class ClassAccuracy:
         return {self.metric: self.top1, "top-5": self.top5}
 
 
-AnyAccuracy = Accuracy | ClassAccuracy
+@dataclass(frozen=True, slots=True)
+class MapAccuracy:
+    """Accuracy of semantic segmentation, 0 to 1, over all labelled pixels.
+
+    Attributes:
+        miou: mean over the classes in the labels of `per_class`.
+        pixel_accuracy: share of the pixels whose class is right.
+        per_class: intersection over union of the pixels of each class, by name, or else by number.
+    """
+
+    metric: ClassVar[str] = "mIoU"
+
+    images: int
+    miou: float
+    pixel_accuracy: float
+    per_class: dict[str, float]
+
+    @property
+    def figure(self) -> float:
+        """Return the figure that decides, `metric`."""
+        return self.miou
+
+    @property
+    def rows(self) -> dict[str, float | None]:
+        """Return each figure of all classes by its description."""
+        return {self.metric: self.miou, "pixel accuracy": self.pixel_accuracy}
+
+
+AnyAccuracy = Accuracy | ClassAccuracy | MapAccuracy
 """Each task has one type."""
 
 

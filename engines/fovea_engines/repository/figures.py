@@ -242,7 +242,7 @@ def candidate_table(
         "ms alone",
         "images/s",
         labelled or "agreement",
-        f"for\n{goal}",
+        goal,
     ], rows
 
 

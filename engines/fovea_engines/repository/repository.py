@@ -62,7 +62,10 @@ class ModelRepository:
     def folders(self) -> tuple[str, ...]:
         """Return the names of the folders that may hold a model, sorted."""
         if not self.root.is_dir():
-            raise NotFound(f"{self.root} is not a folder: make one with `fovea build`")
+            advice = "make one with `fovea build`"
+            if self.root.suffix == ".onnx" and self.root.is_file():
+                advice = f"`fovea build {self.root}` makes an engine in one, which can be served"
+            raise NotFound(f"{self.root} is not a folder: {advice}")
         found = (p for p in self.root.iterdir() if _NAME.fullmatch(p.name) and p.is_dir())
         return tuple(sorted(path.name for path in found))
 

@@ -1,86 +1,168 @@
-"""Accuracy of the answers that a server gave under load."""
+"""Accuracy of a server's answers to labelled images."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 
+import httpx
 import numpy as np
-import orjson
 
+import fovea_client
+from fovea_client import ImageResult, Prediction
 from fovea_engines.detect.detections import Detections
-from fovea_preprocess.errors import UnsupportedModel
+from fovea_engines.detect.mask_encoding import RunLengths
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.evaluate.accuracy.answer import Answer
+from fovea_engines.evaluate.accuracy.class_folders import FIRST, ClassFolders, measure_classes
+from fovea_engines.evaluate.accuracy.class_maps import ClassMaps, FoundMap, measure_maps
+from fovea_engines.evaluate.accuracy.dataset import Dataset
+from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, detect_all
+from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
+from fovea_engines.evaluate.accuracy.labels import Labels, check_task, read_labelled
+from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
+from fovea_engines.progress import Progress
+from fovea_engines.repository.accuracy import AnyAccuracy
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-if TYPE_CHECKING:
-    from fovea_engines.evaluate.accuracy.dataset import Dataset
-    from fovea_engines.repository.accuracy import Accuracy
+_SHOWN = 8
+
+Ask = Callable[[Path], Prediction]
+"""Returns a server's answer for an image, asked for with `request_options`."""
 
 
-def answered_accuracy(answers: Mapping[int, bytes], dataset: Dataset) -> Accuracy | None:
-    """Measure the answers of /v1 to the images of a dataset by COCO's rules.
+def read_labels(data: Path, images: Path | None) -> Labels:
+    """Read labels as `read_labelled`; folders of classes hold their images, and take no others."""
+    labelled = read_labelled(data, images)
+    if isinstance(labelled, ClassFolders) and images is not None:
+        raise InvalidOption(f"{data} has the images in its folders: leave --images out")
+    return labelled
 
-    Args:
-        answers: bodies, by the number of the image; images without one are left out.
-        dataset: as it was read, with its own classes.
+
+def request_options(
+    labelled: Labels, options: PredictOptions = EVALUATION
+) -> dict[str, float | str]:
+    """Return the options of the requests whose answers are measured."""
+    given: dict[str, float | str] = {"mask": "png"}
+    if not isinstance(labelled, ClassMaps):
+        given = {name: getattr(options, name) for name in ("conf", "iou", "max_det")}
+    if options.tile is not None:
+        given |= {"tile": options.tile, "overlap": options.overlap}
+    return given
+
+
+def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccuracy | None:
+    """Measure bodies of answers, by the number of the image; images without one are left out.
 
     Returns:
         None where no image was answered.
 
     Raises:
-        UnsupportedModel: the answers have no boxes.
-        InvalidOption: the images have another size than their labels', or a class is unknown.
+        UnsupportedModel, InvalidOption: as `measure_answers`.
     """
-    from fovea_engines.evaluate.accuracy.answer import Answer
-    from fovea_engines.evaluate.accuracy.evaluate import mean_ap
+    bodies = {labelled.paths[number]: body for number, body in answers.items()}
 
-    if not answers:
-        return None
-    images, found = [], []
-    labels: dict[int, str] = {}
-    for number, body in sorted(answers.items()):
-        answer = orjson.loads(body)["images"][0]
-        if "detections" not in answer:
-            raise UnsupportedModel("the model serves tensors only: there are no boxes to measure")
-        image = dataset.images[number]
-        image.check_size(answer["width"], answer["height"])
-        images.append(image)
-        objects = answer["detections"]
-        masks = (each.get("mask") for each in objects)
-        found.append(Answer.with_masks(_detections(objects), masks))
-        for each in answer["detections"]:
-            if each["class_name"] != str(each["class_id"]):
-                labels[each["class_id"]] = each["class_name"]
-    named = dataset.for_model(labels_by_id(labels, dataset))
-    kept = {image.path for image in images}
-    return mean_ap(
-        replace(named, images=tuple(one for one in named.images if one.path in kept)), found
+    def ask(path: Path) -> Prediction:
+        return fovea_client.prediction(httpx.Response(200, content=bodies[path]))
+
+    return measure_answers(labelled.only(bodies), ask) if bodies else None
+
+
+def measure_answers(labelled: Labels, ask: Ask, progress: Progress | None = None) -> AnyAccuracy:
+    """Ask a server about every labelled image, and measure its answers.
+
+    Class names are learned from the answers: the model's metadata may be secret.
+
+    Raises:
+        UnsupportedModel: the model serves tensors.
+        InvalidOption: the labels are of another task, the images have another size than their
+            labels', or the model has not the classes: none of those of folders or maps, as an
+            answer names only a few, and any of those of objects.
+    """
+    names: dict[int, str] = {}
+    heard: set[str] = set()
+
+    def answer(path: Path) -> ImageResult:
+        prediction = ask(path)
+        check_answer(labelled, prediction)
+        return prediction.image
+
+    def classify(path: Path) -> list[str]:
+        found = [each.class_name for each in answer(path).classes[:FIRST]]
+        heard.update(found)
+        return found
+
+    def segment(path: Path) -> FoundMap:
+        found = answer(path).semantic
+        assert found is not None, "the task was checked"
+        own = {each.class_id: each.class_name for each in found.classes}
+        heard.update(own.values())
+        return FoundMap(found.class_ids, own)
+
+    def detect(image: LabelledImage) -> Answer:
+        found = answer(image.path)
+        image.check_size(found.width, found.height)
+        for each in found.detections:
+            if each.class_name != str(each.class_id):
+                names[each.class_id] = each.class_name
+        return _answer(found)
+
+    match labelled:
+        case ClassFolders():
+            return _known(labelled, measure_classes(classify, labelled, progress), heard)
+        case ClassMaps():
+            return _known(labelled, measure_maps(segment, labelled, progress), heard)
+        case Dataset():
+            answers = detect_all(detect, labelled, progress or Progress())
+            return mean_ap(labelled.for_model(_labels_by_id(names, labelled)), answers)
+
+
+def _known(labelled: Labels, measured: AnyAccuracy, heard: set[str]) -> AnyAccuracy:
+    """Return the figures; an InvalidOption if no answer has a class of the labels."""
+    numbered = isinstance(labelled, ClassMaps) and labelled.names is None
+    if not numbered and heard.isdisjoint(measured.per_class):
+        raise InvalidOption(
+            f"{labelled.path}: none of its classes is among those of the answers, which are "
+            f"{', '.join(sorted(heard)[:_SHOWN])}: name the classes as the model does"
+        )
+    return measured
+
+
+def check_answer(labelled: Labels, prediction: Prediction) -> None:
+    """Refuse the answer of a model that serves tensors, or has another task than the labels'."""
+    if prediction.task == "tensors":
+        raise UnsupportedModel(
+            f"{prediction.model} serves tensors only, so there is nothing to measure"
+        )
+    check_task(labelled, prediction.task)
+
+
+def _answer(image: ImageResult) -> Answer:
+    found = image.detections
+    rotated = [tuple(asdict(d.rotated).values()) for d in found if d.rotated is not None]
+    objects = Detections(
+        boxes=image.boxes,
+        scores=image.scores,
+        class_ids=image.class_ids,
+        rotated=np.array(rotated, np.float32) if rotated else None,
+        keypoints=image.keypoints,
     )
+    return Answer.with_masks(objects, [_run_lengths(d.mask) for d in found])
 
 
-def labels_by_id(labels: Mapping[int, str], dataset: Dataset) -> list[str | None] | None:
-    """Return class names by id, None for one that no answer had; no list without labels.
+def _run_lengths(mask: object) -> RunLengths | None:
+    if not isinstance(mask, fovea_client.RunLengths):
+        return None
+    return {"size": list(mask.size), "counts": mask.counts}
+
+
+def _labels_by_id(names: Mapping[int, str], dataset: Dataset) -> list[str | None] | None:
+    """Return class names by id, None for one that no answer had; no list without names.
 
     The list is at least as long as the dataset's own list of classes.
     """
-    if not labels:
+    if not names:
         return None
-    count = max(len(dataset.class_names or ()), *(number + 1 for number in labels))
-    return [labels.get(class_id) for class_id in range(count)]
-
-
-def _detections(answer: list[dict[str, Any]]) -> Detections:
-    points = [
-        [[point["x"], point["y"], point["score"]] for point in each["keypoints"]]
-        for each in answer
-        if "keypoints" in each
-    ]
-    corners = [[each["box"][name] for name in ("x1", "y1", "x2", "y2")] for each in answer]
-    rotated = [list(each["rotated"].values()) for each in answer if "rotated" in each]
-    return Detections(
-        boxes=np.array(corners, np.float32).reshape(-1, 4),
-        scores=np.array([each["score"] for each in answer], np.float32),
-        class_ids=np.array([each["class_id"] for each in answer], np.int32),
-        rotated=np.array(rotated, np.float32) if rotated else None,
-        keypoints=np.array(points, np.float32) if points else None,
-    )
+    count = max(len(dataset.class_names or ()), *(number + 1 for number in names))
+    return [names.get(class_id) for class_id in range(count)]

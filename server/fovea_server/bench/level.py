@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fovea_engines.repository.accuracy import Accuracy
+from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_server.bench.accuracy import answered_accuracy
 from fovea_server.bench.generator import Generator
 from fovea_server.bench.load import Burst, ClosedLoop, Load, Sample
@@ -45,7 +45,7 @@ class Level:
     batch: float | None = None
     stages: dict[str, float] = field(default_factory=dict)
     server_cpu: float | None = None
-    accuracy: Accuracy | None = None
+    accuracy: AnyAccuracy | None = None
     accuracy_missing: int = 0
     complete: bool = False
 
@@ -129,20 +129,20 @@ def measured_levels(
     with ExitStack() as stack:
         generator = stack.enter_context(Generator(target.address, payload.timed))
         judge = None
-        if payload.dataset is not None:
-            judge = stack.enter_context(Generator(target.address, payload.labelled))
+        if payload.labelled is not None:
+            judge = stack.enter_context(Generator(target.address, payload.judged))
         for burst in bursts:
             level = Level(burst.load)
             levels.append(level)
             for _ in _timed(level, generator, burst, target, server):
                 yield levels
-            if judge is not None and payload.dataset is not None:
+            if judge is not None and payload.labelled is not None:
                 answers: dict[int, bytes] = {}
                 for sample in judge.apply(replace(burst, seconds=None, warmup_s=0.0)):
                     answers |= sample.answers
                     yield levels
-                level.accuracy = answered_accuracy(answers, payload.dataset)
-                level.accuracy_missing = len(payload.labelled) - len(answers)
+                level.accuracy = answered_accuracy(answers, payload.labelled)
+                level.accuracy_missing = len(payload.judged) - len(answers)
             level.complete = True
             yield levels
 

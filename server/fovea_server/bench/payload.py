@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from fovea_client import Client, FoveaClientError, ServerError
+from fovea_client import Client, FoveaClientError, Prediction, ServerError
+from fovea_engines.evaluate.accuracy.labels import Labels
 from fovea_engines.evaluate.samples import image_files
 from fovea_preprocess.errors import InvalidImage, NotFound, Unavailable
+from fovea_server.bench.accuracy import check_answer, read_labels, request_options
 from fovea_server.bench.requests import image_requests, tensor_request
 from fovea_server.bench.target import Target
-
-if TYPE_CHECKING:
-    from fovea_engines.evaluate.accuracy.dataset import Dataset
 
 MOST_IMAGES = 256
 
@@ -29,16 +28,16 @@ class Payload:
     Attributes:
         kind: of the answers that are counted.
         timed: requests that are sent in turn.
-        labelled: a request for each image of the dataset; none without.
         version: of the model, that will answer.
-        dataset: None without labels.
+        judged: a request for each labelled image; none without labels.
+        labelled: the labels; None without.
     """
 
     kind: Literal["images", "requests"]
     timed: list[bytes]
-    labelled: list[bytes]
     version: int
-    dataset: Dataset | None = None
+    judged: list[bytes] = field(default_factory=list)
+    labelled: Labels | None = None
 
 
 def image_payload(target: Target, images: Path | None, data: Path | None = None) -> Payload:
@@ -46,48 +45,44 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
 
     Args:
         target: the model.
-        images: their folder; None where they lie beside the labels.
-        data: labels, as `read_dataset` takes them.
+        images: their folder; None where they lie with the labels.
+        data: labels, as `read_labels` takes them.
 
     Raises:
         InvalidOption: there are no images, or the labels cannot be read.
         NotFound: the server has no such model.
         InvalidImage: it takes none of the images.
+        UnsupportedModel: the model has another task than the labels.
         Unavailable: it does not answer, or refuses.
     """
     if data is None:
         assert images is not None, "images or labels are given"
         bodies = [file.read_bytes() for file in image_files(images, MOST_IMAGES)]
-        version = _answering(target, bodies)
-        return Payload("images", image_requests(target, bodies), [], version)
-    from fovea_engines.evaluate.accuracy.dataset import read_dataset
-    from fovea_engines.evaluate.accuracy.evaluate import EVALUATION
-
-    dataset = read_dataset(data, images)
-    bodies = [image.data() for image in dataset.images]
-    version = _answering(target, bodies)
-    options = {"conf": EVALUATION.conf, "iou": EVALUATION.iou, "max_det": EVALUATION.max_det}
+        answer = _answered(target, bodies)
+        return Payload("images", image_requests(target, bodies), int(answer.version))
+    labelled = read_labels(data, images)
+    bodies = [path.read_bytes() for path in labelled.paths]
+    answer = _answered(target, bodies)
+    check_answer(labelled, answer)
     timed = image_requests(target, bodies[:MOST_IMAGES])
-    return Payload("images", timed, image_requests(target, bodies, options), version, dataset)
+    judged = image_requests(target, bodies, request_options(labelled))
+    return Payload("images", timed, int(answer.version), judged, labelled)
 
 
 def tensor_payload(target: Target, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
     """Make tensors that fit the model; raises as `tensor_request` and `Target.metadata`."""
     metadata = target.metadata()
     version = target.version or max(map(int, metadata["versions"]))
-    return Payload("requests", [tensor_request(target, metadata, shapes)], [], version)
+    return Payload("requests", [tensor_request(target, metadata, shapes)], version)
 
 
-def _answering(target: Target, bodies: Sequence[bytes]) -> int:
-    """Send images until one is answered, so that a mistake is an error and no measurement.
-
-    Returns the version that answers.
-    """
+def _answered(target: Target, bodies: Sequence[bytes]) -> Prediction:
+    """Send images until one is answered, so that a mistake is an error and no measurement."""
     failure = ""
     with Client(target.url) as client:
         for body in bodies:
             try:
-                return int(client.predict(target.model, body, version=target.version).version)
+                return client.predict(target.model, body, version=target.version)
             except ServerError as error:
                 failure = error.message
                 if error.code == NotFound.code:

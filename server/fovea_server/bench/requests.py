@@ -20,7 +20,7 @@ _SHAPE = re.compile(r"(?P<name>.+):(?P<dims>\d+(,\d+)*)")
 
 
 def image_requests(
-    target: Target, images: Sequence[bytes], options: Mapping[str, float] | None = None
+    target: Target, images: Sequence[bytes], options: Mapping[str, float | str] | None = None
 ) -> list[bytes]:
     """Build a predict request of /v1 for each encoded image.
 

@@ -95,9 +95,9 @@ def uncut_console() -> Console:
 def _figures(kind: str, levels: Iterable[Level]) -> Table:
     percentiles = (f"p{percentile} ms" for percentile in PERCENTILES)
     table = _table("load", f"{kind}/s", *percentiles, "max ms", "errors")
-    judged = any(level.accuracy or level.accuracy_missing for level in levels)
-    if judged:
-        table.add_column("mAP50-95", justify="right")
+    metric = next((level.accuracy.metric for level in levels if level.accuracy), None)
+    if metric is not None:
+        table.add_column(metric, justify="right")
     for level in levels:
         cells = [
             level.title if level.complete else f"{level.title}, {level.sample.seconds:.0f} s",
@@ -106,9 +106,8 @@ def _figures(kind: str, levels: Iterable[Level]) -> Table:
             _figure(level.latency_ms(100), 1),
             str(level.failed or "-"),
         ]
-        if judged:
-            accuracy = level.accuracy
-            cells.append(_figure(None if accuracy is None else accuracy.map50_95, 3))
+        if metric is not None:
+            cells.append(_figure(None if level.accuracy is None else level.accuracy.figure, 3))
         table.add_row(*cells)
     return table
 
@@ -144,7 +143,7 @@ def _notes(levels: Iterable[Level]) -> Iterable[str]:
         if level.accuracy_missing:
             yield (
                 f"{level.title}: {level.accuracy_missing} labelled images got no answer, and are "
-                "not in its mAP"
+                "not in its accuracy"
             )
         if level.generator_cpu > _BUSY:
             yield (

@@ -1,24 +1,26 @@
-"""`fovea demo`: from nothing to boxes on an image, in one command."""
+"""`fovea demo`: from nothing to an answer about an image, in one command."""
 
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 import time
 from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from fovea_client import Client
+from fovea_client import Client, FoveaClientError
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.progress import ConsoleProgress
+from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
 from fovea_server.commands.flags import validated
+from fovea_server.commands.result_output import result_table
 from fovea_server.dataplane.service import Service
 from fovea_server.listen import bind
 from fovea_server.logs import SERVER_LOG, set_up_logging
@@ -26,11 +28,17 @@ from fovea_server.models.registry import Registry
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
-MODEL = "digits"
-SCENE = "scene-1.jpg"
+Task = Literal["detect", "segment", "pose", "obb", "classify"]
 
 
 def demo(
+    task: Annotated[
+        Task,
+        typer.Option(
+            help="detect: boxes; segment: masks, too; pose: the centre and the corners of each "
+            "digit, as keypoints; obb: rotated boxes; classify: the digit on a small image."
+        ),
+    ] = "detect",
     folder: Annotated[
         Path, typer.Option(help="Where the engine and the annotated image go.", file_okay=False)
     ] = Path("demo-output"),
@@ -38,20 +46,25 @@ def demo(
     port: Annotated[int, typer.Option(help="HTTP port.", min=0, max=65535)] = 8000,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
 ) -> None:
-    """Build, serve and ask the demo model.
+    """Build, serve and ask a demo model.
 
-    The demo model finds handwritten digits on photographs; it was trained by the program in
-    tools/demo_detector of the source tree.
+    There is one for each task. They find handwritten digits on photographs, and were trained by the
+    program in tools/demo_models of the source tree.
+
+    Example: fovea demo --task segment --once
     """
+    model = "digits" if task == "detect" else f"digits-{task}"
+    scene = folder / ("digit.jpg" if task == "classify" else "scene-1.jpg")
     listener = bind(host, port)
+    url, port = _url(listener), listener.getsockname()[1]
     folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "repository"
     with as_file(files("fovea_server") / "demo") as assets:
         build(
-            BuildPlan(source=assets / "digits.onnx", name=MODEL, repository=repository),
+            BuildPlan(source=assets / f"{model}.onnx", name=model, repository=repository),
             ConsoleProgress(),
         )
-        shutil.copyfile(assets / SCENE, folder / SCENE)
+        shutil.copyfile(assets / scene.name, scene)
     set_up_logging("warning")
     only_http = {"http_address": host, "http_port": port, "allow_grpc": False}
     settings = validated(
@@ -61,39 +74,49 @@ def demo(
     server = make_server(Service(settings, registry))
     registry.start()
 
+    failed: list[Exception] = []
+
     def ask() -> None:
         while not (server.started and registry.started):
             time.sleep(0.05)
-        if not registry.unserved:
-            _show(f"http://{host}:{port}", folder, serving=not once)
-        if once:
+        try:
+            if registry.unserved:
+                raise ModelNotReady("; ".join(registry.unserved))
+            _show(url, model, scene, serving=not once)
+        except (FoveaError, FoveaClientError, OSError) as error:
+            failed.append(error)
+        if once or failed:
             server.should_exit = True
 
     threading.Thread(target=ask, daemon=True).start()
     with closing(SERVER_LOG), closing(registry):
         server.run([listener])
+    if failed:
+        raise Unavailable(f"the demo stopped, as asking its server failed: {failed[0]}")
 
 
-def _show(url: str, folder: Path, *, serving: bool) -> None:
-    scene = folder / SCENE
-    annotated = folder / f"{scene.stem}-annotated.jpg"
+def _url(listener: socket.socket) -> str:
+    """Return the address at which this machine reaches a listener."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _show(url: str, model: str, scene: Path, *, serving: bool) -> None:
+    annotated = scene.with_name(f"{model}-annotated.jpg")
     with Client(url) as client:
-        prediction = client.predict(MODEL, scene)
-        annotated.write_bytes(client.annotate(MODEL, scene))
-    table = Table(title=f"{scene} through {url}")
-    for column in ("class", "score", "x1", "y1", "x2", "y2"):
-        table.add_column(column, justify="right")
-    for found in prediction.detections:
-        corners = (found.box.x1, found.box.y1, found.box.x2, found.box.y2)
-        table.add_row(found.class_name, f"{found.score:.3f}", *(f"{c:.1f}" for c in corners))
+        prediction = client.predict(model, scene)
+        annotated.write_bytes(client.annotate(model, scene))
     console = Console()
-    console.print(table)
-    console.print(f"annotated image  {annotated}")
+    console.print(f"{scene} through {url}", style="bold", highlight=False)
+    console.print(result_table(prediction.image))
+    console.print(f"annotated image      {annotated}")
     if not serving:
         return
-    console.print(f"API documentation  {url}/docs")
+    console.print(f"try it in a browser  {url}/")
     console.print(
-        f"try it             curl --data-binary @{scene} {url}/v1/models/{MODEL}/predict",
+        f"or in a terminal     curl --data-binary @{scene} {url}/v1/models/{model}/predict",
         soft_wrap=True,
     )
+    console.print(f"API documentation    {url}/docs")
     console.print("Serving; Ctrl-C stops it.")

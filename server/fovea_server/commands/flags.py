@@ -122,7 +122,10 @@ def _default(field: FieldInfo) -> str | bool:
 
 
 class SwitchCommand(Command):
-    """Lets a switch stand alone, or have its value after = or a space, as Triton does."""
+    """Lets a switch stand alone, or have its value after = or a space, as Triton does.
+
+    With --no- before its name it is false.
+    """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Parse the arguments of the command."""
@@ -134,7 +137,10 @@ def _with_values(args: list[str]) -> Iterator[str]:
     remaining = [*args, ""]
     while len(remaining) > 1:
         arg = remaining.pop(0)
-        if arg not in _SWITCHES:
+        switched_off = arg.replace("--no-", "--", 1)
+        if switched_off != arg and switched_off in _SWITCHES:
+            yield f"{switched_off}=false"
+        elif arg not in _SWITCHES:
             yield arg
         elif remaining[0].lower() in ("true", "false", "1", "0"):
             yield f"{arg}={remaining.pop(0)}"

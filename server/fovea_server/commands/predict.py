@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,8 +21,10 @@ from fovea_client import (
     ServerError,
 )
 from fovea_engines.commands.options import (
+    OverlapOption,
     RepositoryOption,
     ServedModelArgument,
+    TileOption,
     UrlOption,
     check_options,
     find_models,
@@ -31,11 +34,13 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_preprocess.errors import InvalidImage, InvalidOption, NotFound
-from fovea_server.commands.predictors import ERRORS_OF_ONE_IMAGE, LocalPredictor, RemotePredictor
+from fovea_server.commands.predictors import LocalPredictor, RemotePredictor
 from fovea_server.commands.result_output import result_json, result_table
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}
+# A path has lost the second slash.
+_ADDRESS = re.compile(r"https?:/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +94,8 @@ def predict(
             show_default="rle",
         ),
     ] = None,
-    tile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIDE|CxR",
-            help="Cut the image into tiles: their side in pixels, or columns and rows: 3x2.",
-            show_default="off",
-        ),
-    ] = None,
-    overlap: Annotated[
-        float | None,
-        typer.Option(help="Share of a tile that the next one repeats.", show_default="0.2"),
-    ] = None,
+    tile: TileOption = None,
+    overlap: OverlapOption = None,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -120,8 +115,12 @@ def predict(
     Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
     """
     check_options(context, clashes=[("repository", "url")])
-    if not any(path.exists() for path in images):
-        raise NotFound(f"{images[0]} is not there")
+    if address := next((str(path) for path in images if _ADDRESS.match(str(path))), None):
+        raise InvalidOption(
+            f"{address.replace(':/', '://')} is an address, and images are files: download it first"
+        )
+    if all(map(_objection, images)):
+        raise NotFound(f"{images[0]}: {_objection(images[0])}")
     given: dict[str, Any] = {
         "conf": conf,
         "iou": iou,
@@ -189,27 +188,35 @@ def _each_outcome(
             image = path.read_bytes()
         except OSError as error:
             code = "not_found" if isinstance(error, FileNotFoundError) else "invalid_request"
-            yield _Outcome(path, error=ImageError(code, f"cannot be read: {error.strerror}"))
+            message = _objection(path) or f"cannot be read: {error.strerror}"
+            yield _Outcome(path, error=ImageError(code, message))
             continue
         try:
             prediction = predictor.predict(image)
-            saved = None if save is None else _saved(save, path, images[:number])
+            saved = None if save is None else _saved(save, prediction.model, path, images[:number])
             if saved is not None:
                 saved.write_bytes(predictor.annotate(image))
         except InvalidImage as error:
             yield _Outcome(path, error=ImageError(error.code, str(error)))
         except ServerError as error:
-            if error.code not in ERRORS_OF_ONE_IMAGE:
+            if not error.of_one_image:
                 raise
             yield _Outcome(path, error=ImageError(error.code, error.message))
         else:
             yield _Outcome(path, prediction, saved=saved)
 
 
-def _saved(folder: Path, path: Path, before: list[Path]) -> Path:
-    """Choose the path of an annotated image: never that of an image, nor of another's."""
+def _objection(path: Path) -> str | None:
+    if path.is_dir():
+        return f"it is a folder: give the images in it, {path}/*.jpg"
+    return None if path.exists() else "there is no such file"
+
+
+def _saved(folder: Path, model: str, path: Path, before: list[Path]) -> Path:
+    """Choose the path of an annotated image: never an image's, another's, or another model's."""
     twins = sum(other.stem == path.stem for other in before)
-    return folder / (path.stem + (f"-{twins + 1}" if twins else "") + "-annotated.jpg")
+    twin = f"-{twins + 1}" if twins else ""
+    return folder / f"{path.stem}{twin}-{Path(model).name}-annotated.jpg"
 
 
 def _complain(text: str) -> None:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fovea_client import Client, Prediction, Timing, image_result
+from fovea_client import Client, FoveaClientError, Model, Prediction, Timing, image_result
 from fovea_engines.detect.draw.draw import annotated
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
@@ -15,9 +15,6 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.image import decode_image
 from fovea_server.http.v1.found_json import found_json
 from fovea_server.tensors.image_messages import Vocabulary
-
-ERRORS_OF_ONE_IMAGE = {"invalid_image", "image_too_large", "body_too_large"}
-"""Codes of a server's errors that do not concern the next image."""
 
 
 class RemotePredictor(Closing):
@@ -41,6 +38,13 @@ class RemotePredictor(Closing):
     def annotate(self, image: bytes) -> bytes:
         """Draw the detections into an encoded image, as JPEG."""
         return self._client.annotate(self._model, image, **self._options)
+
+    def model(self, version: int | str | None) -> Model | None:
+        """Read the metadata of a version, None of the newest; None where they are secret."""
+        try:
+            return self._client.model(self._model, version)
+        except FoveaClientError:
+            return None
 
     def close(self) -> None:
         """Close the connections. Calling it again does nothing."""

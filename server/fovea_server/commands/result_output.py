@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from fovea_client import Detection, ImageResult, RunLengths
+from fovea_client import Detection, ImageResult, MaskFile, RunLengths
 
 # Keypoints of a lower score are mostly hidden; a drawing leaves them out, too.
 _SEEN = 0.5
@@ -38,7 +38,8 @@ def result_table(image: ImageResult) -> Table | Text:
         return Text("nothing found")
     first = image.detections[0]
     place = ("x1", "y1", "x2", "y2") if first.rotated is None else ("cx", "cy", "w", "h", "angle")
-    more = ("mask",) * isinstance(first.mask, RunLengths) + ("keypoints",) * bool(first.keypoints)
+    drawn = isinstance(first.mask, RunLengths | MaskFile)
+    more = ("mask",) * drawn + ("keypoints",) * bool(first.keypoints)
     objects = (
         (one.class_name, f"{one.score:.2f}", *_place(one), *_more(one)) for one in image.detections
     )
@@ -58,11 +59,11 @@ def _place(found: Detection) -> list[str]:
     if found.rotated is None:
         return [f"{corner:.0f}" for corner in asdict(found.box).values()]
     *place, angle = asdict(found.rotated).values()
-    return [*(f"{number:.0f}" for number in place), f"{math.degrees(angle):.0f}°"]
+    return [*(f"{number:.0f}" for number in place), f"{round(math.degrees(angle))}°"]
 
 
 def _more(found: Detection) -> Iterator[str]:
-    if isinstance(found.mask, RunLengths):
+    if isinstance(found.mask, RunLengths | MaskFile):
         yield f"{found.mask.pixels.sum()} px"
     if found.keypoints:
         seen = sum(point.score >= _SEEN for point in found.keypoints)

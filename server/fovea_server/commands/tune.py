@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from difflib import unified_diff
 from functools import partial
 from pathlib import Path
@@ -138,7 +139,7 @@ def tune(
                 candidate.version: {
                     "title": candidate.title,
                     "agreement": candidate.agreement,
-                    "map50_95": candidate.map50_95,
+                    "accuracy": candidate.accuracy and asdict(candidate.accuracy),
                 }
                 for candidate in candidates
             },

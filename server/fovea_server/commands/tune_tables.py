@@ -87,8 +87,8 @@ def table(name: str, candidates: Sequence[Candidate], search: Search, best: Run,
     """Show the settings that no other beats, the present one and the chosen one, one a row."""
     by_version = {candidate.version: candidate for candidate in candidates}
     # Labels decide if there are any, as in a build.
-    labelled = any(candidate.map50_95 is not None for candidate in candidates)
-    decides = "mAP50-95" if labelled else "agreement"
+    metrics = [one.accuracy.metric for one in candidates if one.accuracy is not None]
+    decides = metrics[0] if metrics else "agreement"
     title = Text(f"{name}: settings that no other beats in both images/s and latency")
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     batch = ["batch"] * any(setting.max_batch for setting in search.settings)
@@ -101,7 +101,8 @@ def table(name: str, candidates: Sequence[Candidate], search: Search, best: Run,
     for run in sorted(rows.values(), key=lambda run: run.p99_ms):
         setting = run.setting
         candidate = by_version[setting.version]
-        figure = candidate.map50_95 if labelled else candidate.agreement
+        accuracy = candidate.accuracy
+        figure = (accuracy and accuracy.figure) if metrics else candidate.agreement
         mark = marked.get(id(run), "" if run.within(search.limit_ms) else "too slow")
         cells = {
             "images/s": f"{run.rate:.1f}",

@@ -43,6 +43,7 @@ from fovea_server.models.registry import Registry
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Vocabulary
+from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.tensors.messages import InferRequest, InferResponse
 
 # Sorting this many elements takes about a millisecond.
@@ -87,6 +88,13 @@ class DataPlane:
     def metadata(self, model: ServedModel) -> dict[str, Any]:
         """Describe a model's versions, inputs and outputs for the v2 protocol."""
         return model_metadata(model, self._registry.versions(model.name))
+
+    def image_outputs(self, model: ServedModel) -> dict[str, Any]:
+        """List the tensors that images are answered with; empty for a model of tensors."""
+        engine = model.engine
+        if engine is None or engine.head is None or engine.preprocessor is None:
+            return {}
+        return {"image_outputs": image_outputs(engine.head)}
 
     async def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
@@ -189,13 +197,18 @@ class DataPlane:
         """Describe a model in full; raises as `get`."""
         return model_document(self._registry, name, version)
 
-    def statistics(self, name: str) -> ModelStatistics:
-        """Report the counters of a model's ready versions; raises as `get`."""
+    def statistics(self, name: str, durations: dict[str, int]) -> ModelStatistics:
+        """Report the counters of a model's ready versions, and durations; raises as `get`."""
         self._registry.get(name)
         ready = [m for m in self._registry if m.name == name and m.state is State.READY]
         ready.sort(key=lambda model: model.version)
-        counted = [VersionStatistics.model_validate(version_statistics(m)) for m in ready]
-        return ModelStatistics(name=name, versions=counted)
+        counted = [
+            VersionStatistics.model_validate(
+                {**version_statistics(model), "pending": model.scheduler.pending}
+            )
+            for model in ready
+        ]
+        return ModelStatistics(name=name, durations=durations, versions=counted)
 
     async def infer(self, model: ServedModel, request: InferRequest) -> InferResponse:
         """Run a model, as `find` returned it, on tensors.

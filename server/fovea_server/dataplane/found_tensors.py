@@ -17,7 +17,6 @@ from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.mask_encoding import encoded_masks
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
-from fovea_server.dataplane.map_tensors import class_tensors, depth_tensors, foreground_tensors
 from fovea_server.tensors.image_messages import Vocabulary
 from fovea_server.tensors.messages import OutputTensor
 
@@ -30,11 +29,6 @@ def found_tensors(
     raise NotImplementedError(type(first).__name__)
 
 
-found_tensors.register(ClassMap, class_tensors)
-found_tensors.register(SoftMask, foreground_tensors)
-found_tensors.register(DepthMap, depth_tensors)
-
-
 @found_tensors.register
 def _objects(
     first: Detections, found: Sequence[Detections], words: Vocabulary, options: PredictOptions
@@ -45,8 +39,8 @@ def _objects(
         ``num_detections`` INT32 [n]; ``boxes`` FP32 [n, k, 4], x1 y1 x2 y2 in pixels of the
         upright image; ``scores`` FP32 [n, k]; ``class_ids`` INT32 [n, k]; ``class_names`` BYTES
         [n, k]. k is the largest number of objects on one image; the other rows are zero.
-        ``masks`` BYTES [n, k] of a segmenter: JSON of COCO's run lengths or polygons, or a PNG file
-        in base64. ``keypoints`` FP32 [n, k, points, 3] of a pose model: x y in pixels, score.
+        ``masks`` BYTES [n, k] of a segmenter: JSON, as /v1 has it. ``keypoints`` FP32 [n, k,
+        points, 3] of a pose model: x y in pixels, score.
         ``rotated`` FP32 [n, k, 5] of rotated boxes: cx cy w h in pixels, angle in radians.
     """
     most = max(map(len, found))
@@ -61,9 +55,7 @@ def _objects(
         encoded = np.full((len(found), most), b"", object)
         for row, of_image in enumerate(masks):
             for column, mask in enumerate(encoded_masks(of_image, options.mask)):
-                encoded[row, column] = (
-                    mask.encode() if isinstance(mask, str) else orjson.dumps(mask)
-                )
+                encoded[row, column] = orjson.dumps(mask)
         tensors.append(OutputTensor("masks", "BYTES", encoded))
     points = [one.keypoints for one in found if one.keypoints is not None]
     if points:
@@ -107,3 +99,39 @@ def _padded(arrays: Sequence[Array], length: int, dtype: DTypeLike) -> Array:
     for row, array in zip(padded, arrays, strict=True):
         row[: len(array)] = array
     return padded
+
+
+@found_tensors.register
+def _class_map(
+    first: ClassMap, found: Sequence[ClassMap], words: Vocabulary, options: PredictOptions
+) -> list[OutputTensor]:
+    """Convert classes: `class_map` UINT16 [n, h, w], 65535 where the request leaves a class out.
+
+    Of any map, h and w are those of the largest image, and what lies beyond an image is zero;
+    `sizes` INT32 [n, 2] has the height and width of each.
+    """
+    return _map("class_map", "UINT16", [one.pixels() for one in found], np.uint16)
+
+
+@found_tensors.register
+def _foreground(
+    first: SoftMask, found: Sequence[SoftMask], words: Vocabulary, options: PredictOptions
+) -> list[OutputTensor]:
+    """Convert a foreground: `saliency` FP32 [n, h, w], 0 to 1, and `sizes`."""
+    return _map("saliency", "FP32", [one.pixels() for one in found], np.float32)
+
+
+@found_tensors.register
+def _depth(
+    first: DepthMap, found: Sequence[DepthMap], words: Vocabulary, options: PredictOptions
+) -> list[OutputTensor]:
+    """Convert depths: `depth` FP32 [n, h, w], and `sizes`."""
+    return _map("depth", "FP32", [one.pixels() for one in found], np.float32)
+
+
+def _map(name: str, datatype: str, maps: Sequence[Array], dtype: DTypeLike) -> list[OutputTensor]:
+    sizes = np.array([each.shape for each in maps], np.int32)
+    padded = np.zeros((len(maps), *sizes.max(axis=0)), dtype)
+    for row, each in zip(padded, maps, strict=True):
+        row[: each.shape[0], : each.shape[1]] = each
+    return [OutputTensor(name, datatype, padded), OutputTensor("sizes", "INT32", sizes)]

@@ -130,6 +130,7 @@ class VersionStatistics(BaseModel):
     last_inference: Annotated[int, Field(description="milliseconds since 1970; 0 for never")]
     inference_count: Annotated[int, Field(description="images, or rows of tensors")]
     execution_count: Annotated[int, Field(description="calls of the engine")]
+    pending: Annotated[int, Field(description="requests that wait for the engine now")]
     inference_stats: RequestStatistics
     batch_stats: list[BatchStatistics]
 
@@ -138,6 +139,13 @@ class ModelStatistics(BaseModel):
     """Counters of the versions of a model that are ready, since they were loaded."""
 
     name: str
+    durations: Annotated[
+        dict[str, int],
+        Field(
+            description="successful requests by the seconds they took, as a histogram "
+            "of Prometheus: the last, +Inf, counts all since the server started; empty before any"
+        ),
+    ]
     versions: list[VersionStatistics]
 
 

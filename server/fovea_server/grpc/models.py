@@ -1,7 +1,10 @@
-"""Calls about the server, its models and their repository."""
+"""Calls about the health of the server, its models and their repository."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
@@ -9,15 +12,21 @@ from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.repository.config_pbtxt import config_message
 from fovea_preprocess.errors import InvalidRequest, ModelNotReady, NotFound
+from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_repository, server_metadata, statistics_json
 from fovea_server.extensions.leading_number import leading_number
+from fovea_server.grpc.calls import Call, Context
 from fovea_server.grpc.parameters import value_of
 from fovea_server.models.model import State
 
 Fields = dict[str, Any]
 
 _MOST = 2**63 - 1
+_SERVING = bytes([1 << 3, 1])
+_NOT_SERVING = bytes([1 << 3, 2])
+# Seconds between two checks of a watching call.
+_LOOK_S = 0.5
 
 
 def version_of(text: str) -> int | None:
@@ -111,3 +120,36 @@ async def unload(service: Service, request: messages.RepositoryModelUnloadReques
         dependents = value_of(request.parameters[name], f"'{name}' parameter", "bool_param")
     await service.plane.unload(request.model_name, dependents=dependents)
     return {}
+
+
+class HealthCalls:
+    """The service grpc.health.v1, which Kubernetes' probes and load balancers call.
+
+    As in Triton, the answer is the same for every service. The messages are so small that they are
+    encoded by hand: field 1 of the answer is the status.
+    """
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._closed = asyncio.Event()
+
+    async def check(self, request: object) -> bytes:
+        """Check: the status now."""
+        return _SERVING if self._plane.ready else _NOT_SERVING
+
+    async def watch(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
+        """Watch: the status now and at each change, until the server stops."""
+        sent = b""
+        while not self._closed.is_set():
+            if (status := await self.check(None)) != sent:
+                sent = status
+                await call.write(sent)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._closed.wait()
+        if sent != _NOT_SERVING:
+            await call.write(_NOT_SERVING)
+
+    def close(self) -> None:
+        """End the watching calls."""
+        self._closed.set()

@@ -17,7 +17,6 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.grpc import extensions, models
 from fovea_server.grpc.calls import Call, Context, Handler, parse, stream, unary
-from fovea_server.grpc.health import HealthCalls
 from fovea_server.grpc.infer_request import parse_infer
 from fovea_server.grpc.inference import Inference
 from fovea_server.settings import Settings
@@ -70,7 +69,7 @@ class GrpcServer:
         self._credentials = server_credentials(service.settings)
         self._budget = budget
         self._inference = Inference(service, budget)
-        self._health = HealthCalls(service.plane)
+        self._health = models.HealthCalls(service.plane)
         self._server: grpc.aio.Server | None = None
         self.port = service.settings.grpc_port
 

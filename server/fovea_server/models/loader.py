@@ -80,14 +80,14 @@ class Loader:
         try:
             self._load_composing(name, source, above)
             slot.wanted |= wanted
-            slot.load(source)
+            fault = slot.load(source)
         except ShuttingDown:
             raise
         except FoveaError as error:
             self.refuse(name, error, source)
             raise InvalidModel(str(error)) from error
-        if slot.fault:
-            raise InvalidModel(slot.fault)
+        if fault:
+            raise InvalidModel(fault)
         self._refresh(name, but=above)
 
     def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:

@@ -182,7 +182,7 @@ class Registry:
         if not self._slots and self._mode is ModelControlMode.NONE:
             return (
                 "there is no model in the repository (NAME/VERSION/model.*): "
-                "make one with `fovea build`, then start again"
+                f"{self._repositories.advice()}"
             )
         return "; ".join(self.unserved)
 

@@ -127,11 +127,15 @@ class ModelSlot:
             state_of_none = State.UNAVAILABLE.value if self.fault else None
             yield IndexEntry(self.name, None, state_of_none, self.fault or None)
 
-    def load(self, source: Source) -> None:
-        """Serve the versions of a source instead of the present ones, as `begin` and `finish`."""
+    def load(self, source: Source) -> str:
+        """Serve the versions of a source instead of the present ones, as `begin` and `finish`.
+
+        Returns the reason why that failed; empty if it did not.
+        """
         with self._lock:
             self.begin(source)
             self.finish(source, rebuild=True)
+            return self.fault
 
     def begin(self, source: Source) -> None:
         """Decide which versions to load; `finish` loads them. Raises as `ModelConfig.served`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from fovea_engines.repository.config_pbtxt import without_version_policy
+from fovea_engines.repository.config_pbtxt import CONFIG_FILE, without_version_policy
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
@@ -38,6 +38,15 @@ class Repositories:
     def models(self) -> tuple[str, ...]:
         """List the models with at least one version, by name; raises as `ModelRepository`."""
         return tuple(sorted({name for each in self._all for name in each.models()}))
+
+    def advice(self) -> str:
+        """Say what to do where no model is found; clients read it, so it names no path."""
+        for root in (repository.root.resolve() for repository in self._all):
+            if (root / CONFIG_FILE).is_file() or any(root.glob("[1-9]*/model.*")):
+                return f"{root.name} is a model's folder: serve its parent"
+            if file := min(root.glob("*.onnx"), default=None):
+                return f"{file.name} lies there: `fovea build` makes an engine of it"
+        return "make one with `fovea build`, then start again"
 
     def folder(self, name: str) -> Path:
         """Find the folder of a model, whether or not it exists; InvalidModel if it is in two."""

@@ -78,7 +78,7 @@ def _wrapped(
 ) -> Scheduler:
     made: Scheduler = rows
     if images is not None:
-        made = TiledScheduler(rows, images.engine, images.limits, max_queue)
+        made = TiledScheduler(rows, images.limits, max_queue)
     ordered = config.dynamic_batching is not None and config.dynamic_batching.preserve_ordering
     if (sequences := config.sequence_batching) is not None:
         made = SequenceScheduler(rows, sequences, batched=config.max_batch_size > 0)

@@ -10,9 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.tiles import Tile, crop, cut, joined
-from fovea_engines.engine import Engine
 from fovea_engines.plural import counted
 from fovea_preprocess.errors import FoveaError, InvalidOption, QueueFull
 from fovea_preprocess.image import DecodedImage, ImageLimits, decode_image
@@ -32,17 +30,13 @@ class TiledScheduler(SchedulerWrapper):
     """Passes on requests without tiles, and of others all tiles of an image together.
 
     Args:
-        engine: of the scheduler inside.
         limits: on the encoded and the decoded image.
         most_tiles: of one image, the whole image included.
     """
 
-    def __init__(
-        self, inside: RowScheduler, engine: Engine, limits: ImageLimits, most_tiles: int
-    ) -> None:
+    def __init__(self, inside: RowScheduler, limits: ImageLimits, most_tiles: int) -> None:
         super().__init__(inside)
         self._rows = inside
-        self._engine = engine
         self._limits = limits
         self._most_tiles = most_tiles
         self._open = 0
@@ -57,11 +51,6 @@ class TiledScheduler(SchedulerWrapper):
         with self.gate.open_for(request):
             if request.options.tile is None:
                 return await self._inside.predict(request)
-            if not isinstance(self._engine.head, Detector):
-                raise InvalidOption(
-                    f"tile is for models that find objects, and the task of this one is "
-                    f"{self._engine.card.task}: leave it out"
-                )
             if self._open >= _MOST_OPEN:
                 raise QueueFull(
                     f"{_MOST_OPEN} requests with tiles are being answered; send again later",

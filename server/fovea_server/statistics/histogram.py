@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Container, Sequence
 from itertools import accumulate
 
@@ -13,6 +14,7 @@ _BOUNDS_S = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
+_SUCCESS = (200, "OK")  # as HTTP and gRPC name it
 # Each costs memory and time of every scrape, and models may come and go under any name.
 _MOST_HISTOGRAMS = 4096
 
@@ -32,13 +34,18 @@ class Histogram:
             self._counts[bisect_left(self._bounds, value)] += 1
             self._sum += value
 
-    def add_to(self, family: Family, labels: Labels) -> None:
-        """Add the histogram to a family."""
+    def read(self) -> tuple[dict[str, int], float]:
+        """Return the number of values up to each bound, and the sum of all values."""
         with self._lock:
             counts, total = list(accumulate(self._counts)), self._sum
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), counts, strict=True):
+        return dict(zip((*map(str, self._bounds), "+Inf"), counts, strict=True)), total
+
+    def add_to(self, family: Family, labels: Labels) -> None:
+        """Add the histogram to a family."""
+        buckets, total = self.read()
+        for bound, count in buckets.items():
             family.add({**labels, "le": bound}, count, "_bucket")
-        family.add(labels, counts[-1], "_count")
+        family.add(labels, buckets["+Inf"], "_count")
         family.add(labels, total, "_sum")
 
 
@@ -62,6 +69,14 @@ class Durations:
             if len(self._histograms) > _MOST_HISTOGRAMS:
                 del self._histograms[next(iter(self._histograms))]
         histogram.observe(seconds)
+
+    def of(self, model: str) -> dict[str, int]:
+        """Count a model's successful requests by the seconds within which they were answered."""
+        counts: Counter[str] = Counter()
+        for (name, status), histogram in list(self._histograms.items()):
+            if name == model and status in _SUCCESS:
+                counts.update(histogram.read()[0])
+        return dict(counts)
 
     def family(self) -> Family:
         """Build the family of all histograms."""

@@ -56,11 +56,14 @@ class WithTraffic:
             if model and path.endswith("/predict") and scope["method"] == "POST":
                 error = scope.get("state", {}).get("error")
                 self._traffic.inferred(model, status, began, error)
+            # Pages read it every other second.
+            polled = (scope["method"], status) == ("GET", 200)
+            polled &= path == f"/v1/models/{model}/statistics"
             if (access_log := self._traffic.access_log) is not None:
                 client = scope["client"][0] if scope["client"] else "-"
                 target = b"?".join(filter(None, (scope["raw_path"], scope["query_string"])))
                 text, method = target.decode("latin-1"), scope["method"]
                 access_log.add(
                     Access(client, method, text, model, status, size, began, own_id),
-                    probe=f"{path}/".startswith(_PROBES),
+                    probe=f"{path}/".startswith(_PROBES) or polled,
                 )

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fovea_engines.backends.registry import get_backend, mismatch
-from fovea_engines.repository.accuracy import Accuracy
+from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import BackendError, InvalidModel, InvalidOption, NotFound
@@ -30,10 +30,9 @@ class Candidate:
         return None if self.card.agreement is None else self.card.agreement.quality
 
     @property
-    def map50_95(self) -> float | None:
+    def accuracy(self) -> AnyAccuracy | None:
         """Accuracy on the labelled images of its build; None without them."""
-        found = self.card.accuracy.get(self.card.precision)
-        return found.map50_95 if isinstance(found, Accuracy) else None
+        return self.card.accuracy.get(self.card.precision)
 
     @property
     def on_gpu(self) -> bool:

@@ -20,13 +20,14 @@ from fovea_server.tune.setting import Setting
 _GAIN = 1.02
 # A version that loses by this much is not tried again with other settings.
 _HOPELESS = 0.8
-# Settings so close to the best are measured again, for longer, and so many times at most.
+# Settings so close to the best are measured again in the end, for longer, so many at most.
 _CLOSE = 0.85
 _FINALISTS = 4
+# They run in turn, so often: what does not win each time may owe it to noise.
 _ROUNDS = 3
 # How far over what Little's law allows a load is tried: what runs in parallel may not wait yet.
 _SLACK = 2.0
-_FEWEST_RUNS = 12
+_FEWEST_RUNS = 14
 # In the order of their usual effect.
 _COORDINATES = ("version", "streams", "threads", "max_batch", "delay_us")
 
@@ -124,7 +125,7 @@ class Search:
     @property
     def _left(self) -> int:
         """Runs that are left before the last ones."""
-        return self.most_runs - _FINALISTS - len(self.runs)
+        return self.most_runs - 2 * _ROUNDS - len(self.runs)
 
     def _run(
         self, setting: Setting, clients: int, *, long: bool = False, again: bool = False
@@ -170,16 +171,18 @@ class Search:
             if run.failure is None and run.clients == best.clients
             if run.rate > _CLOSE * best.rate
         ]
-        finalists = list(dict.fromkeys((start, best.setting, *close)))[:_FINALISTS]
-        rounds: list[list[Run]] = []
-        while not rounds or (
-            len(rounds) < _ROUNDS and len(self.runs) + len(finalists) <= self.most_runs
-        ):
-            rounds.append([self._run(each, best.clients, long=True) for each in finalists])
-        now, *others = map(mean_run, zip(*rounds, strict=True))
-        final = now
-        for run in others:
-            final = run if self._gains(run, final) else final
+        most = min(_FINALISTS, max(2, (self.most_runs - len(self.runs)) // _ROUNDS))
+        finalists = list(dict.fromkeys((start, best.setting, *close)))[:most]
+        rounds = [
+            [self._run(each, best.clients, long=True) for each in finalists] for _ in range(_ROUNDS)
+        ]
+        present, *others = zip(*rounds, strict=True)
+        final = now = mean_run(present)
+        for runs in others:
+            mean, pairs = mean_run(runs), zip(runs, present, strict=True)
+            each_time = all(own.better(other, self.limit_ms) for own, other in pairs)
+            if each_time and self._gains(mean, final):
+                final = mean
         fewer = [clients for clients in self.clients if clients < final.clients]
         if best.within(self.limit_ms) and not final.within(self.limit_ms) and fewer:
             # A short run was lucky.

@@ -104,7 +104,7 @@ def test_config_is_tritons(built_repository, card):
 
 def test_a_static_batch_cannot_be_batched(tmp_path):
     model = tiny_detector(tmp_path / "m.onnx", batch=1)
-    with pytest.raises(UnsupportedModel, match="dynamic batch"):
+    with pytest.raises(InvalidOption, match="dynamic batch"):
         build(BuildPlan(model, "m", tmp_path / "r", max_batch=2))
     model = tiny_detector(tmp_path / "m.onnx", batch=4)
     with pytest.raises(UnsupportedModel, match="exactly 4"):

@@ -56,7 +56,7 @@ def rates(monkeypatch):
     def give(*found: tuple[float, float]) -> None:
         monkeypatch.setattr(
             "fovea_engines.build.choose.time_sessions",
-            lambda sessions, *_: [
+            lambda sessions, *_, **__: [
                 Rates((alone,) * 5, (parallel,) * 5) for alone, parallel in found[: len(sessions)]
             ],
         )
@@ -94,6 +94,10 @@ def test_what_is_done_and_decided_is_told(tiny_model, tmp_path, rates, fovea):
     rates((1, 8), (1, 8))
     err = fovea("build", tiny_model, "--name", "other")[2]
     assert "kept openvino in fp32, for throughput: onnxruntime in fp32 is not faster in" in err
+    rates((1, 8), (3, 8))
+    err = " ".join(fovea("build", tiny_model, "--name", "third")[2].split())
+    assert "kept onnxruntime in fp32, for throughput: as fast as openvino in fp32 within" in err
+    assert "noise, and x3.00 its speed with a lone image" in err
 
 
 def test_what_was_measured_is_not_measured_again(tiny_model, tmp_path, rates):

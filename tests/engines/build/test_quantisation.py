@@ -99,7 +99,6 @@ def test_the_search_finds_the_blocks_to_blame_and_stops(plan, tmp_path, convs, f
         ((), set()),
         (("layer.1",), {"layer.1"}),
         (("layer.[14]", "*.5"), {"layer.1", "layer.4", "layer.5"}),
-        (("layer.?",), ALL),
     ],
 )
 def test_patterns_pick_layers(plan, patterns, kept):

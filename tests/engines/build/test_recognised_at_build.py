@@ -4,14 +4,21 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from tests.engines.detect.test_contradictions import Surgeon
-from tests.engines.tiny import tiny_detector
+from tests.engines.tiny import constant, save, tiny_detector
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.build.prepare import prepare
+from fovea_engines.detect.heads.base import IMAGENET
+from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+
+# Columns of a pose model, with y before x in each keypoint.
+CROSSED = [*range(5), *(5 + 3 * point + at for point in range(17) for at in (1, 0, 2))]
 
 
 class Notes(Progress):
@@ -76,17 +83,102 @@ def test_a_size_that_cannot_be_computed_is_followed_by_one_that_can(shared, tmp_
     assert build(plan(source, tmp_path, size=(320, 320))).family == "yolov5-face"
 
 
-def test_a_guessed_preprocessing_is_in_the_card(shared, tmp_path):
+def test_preprocessing_is_settled_by_what_a_model_finds(shared, tmp_path):
     source = shared / "models" / "heads" / "efficientnms.onnx"
     progress = Notes()
     card = build(plan(source, tmp_path), progress)
-    assert card.preprocess_from.startswith("a guess: families differ")
-    assert any("the preprocessing is a guess" in note for note in progress.notes)
-    assert "a guess: families differ" in (tmp_path / "models/m/1/card.md").read_text()
+    assert card.preprocess_from.startswith("family, by what the model finds: 4 objects, whose")
+    assert "with mean-std 0 objects" in card.preprocess_from
+    assert any("preprocessing: family" in note for note in progress.notes)
+    assert "with mean-std 0 objects" in (tmp_path / "models/m/1/card.md").read_text()
     [candidate] = (one for one in card.head_candidates if one.against is None)
     assert (candidate.family, candidate.strength) == ("efficientnms", "names")
     chosen = build(plan(source, tmp_path, preprocess={"channels": "BGR"}))
-    assert chosen.preprocess_from == "by --preprocess"
+    assert chosen.preprocess_from.startswith("by --preprocess: with it the model finds 4 objects")
+
+
+def test_another_preprocessing_than_the_usual_is_found(tmp_path):
+    """RT-DETR's signature, of a model that is sure only of what is below 0."""
+    boxes = np.float32([[[4, 4, 30, 40], [20, 10, 60, 50], [5, 30, 25, 60]]])
+    weights = [
+        constant("each", np.float32([[0.4, 0.35, 0.3]])),
+        constant("b", boxes),
+        constant("l", np.array([[0, 1, 2]])),
+        constant("low", np.float32(0)),
+        constant("high", np.float32(2)),
+    ]
+    nodes = [
+        helper.make_node("ReduceMin", ["images"], ["least"], axes=[1, 2, 3], keepdims=0),
+        helper.make_node("Neg", ["least"], ["depth"]),
+        helper.make_node("Clip", ["depth", "low", "high"], ["sure"]),
+        helper.make_node("Mul", ["sure", "each"], ["scores"]),
+        helper.make_node("Identity", ["b"], ["boxes"]),
+        helper.make_node("Identity", ["l"], ["labels"]),
+    ]
+    outputs = [("labels", [1, 3]), ("boxes", [1, 3, 4]), ("scores", [1, 3])]
+    source = save(tmp_path / "m.onnx", nodes, [("images", [1, 3, 64, 64])], outputs, weights)
+    model = onnx.load(source)
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    onnx.save(model, source)
+    card = build(plan(source, tmp_path))
+    assert card.family == "rtdetr"
+    assert card.preprocess_from.startswith("mean-std, by what the model finds: 9 objects")
+    assert (card.preprocess.std, card.preprocess.fit) == (IMAGENET["std"], "stretch")
+
+
+@pytest.mark.parametrize("file", ["mmdeploy", "paddle", "nanodet-m-416"])
+def test_a_build_asks_for_preprocessing_that_nothing_tells(shared, tmp_path, file):
+    source = shared / "models" / "heads" / f"{file}.onnx"
+    with pytest.raises(InvalidOption, match=r"--preprocess family \(it finds \d+ objects") as asked:
+        build(plan(source, tmp_path))
+    other = {"mmdeploy": "stretched", "paddle": "0-to-1"}.get(file, "stretched")
+    assert f"--preprocess {other} (it finds " in str(asked.value)
+    assert not (tmp_path / "models" / "m").exists()
+
+
+def test_a_preprocessing_that_finds_nothing_is_refused(shared, tmp_path):
+    source = shared / "models" / "yolov10n.onnx"
+    given = read_preprocess("imagenet")
+    with pytest.raises(UnsupportedModel, match=r"--preprocess is wrong: with it .* 2 objects"):
+        build(plan(source, tmp_path, preprocess=given))
+    assert not (tmp_path / "models" / "m").exists()
+
+
+def test_a_preprocessing_that_finds_a_crowd_is_not_refused(shared, tmp_path):
+    """900 objects of yolov10n are noise here, but a user's images may show as many."""
+    progress = Notes()
+    source, given = shared / "models" / "yolov10n.onnx", read_preprocess("yolox")
+    prepare(plan(source, tmp_path, preprocess=given), progress)
+    assert any("finds 900 objects, which is noise" in note for note in progress.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "fit"),
+    [
+        (None, 1, "letterbox"),
+        ("family", 1, "letterbox"),
+        ("stretched", 1, "stretch"),
+        ("0-to-1", 1, "letterbox"),
+        ("yolo", 1 / 255, "letterbox"),
+    ],
+)
+def test_only_a_whole_preset_replaces_what_the_graph_decides(tmp_path, name, scale, fit):
+    """The model divides by 255 itself, and variants name the rest."""
+    model = onnx.load(tiny_detector(tmp_path / "tiny.onnx"))
+    for node in model.graph.node:
+        node.input[:] = ["divided" if each == "images" else each for each in node.input]
+    model.graph.initializer.append(constant("255", np.float32(255)))
+    model.graph.node.insert(0, helper.make_node("Div", ["images", "255"], ["divided"]))
+    onnx.save(model, tmp_path / "m.onnx")
+    given = None if name is None else read_preprocess(name)
+    spec = prepare(plan(tmp_path / "m.onnx", tmp_path, preprocess=given), Progress()).preprocess
+    assert (spec.scale, spec.fit) == (scale, fit)
+
+
+def test_a_preprocessing_is_not_refused_by_images_that_show_nothing(shared, tmp_path, grey):
+    source = shared / "models" / "yolov10n.onnx"
+    given = read_preprocess("imagenet")
+    assert build(plan(source, tmp_path, preprocess=given, images=grey)).family == "yolov10"
 
 
 def test_class_ids_beyond_the_labels_are_refused(shared, tmp_path):
@@ -104,3 +196,26 @@ def test_a_plain_folder_serves_tensors_where_nothing_tells(shared, tmp_path):
         assert "show nothing that it finds" in engine.card.reason
         assert "`fovea build --head FAMILY`" in engine.card.reason
         assert "yolov10" in [one.family for one in engine.card.head_candidates]
+
+
+@pytest.mark.parametrize(
+    ("file", "columns", "axis", "says"),
+    [
+        ("yolov10n", [1, 0, 3, 2, 4, 5], 2, "x and y"),
+        ("yolov8n", [0, 1, 3, 2, *range(4, 84)], 1, "or width and height"),
+        ("yolov8n-pose", CROSSED, 1, "x and y swapped 100%"),
+    ],
+)
+def test_numbers_that_are_swapped_show_in_the_images(shared, tmp_path, file, columns, axis, says):
+    model = Surgeon(shared / "models" / f"{file}.onnx").take(columns, axis)
+    source = saved(model, tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedModel, match=rf"(in the padding|of the keypoints) .*{says}"):
+        prepare(plan(source, tmp_path), Progress())
+    prepare(plan(shared / "models" / f"{file}.onnx", tmp_path), Progress())
+
+
+def test_a_model_without_class_names_is_told_what_they_must_be(shared, tmp_path):
+    progress = Notes()
+    prepare(plan(shared / "models" / "heads" / "rfdetr.onnx", tmp_path), progress)
+    [said] = [note for note in progress.notes if "--labels" in note]
+    assert "a line for each of 91 (91 are COCO's category ids, 0 to 90" in said

@@ -24,7 +24,7 @@ from fovea_engines.evaluate.samples import read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption
+from fovea_preprocess.errors import BuildError, Disagreement, InvalidOption, UnsupportedModel
 
 
 def changed(folder: Path, target: Path, change: Callable[[np.ndarray], np.ndarray]) -> Path:
@@ -146,19 +146,20 @@ def test_a_real_detector_with_the_wrong_preprocessing(shared, tmp_path):
         calibration=few, images=few, keep_float=(),
     )  # fmt: skip
     build(replace(plan, precision="fp32"))
-    wrong = replace(plan, preprocess=read_preprocess("yolo"))
-    ranges, _ = find_ranges(wrong, prepare(wrong, Progress()), Progress())
+    wrong, prepared = read_preprocess("yolo"), prepare(plan, Progress())
+    spec = replace(prepared.preprocess, **wrong)
+    ranges, _ = find_ranges(plan, replace(prepared, preprocess=spec), Progress())
     ranges.write(tmp_path / "wrong.json")
     with pytest.raises(InvalidOption, match=r"wrong\.json was measured with another preproc"):
         build(replace(plan, calibration=tmp_path / "wrong.json"))
     # As if its origin had been altered as well: what the input reaches tells.
-    right = prepare(plan, Progress()).preprocess.digest
+    right = prepared.preprocess.digest
     replace(ranges, origin=replace(ranges.origin, preprocess=right)).write(tmp_path / "forged.json")
     with pytest.raises(Disagreement, match=r"up to 1 at .* hold 255: .* another preprocessing"):
         build(replace(plan, calibration=tmp_path / "forged.json"))
     # And with the whole build told wrongly, the source is blind.
-    with pytest.raises(Disagreement, match="finds nothing on the 3 images"):
-        build(wrong)
+    with pytest.raises(UnsupportedModel, match=r"--preprocess is wrong: .* finds 0 objects"):
+        build(replace(plan, preprocess=wrong))
     black = changed(few, tmp_path / "black", BLACK)
     with pytest.raises(InvalidOption, match="3 of 3 calibration images are of one colour"):
         build(replace(plan, calibration=black))

@@ -1,13 +1,18 @@
 """The search for blocks that INT8 hurts: by hand, and as `fovea sensitivity` is typed."""
 
 import json
+from dataclasses import replace
 
 import onnx
 import pytest
 from tests.engines.sabotage import plant_outlier
 
+from fovea_engines.build import search
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.search import Sensitivity, keep_until, rank
 from fovea_engines.progress import Progress
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 GROUPS = {"a": ("a.1", "a.2"), "b": ("b.1",), "c": ("c.1",)}
 
@@ -150,3 +155,18 @@ def test_models_without_a_choice_say_why(fovea, tiny_model, network, images, tmp
     code, _, err = fovea("sensitivity", quantised, "--calibration", images)
     assert code == 1
     assert "quantised by its exporter" in err
+
+
+def test_an_engine_without_an_int8_layer_is_not_called_int8(network, images, tmp_path, monkeypatch):
+    options = {"precision": "int8", "calibration": images}
+    plan = BuildPlan(network, "net", tmp_path / "r", "onnxruntime", **options)
+    with pytest.raises(InvalidOption, match="leaves all 6 layers in float, which is FP32"):
+        build(replace(plan, keep_float=("layer.?",)))
+
+    def keep_all(budget, base, ranking, margin):
+        return ranking, margin(layer for one in ranking for layer in one.layers)
+
+    monkeypatch.setattr(search, "BUDGET", 1.1)
+    monkeypatch.setattr(search, "keep_until", keep_all)
+    with pytest.raises(UnsupportedModel, match=r"with all of its 6 layers left in float.*fp16"):
+        build(plan)

@@ -28,7 +28,7 @@ def quantised(name) -> onnx.ModelProto:
     if not source.is_file():
         pytest.skip(f"the collected models are absent: {source} is not there")
     data = SHARED / "data" / "coco64" / "calibration"
-    model = prepare(BuildPlan(source, "m", SHARED, images=data), Progress())
+    model = prepare(BuildPlan(source, "m", SHARED, images=data, preprocess={}), Progress())
     images = Images(image_files(data, 1), model.preprocess, "")
     ranges = calibrate(model.graph, images, Origin("", "", "", "minmax"), Progress())
     return quantise(model.graph, ranges, Encoding.SIGNED)

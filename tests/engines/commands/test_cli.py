@@ -4,7 +4,8 @@ import json
 import shutil
 from dataclasses import replace
 
-from tests.engines.tiny import tiny_detector
+from onnx import helper
+from tests.engines.tiny import save, tiny_detector
 
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.figures import Calibration
@@ -15,7 +16,7 @@ def test_build_shows_phases_the_card_and_the_next_command(fovea, tiny_model, tmp
     assert code == 0, err
     for phase in ("load", "normalise", "compile", "agreement"):
         assert phase in err
-    assert "tiny version 1" in out
+    assert "tiny version 1, to be served" in out
     assert "yolov8" in out
     assert out.splitlines()[-1] == "Serve it: fovea serve"
     assert (tmp_path / "repository" / "tiny" / "1" / "card.json").is_file()
@@ -35,9 +36,14 @@ def test_build_says_which_version_is_served(fovea, tiny_model, tmp_path):
     def marks():
         return [e["served"] for e in json.loads(fovea("inspect", "repository", "--json")[1])]
 
-    assert said("openvino") == ["Serve it: fovea serve"]
+    running, to_do = said("openvino")
+    assert running.startswith(
+        "A running server takes it when it restarts, or by itself with --model"
+    )
+    assert to_do == "Serve it: fovea serve"
     assert said("onnxruntime") == [
-        "Version 1 (openvino fp32) was served until now.",
+        "Version 1 (openvino fp32) was the one to serve until now.",
+        running,
         "Serve it: fovea serve",
     ]
     assert marks() == [False, True]
@@ -47,12 +53,12 @@ def test_build_says_which_version_is_served(fovea, tiny_model, tmp_path):
     relative = config.relative_to(tmp_path)
     config.write_text(config.read_text() + to_do.partition(f"add to {relative}: ")[2])
     assert marks() == [True, False]
-    assert said("openvino") == ["Serve it: fovea serve"]
+    assert said("openvino") == [running, "Serve it: fovea serve"]
     newer, _ = said("onnxruntime")
     assert newer.startswith("Version 2 is not served. Version 1 (openvino fp32) is, by the version")
     lines = fovea("inspect", "repository")[1].splitlines()
     assert ["1 served" in line for line in lines].count(True) == 1
-    assert "tiny version 2, not served" in fovea("inspect", "repository/tiny/2")[1]
+    assert "tiny version 2, not to be served" in fovea("inspect", "repository/tiny/2")[1]
     config.write_text("nonsense")
     assert said("openvino") == [
         f"No version of tiny is served, as {relative} is wrong: correct it."
@@ -74,6 +80,18 @@ def test_json_is_one_document_on_stdout(fovea, tmp_path):
     assert (card["name"], card["backend"], card["max_batch"]) == ("other", "onnxruntime", 2)
     assert card["labels"] == ["a", "b", "c"]
     assert (card["preprocess"]["height"], card["preprocess"]["width"]) == (64, 96)
+
+
+def test_what_has_no_classes_has_no_labels(fovea, tmp_path):
+    depth = helper.make_node("ReduceMax", ["images"], ["depth"], axes=[1])
+    shape = [1, 3, 64, 64]
+    save(tmp_path / "m.onnx", [depth], [("images", shape)], [("depth", [1, 1, 64, 64])], opset=13)
+    (tmp_path / "names.txt").write_text("near\n")
+    code, out, err = fovea("build", "m.onnx", "--labels", "names.txt")
+    assert (code, out) == (2, "")
+    assert "--labels has no effect: the model's task is depth" in err
+    code, out, _ = fovea("inspect", "m.onnx")
+    assert (code, "depth" in out, "labels" in out) == (0, True, False)
 
 
 def test_inspect_reads_files_and_folders(fovea, tiny_model, built_repository):
@@ -116,7 +134,7 @@ def test_inspect_shows_how_good_each_precision_is(fovea, tiny_model, tmp_path):
     lines = fovea("inspect", "repository")[1].splitlines()
     [half] = [line.split() for line in lines if " fp16 " in line]
     assert half[0] == "fp16"
-    assert half[-2:] == ["fp16", "1.000"]
+    assert half[-4:] == ["fp16", "1.000", "of", "1"]
 
 
 def test_inspect_shows_whole_names_in_80_columns(fovea, built_repository, tmp_path):

@@ -268,6 +268,25 @@ def classes():
     return one(shares(1, 80))
 
 
+def text_map():
+    """A line of text as networks are trained on: shrunk by its area over its length, times 1.6."""
+    found = random(1, 1, 640, 640, high=0.01)
+    found[0, 0, 240:400, 144:240] = SCORE
+    return {"sigmoid_0.tmp_0": found}
+
+
+def movenet(people=1):
+    """Keypoints in the corners of the box, as y x and a score."""
+    points = np.tile(BOX[[1, 0]] / 640, (17, 1))
+    points[::2] = BOX[[3, 2]] / 640
+    points = np.concatenate([points, np.full((17, 1), SCORE)], axis=1, dtype=np.float32)
+    if people == 1:
+        return {"output_0": points[None, None]}
+    table = random(people, 56, high=0.01)
+    table[2] = np.concatenate([points.ravel(), BOX[[1, 0, 3, 2]] / 640, [SCORE]])
+    return {"output_0": table[None]}
+
+
 def mediapipe(boxes, columns):
     numbers = random(boxes, columns, high=128), random(boxes, 1, low=-90)
     return batched(("regressors", "classificators"), *numbers)

@@ -59,7 +59,7 @@ def test_what_is_no_file_is_a_value_error(data):
 
 
 def test_files_of_others_are_refused():
-    for mode in ("RGB", "1"):
+    for mode in ("RGB", "LA"):
         file = io.BytesIO()
         Image.new(mode, (4, 4)).save(file, "PNG")
         with pytest.raises(ValueError, match="is not read"):

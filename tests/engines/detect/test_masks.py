@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 from tests.preprocess.test_letterbox import SPECS
 from tests.run_lengths import decoded
 
+from fovea_client._masks import read_mask
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.mask_encoding import encoded_masks, polygons, run_lengths
 from fovea_engines.detect.masks import Bitmap, Masks, whole_masks
@@ -102,9 +103,17 @@ def test_masks_of_the_whole_input_are_resized_as_bilinear_does():
 def test_png_files_are_the_pixels():
     values = np.random.default_rng(6).normal(size=(1, 30, 40)).astype(np.float32)
     masks = whole_masks(values, (30, 40))
-    [text] = encoded_masks(masks, "png")
-    file = np.frombuffer(base64.b64decode(text), np.uint8)
-    assert (cv2.imdecode(file, cv2.IMREAD_GRAYSCALE) == 255 * masks.bitmap(0)).all()
+    bounds = np.array([[0, 0, 40, 30], [7.5, 3, 21, 20], [8, 8, 8, 8]], float)
+    masks = Masks(masks.windows * 3, masks.places.repeat(3, axis=0), bounds, masks.size)
+    for index, mask in enumerate(encoded_masks(masks, "png")):
+        file = np.frombuffer(base64.b64decode(mask["png"]), np.uint8)
+        part = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE)
+        assert part.shape == [(30, 40), (17, 13), (1, 1)][index]
+        whole = np.zeros((30, 40), np.uint8)
+        (height, width), left, top = part.shape, mask["left"], mask["top"]
+        whole[top : top + height, left : left + width] = part
+        assert (whole == 255 * masks.bitmap(index)).all()
+        assert (read_mask(mask).pixels == masks.bitmap(index)).all()
 
 
 @given(st.integers(-50, 150), st.integers(-50, 150))

@@ -7,7 +7,7 @@ from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.registry import FAMILIES
-from fovea_engines.evaluate.observe import observer
+from fovea_engines.evaluate.observe import Observer
 from fovea_engines.graph.load import load
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
@@ -51,7 +51,7 @@ def test_real_models(shared, model):
     metadata = session.get_modelmeta().custom_metadata_map
     # The numbers of a classifier tell logits from probabilities.
     graph = load(shared / "models" / f"{model}.onnx").proto
-    seen = observer(graph) if model == "mobilenetv2" else None
+    seen = Observer(graph) if model == "mobilenetv2" else None
     told = recognise(inputs, outputs, metadata, observe=seen)
     assert (told.family, told.task, told.num_classes) == REAL[model]
     head = open_head(told, inputs)
@@ -59,7 +59,7 @@ def test_real_models(shared, model):
     if told.family is None:
         assert "decode" in told.reason
     # Without its metadata, a model is recognised by its shapes and by what it computes.
-    bare = recognise(inputs, outputs, {}, observe=observer(graph))
+    bare = recognise(inputs, outputs, {}, observe=Observer(graph))
     assert bare.family == told.family
 
 

@@ -56,14 +56,26 @@ def test_bounds_touch_the_outermost_corners(row):
 def test_the_regular_row_is_of_the_same_rectangle(row):
     [one] = regular(table(row))
     assert one[2] >= one[3]
-    assert 0 <= one[4] < math.pi
+    assert -math.pi / 4 <= one[4] < 3 * math.pi / 4
     ours, theirs = (sorted(np.round(outline(r), 3).tolist()) for r in (one, row))
     assert all(min(math.dist(a, b) for b in theirs) < 0.01 for a in ours)
 
 
-@pytest.mark.parametrize("angle", [0, -1e-9, math.pi, -math.pi, 3 * math.pi, 3.1415925])
-def test_an_angle_of_half_a_turn_is_none(angle):
-    assert 0 <= regular(table((0, 0, 2, 1, angle)))[0, 4] < math.pi
+@pytest.mark.parametrize("turns", [-1, 0, 1, 3])
+@pytest.mark.parametrize("off", [-1e-6, -1e-9, 0, 1e-9, 1e-6])
+def test_the_angle_never_reaches_the_end_of_its_range(turns, off):
+    angle = 3 * math.pi / 4 + turns * math.pi + off
+    found = regular(np.array([(0, 0, 2, 1, angle)]))[0, 4]
+    assert np.float32(-math.pi / 4) <= found < np.float32(3 * math.pi / 4)
+
+
+@pytest.mark.parametrize(
+    ("angle", "first"),
+    [(0, (-2, -1)), (math.pi - 0.1, (-2, -1)), (0.1, (-2, -1)), (math.pi / 2, (1, -2))],
+)
+def test_corners_begin_where_a_line_of_text_is_read_first(angle, first):
+    """To the right if it is about level, and else downwards."""
+    assert np.allclose(corners(regular(table((0, 0, 4, 2, angle))))[0, 0], first, atol=0.25)
 
 
 def inverse(back):
@@ -120,3 +132,9 @@ def test_a_turned_square_stays_turned_where_rounding_makes_the_scales_unequal():
     [one] = to_source(table((160, 160, 100, 100, 0.5)), back)
     known = ((160 - 5) * 621 / 310, 320, 200, 200, 0.5)
     assert overlap(one, known) > 0.99
+
+
+@pytest.mark.parametrize("quarter", [-3, -1, 0, 1, 2])
+def test_a_square_has_one_regular_row(quarter):
+    row = np.array([[50, 40, 20, 20, 0.3 + quarter * np.pi / 2]])
+    assert regular(row)[0] == pytest.approx([50, 40, 20, 20, 0.3])

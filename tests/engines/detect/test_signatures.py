@@ -18,6 +18,7 @@ from tests.engines.detect.exports import (
     four,
     mediapipe,
     mmdet,
+    movenet,
     nanodet_plus,
     one,
     paddle,
@@ -36,6 +37,7 @@ from tests.engines.detect.exports import (
     segmenter,
     segmenter_rows,
     tensorflow,
+    text_map,
     torchvision,
     ultraface,
     ultralytics_rtdetr_ranked,
@@ -85,6 +87,7 @@ SIZES = TensorSpec("orig_target_sizes", "int64", (-1, 2))
 SCALE = TensorSpec("scale_factor", "float32", (-1, 2))
 SHAPE = TensorSpec("im_shape", "float32", (-1, 2))
 MASK = TensorSpec("pixel_mask", "int64", (-1, 64, 64))
+WHOLE = TensorSpec("input", "int32", (1, 640, 640, 3))
 MEDIAPIPE = TensorSpec("input", "float32", (1, 128, 128, 3))
 
 ANYTHING = "can be of models of any kind"
@@ -223,7 +226,10 @@ TABLE = {
     "UltraFace": ((image(240, 320),), ultraface, {}, "ultraface"),
     "BlazeFace": ((MEDIAPIPE,), lambda: mediapipe(896, 16), {}, "no family"),
     "palm detector": ((MEDIAPIPE,), lambda: mediapipe(2016, 18), {}, "no family"),
-    "PP-OCR det": ((image(),), lambda: one(soft_map(640, 640)[None, None]), {}, ANYTHING),
+    "MoveNet": ((WHOLE,), movenet, {}, "movenet"),
+    "MoveNet multipose": ((WHOLE,), lambda: movenet(6), {}, "movenet-multipose"),
+    "PP-OCR det": ((image(name="x"),), text_map, {}, ANYTHING),
+    "PP-OCR det, told": ((image(name="x"),), text_map, {"task": "text"}, "ppocr-det"),
     "PP-OCR rec": (
         (image(48, 320),), lambda: one(shares(40, 97)[None]), {}, "100 queries at least"
     ),
@@ -280,7 +286,7 @@ def test_it_is_decoded_or_left_as_tensors_with_the_reason(row):
     face = head.labels == ("face",) or told.num_classes == 1
     if head.task == "classify":
         assert found.class_ids[0] == min(CLASS, told.num_classes - 1)
-    if head.task not in ("detect", "segment", "pose", "obb"):
+    if head.task not in ("detect", "segment", "pose", "obb", "text"):
         return
     assert found.boxes == pytest.approx(BOX[None] / (2 if row == "UltraFace" else 1), abs=0.01)
     assert found.class_ids.tolist() == [0 if face and "pose 26" not in row else CLASS]

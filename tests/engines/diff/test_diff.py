@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -14,8 +15,6 @@ from fovea_engines.backends.openvino import OPENVINO
 from fovea_engines.diff.describe import title, verdict
 from fovea_engines.diff.diff import diff
 from fovea_engines.diff.figures import figures_of
-from fovea_engines.diff.openvino_network import OpenVinoNetwork
-from fovea_preprocess.errors import UnsupportedModel
 
 IMAGE = ("images", [1, 3, 16, 16])
 RANDOM = np.random.default_rng(0)
@@ -106,14 +105,49 @@ def test_every_tensor_that_is_compared_is_counted(tmp_path):
     assert progress.counts == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_an_openvino_engine_gives_a_tensor_before_it_compiles_the_next(tmp_path):
-    """Each takes a while, and whoever waits is to see them counted."""
-    OPENVINO.compile(two_convs(tmp_path / "a.onnx"), tmp_path)
-    feeds = [{"images": np.zeros((1, 3, 16, 16), np.float32)}] * 2
-    values = OpenVinoNetwork(tmp_path / "model.xml", "fp32", feeds[0]).run(["c1", "absent"], feeds)
-    assert [array.shape for array in next(values)] == [(1, 4, 16, 16)] * 2
-    with pytest.raises(UnsupportedModel):
-        next(values)
+def test_inner_tensors_of_an_openvino_engine_are_read_one_by_one_where_it_differs(tmp_path):
+    path = two_convs(tmp_path / "a.onnx")
+    OPENVINO.compile(path, tmp_path)
+    progress = Counting()
+    assert diff(path, tmp_path, progress=progress).agrees
+    assert progress.counts == [(1, 4), (2, 4), (3, 4), (4, 4), (1, 1)]
+    other = two_convs(tmp_path / "b.onnx", w2=np.ones((4, 4, 3, 3), np.float32))
+    found = diff(other, tmp_path, progress=progress)
+    assert found.first.a.name == "out"
+    assert progress.counts[10:] == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_tensor_that_a_runtime_has_transposed_is_compared_as_it_was(tmp_path):
+    """As OpenVINO does with the heads of attention."""
+    shapes = [("three", (3, 16, 16)), ("four", (3, 1, 16, 16)), ("image", (1, 3, 16, 16))]
+    weights = [constant(name, np.array(shape)) for name, shape in shapes]
+    swap = {"perm": [1, 0, 2]}
+    names = ["images", *(f"/tanh/{place}" for place in range(20))]
+    alike = [node("Tanh", *pair) for pair in pairwise(names)]
+    written = [
+        *alike,
+        node("Reshape", f"{names[-1]} three", "/r"),
+        node("Transpose", "/r", "/t", **swap),
+        node("Sigmoid", "/t", "/s"),
+        node("Transpose", "/s", "/u", **swap),
+        node("Reshape", "/u image", "out"),
+    ]
+    kept = [
+        *alike,
+        node("Reshape", f"{names[-1]} four", "/t"),
+        node("Sigmoid", "/t", "/v"),
+        node("Reshape", "/v image", "out"),
+    ]
+    paths = [
+        save(tmp_path / name, nodes, [IMAGE], [("out", IMAGE[1])], weights)
+        for name, nodes in (("a.onnx", written), ("b.onnx", kept))
+    ]
+    OPENVINO.compile(paths[1], tmp_path)
+    found = diff(paths[0], tmp_path)
+    assert found.agrees
+    [one] = [one for one in found.layers if one.a.name == "/t"]
+    assert (one.a.shape, one.b.shape) == ((16, 3, 16), (3, 1, 16, 16))
+    assert one.snr_db > 100
 
 
 def test_a_layer_is_called_by_what_is_known_of_it(tmp_path):

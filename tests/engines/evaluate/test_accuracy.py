@@ -12,8 +12,9 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.answer import Answer
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
-from fovea_engines.evaluate.accuracy.evaluate import detect_all, in_process, mean_ap
+from fovea_engines.evaluate.accuracy.evaluate import detect_all, in_process
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
+from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import Accuracy
 

@@ -13,11 +13,10 @@ from fovea_engines.build.gate import objection
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.evaluate.accuracy.class_folders import (
     ClassFolders,
-    check_task,
     measure_classes,
-    read_labelled,
 )
 from fovea_engines.evaluate.accuracy.dataset import Dataset
+from fovea_engines.evaluate.accuracy.labels import check_task, read_labelled
 from fovea_engines.repository.accuracy import ClassAccuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidOption, NotFound
@@ -79,9 +78,11 @@ def test_labels_of_boxes_are_still_read(folders, tmp_path):
     (labels / "a.txt").write_text("0 .5 .5 .2 .2\n")
     boxes = read_labelled(labels, folders / "cat")
     assert isinstance(boxes, Dataset)
-    with pytest.raises(InvalidOption, match="the model is a classifier: give a folder"):
+    with pytest.raises(
+        InvalidOption, match="labels of objects, and the task of the model is classify"
+    ):
         check_task(boxes, "classify")
-    with pytest.raises(InvalidOption, match="the model is no classifier"):
+    with pytest.raises(InvalidOption, match=r"a folder of images for each class, and .* is detect"):
         check_task(read_labelled(folders), "detect")
     with pytest.raises(NotFound, match="no YOLO label file"):
         read_labelled(folders / "empty")
@@ -89,7 +90,7 @@ def test_labels_of_boxes_are_still_read(folders, tmp_path):
 
 def test_a_build_of_a_detector_refuses_folders_of_classes(folders, tmp_path):
     model = tiny_detector(tmp_path / "d.onnx")
-    with pytest.raises(InvalidOption, match="the model is no classifier"):
+    with pytest.raises(InvalidOption, match=r"a folder of images for each class, and .* is detect"):
         build(BuildPlan(model, "d", tmp_path / "r", data=folders))
 
 

@@ -11,6 +11,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.evaluate.accuracy.answer import Answer
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.evaluate.accuracy.evaluate import evaluate
+from fovea_engines.evaluate.accuracy.labels import check_task, read_labelled
 from fovea_preprocess.errors import FoveaError, InvalidImage, InvalidOption
 
 LABELS = ("cat", "dog", "bus")
@@ -89,6 +90,23 @@ def test_yolo(images, tmp_path):
     (images / "b.txt").write_text("1 0.5 0.5 0.2 0.4")
     together = read_dataset(images)
     assert [image.class_ids.tolist() for image in together.images] == [[], [1]]
+
+
+def test_yolo_lines_with_keypoints(images, tmp_path):
+    lines = "0 0.5 0.5 0.2 0.4 0.5 0.6 2 0.45 0.4 1.0", "0 0.3 0.5 0.2 0.4 0.3 0.6 1 0 0 0"
+    first, second = read_lines(tmp_path, *lines).images
+    assert first.boxes[0].tolist() == pytest.approx([80, 30, 120, 70])
+    expected = [[[100, 60, 2], [90, 40, 1]], [[60, 60, 1], [0, 0, 0]]]
+    np.testing.assert_allclose(first.keypoints, expected)
+    assert first.outlines is None
+    assert second.keypoints.shape == (0, 2, 3)
+    # A polygon whose numbers could be keypoints, among others that could not.
+    polygon = "0 0 0.2 0.5 0.1 0.9 0.2 1 0.4 0.5 1"
+    together = read_lines(tmp_path, polygon, "0 0.1 0.1 0.3 0.2 0.2 0.6").images[0]
+    assert together.keypoints is None
+    np.testing.assert_allclose(together.boxes[0], [0, 10, 200, 100])
+    with pytest.raises(InvalidOption, match="line 1: coordinates are 0 to 1"):
+        read_lines(tmp_path, "0 0.5 0.5 0.2 0.4 100 60 2")
 
 
 def test_classes_txt_names_the_classes_of_yolo_labels(images, tmp_path):
@@ -183,6 +201,7 @@ def test_malformed_coco_is_a_sentence(images, tmp_path, document, says):
         ("0 0.5 0.5 0.1 0.1 0.9", "line 2: after the class come 4 numbers"),
         ("0", "line 2: after the class come 4 numbers.*nothing"),
         ("0 0.5 x 0.1 0.1", "line 2: after the class come 4 numbers"),
+        ("0 0.5 0.5 0.1 0.1 0.5 0.5 2", "line 2: .* on every line a box and x y v"),
         ("0 0.5 nan 0.1 0.1", "line 2: coordinates are 0 to 1"),
         ("0 0.5 0.5 inf 0.1", "line 2: coordinates are 0 to 1"),
         ("0 100 50 20 20", "line 2: coordinates are 0 to 1.*divide pixels"),
@@ -253,3 +272,15 @@ def test_a_damaged_image_is_named(images, tmp_path):
         evaluate(nothing, dataset)
     with pytest.raises(InvalidImage, match=r"b.png: "):
         read_lines(tmp_path, "0 0.5 0.5 0.1 0.1")
+
+
+def test_keypoints_without_visibility_are_not_taken_for_polygons(tmp_path):
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.jpg")
+    file = tmp_path / "a.txt"
+    file.write_text("0 .5 .5 .4 .4 .4 .4 .6 .6")
+    with pytest.raises(InvalidOption, match="labels of a are polygons, or keypoints without vis"):
+        check_task(read_labelled(tmp_path), "pose")
+    check_task(read_labelled(tmp_path), "segment")
+    for words in ("0 .5 .5 .4 .4 .4 .4 2 .6 .6 2", "0 .5 .5 .4 .4"):
+        file.write_text(words)
+        check_task(read_labelled(tmp_path), "pose")

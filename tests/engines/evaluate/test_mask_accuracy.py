@@ -16,8 +16,9 @@ from fovea_engines.detect.masks import whole_masks
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.answer import Answer
 from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
-from fovea_engines.evaluate.accuracy.evaluate import detect_all, in_process, mean_ap
+from fovea_engines.evaluate.accuracy.evaluate import detect_all, in_process
 from fovea_engines.evaluate.accuracy.labelled_image import LabelledImage
+from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import InvalidOption
 

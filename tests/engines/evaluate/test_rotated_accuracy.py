@@ -11,11 +11,11 @@ from tests.engines.evaluate.test_rotated_agreement import found
 
 from fovea_engines.evaluate.accuracy.answer import Answer
 from fovea_engines.evaluate.accuracy.dataset import read_dataset
-from fovea_engines.evaluate.accuracy.evaluate import mean_ap
+from fovea_engines.evaluate.accuracy.mean_ap import mean_ap
 from fovea_preprocess.errors import InvalidOption
 
 WIDTH, HEIGHT = 400, 200
-OBJECTS = [(100, 80, 90, 20, 0.6), (300, 100, 60, 50, 2.5)]
+OBJECTS = [(100, 80, 90, 20, 0.6), (300, 100, 60, 50, 2.5 - math.pi)]
 
 
 def corners(row):

@@ -21,14 +21,24 @@ from fovea_engines.progress import Progress
     ],
 )
 def test_the_earlier_wins_within_noise(rates, position):
-    assert fastest(rates) == position
+    assert fastest(rates, [(1, 1, 1)] * len(rates)) == position
+
+
+def test_the_other_layout_decides_within_noise():
+    noisy, steady = (9, 4, 4, 9, 4), (5, 5, 5, 5, 5)
+    slow, quick = (1,) * 5, (2,) * 5
+    for one, other in ((noisy, steady), (steady, noisy)):
+        assert fastest([one, other], [slow, quick]) == 1
+        assert fastest([one, other], [quick, slow]) == 0
+    assert fastest([(6,) * 5, steady], [slow, quick]) == 0
+    assert fastest([steady, (6,) * 5], [quick, slow]) == 1
 
 
 def test_sessions_are_timed_in_both_layouts(built_repository):
     folder = built_repository / "tiny" / "1"
     rows = [{"images": np.full((1, 3, 64, 64), value, np.float32)} for value in (0.2, 0.7)]
     with Engine.open(folder) as one, Engine.open(folder) as other:
-        found = time_sessions([one.session, other.session], rows, Progress())
+        found = time_sessions([lambda: one.session, lambda: other.session], rows, Progress())
     assert len(found) == 2
     for rates in found:
         assert len(rates.alone) >= 3
@@ -46,3 +56,12 @@ def test_every_caller_calls_at_least_once(built_repository):
 
     assert call_rate(Counting(), [{}], callers=3, alone=False, seconds=0) > 0
     assert Counting.calls == 3
+
+
+def test_what_another_beats_is_not_kept_by_a_tie():
+    """The third ties with the second, and that with the first, which beats the third."""
+    rates = [(10,) * 4, (9, 11, 9, 11), (9.5,) * 4]
+    assert fastest(rates, [(1,) * 4, (2,) * 4, (3,) * 4]) == 1
+    # Each beats the next in three rounds of four.
+    circle = [(4, 3, 2, 1), (3, 2, 1, 4), (2, 1, 4, 3), (1, 4, 3, 2)]
+    assert fastest(circle, circle) == 0

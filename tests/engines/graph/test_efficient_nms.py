@@ -10,6 +10,7 @@ from tests.engines.tiny import constant
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.detect.heads.preprocess import VARIANTS
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.graph.load import load
@@ -166,7 +167,9 @@ def test_a_real_detector_that_ends_in_it_is_served(shared, tmp_path, backend):
     model.opset_import.append(helper.make_opsetid("TRT", 1))
     onnx.save(model, tmp_path / "nms.onnx")
 
-    build(BuildPlan(tmp_path / "nms.onnx", "m", tmp_path / "r", backend))
+    # Without metadata nothing says which exporter it was, so a build would ask.
+    family = VARIANTS["family"]
+    build(BuildPlan(tmp_path / "nms.onnx", "m", tmp_path / "r", backend, preprocess=family))
     [rows] = run(prepared(shared, "yolov8n").graph, bus(shared, "yolov8n"))
     corners, best, classes = plainly(rows[0, :4].T, rows[0, 4:].T, coding=1)
     with Engine.open(tmp_path / "r" / "m" / "1") as engine:

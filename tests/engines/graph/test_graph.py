@@ -32,7 +32,7 @@ def test_every_truncation_is_refused(tiny_model, tmp_path):
     ("data", "says"),
     [
         (b"", "is empty"),
-        (b"PK\x03\x04" + bytes(100), "zip archive"),
+        (b"PK\x03\x04" + bytes(100), r"zip archive: .*`yolo export model=model\.pt format=onnx`"),
         (b"\x89PNG\r\n\x1a\n" + bytes(100), "not a whole ONNX model"),
         (b"{}", "not a"),
         (bytes(1000), "not a"),
@@ -42,6 +42,10 @@ def test_what_is_not_onnx_is_refused(tmp_path, data, says):
     (tmp_path / "model.onnx").write_bytes(data)
     with pytest.raises(InvalidModel, match=says):
         load(tmp_path / "model.onnx")
+    if data:
+        (tmp_path / "model.pt").write_bytes(data)
+        with pytest.raises(InvalidModel, match=r"model\.pt is PyTorch's"):
+            load(tmp_path / "model.pt")
 
 
 def test_a_folder_and_an_absent_file_are_refused(tmp_path):

@@ -11,7 +11,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.graph.load import load
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
-from fovea_preprocess.errors import UnsupportedModel
+from fovea_preprocess.errors import InvalidOption
 
 
 def network(path, nodes, kind=TensorProto.FLOAT):
@@ -50,7 +50,7 @@ def test_rows_of_all_images_together_are_served_one_image_at_a_time(tmp_path):
     assert graph_inputs(model)[0].shape == (1, 3, 8, 8)
     assert graph_outputs(model)[0].shape == (-1, 4)
     assert "one image at a time: output out" in notes[0]
-    with pytest.raises(UnsupportedModel, match="--max-batch 4 cannot be"):
+    with pytest.raises(InvalidOption, match="--max-batch 4 cannot be"):
         build(BuildPlan(tmp_path / "m.onnx", "m", tmp_path / "r", max_batch=4))
 
 

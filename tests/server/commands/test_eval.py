@@ -66,7 +66,7 @@ def there(place, monkeypatch):
 def test_a_table_of_totals_sizes_and_classes(fovea):
     code, out, err = fovea("digits", "--data", "scenes.json", "--images", "images")
     assert code == 0, err
-    assert "digits version 1, onnxruntime fp32: 2 images" in out
+    assert "digits version 1, onnxruntime fp32: 2 images, measured by the overlap of boxes" in out
     for word in ("mAP50-95", "mAP50 ", "mAP50-95 large", "class"):
         assert word in out
     assert "weakest" not in out
@@ -129,4 +129,4 @@ def test_boxes_do_not_measure_a_classifier(fovea, shared, tmp_path):
     (tmp_path / "classifier" / "1" / "model.onnx").symlink_to(shared / "models/mobilenetv2.onnx")
     code, _, err = fovea("classifier", "--data", "labels", "--repository", tmp_path)
     assert code == 2
-    assert "labels of boxes, and the model is a classifier" in err
+    assert "labels of objects, and the task of the model is classify" in err

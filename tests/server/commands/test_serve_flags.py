@@ -33,6 +33,15 @@ def parse(*args: str) -> Settings:
     return read_settings(params.pop("repository"), params)
 
 
+def test_no_before_a_switch_turns_it_off():
+    settings = parse("--no-page", "--no-log-access")
+    assert (settings.page, settings.log_access, settings.allow_grpc) == (False, False, True)
+    assert parse("--page").page is True
+    refused = CliRunner().invoke(app, ["serve", "--no-http-port"])
+    assert refused.exit_code == 2
+    assert "--no-http-port" in refused.output
+
+
 def test_a_command_line_of_triton_is_understood():
     settings = parse(*FROM_TRITON)
     assert settings.model_repository == (Path("/models"),)

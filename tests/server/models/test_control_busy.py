@@ -7,6 +7,8 @@ from tests.server.registries import ADDER_CONFIG, adder, copied, serving
 
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
 from fovea_server.models.registry import Registry
+from fovea_server.models.slot import ModelSlot
+from fovea_server.models.source import Source
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
 
 
@@ -71,3 +73,19 @@ def test_a_configuration_that_changes_is_a_reason_to_load_again(tmp_path):
         (folder / CONFIG_FILE).write_text(ADDER_CONFIG + "response_cache { enable: true }")
         registry.load("plus")
         assert registry.find("plus").config.response_cache.enable
+
+
+def test_a_load_is_not_answered_with_the_fault_of_another(tmp_path, monkeypatch):
+    """The other begins and fails as soon as this one has ended."""
+    adder(tmp_path, "plus", config=ADDER_CONFIG)
+    load = ModelSlot.load
+
+    def then_another_fails(slot: ModelSlot, source: Source) -> str:
+        fault = load(slot, source)
+        slot.refuse("the file of the other is broken", None)
+        return fault
+
+    monkeypatch.setattr(ModelSlot, "load", then_another_fails)
+    with serving(tmp_path, model_control_mode="explicit") as registry:
+        registry.load("plus")
+        assert registry.versions("plus") == (1,)

@@ -129,6 +129,17 @@ def test_an_empty_repository_is_not_ready_and_says_what_to_do(tmp_path):
     with serving(tmp_path) as registry:
         assert not registry.ready
         assert "make one with `fovea build`" in registry.reason
+    (tmp_path / "loose.onnx").write_bytes(b"")
+    with serving(tmp_path) as registry:
+        assert registry.reason.endswith(
+            "loose.onnx lies there: `fovea build` makes an engine of it"
+        )
+    with pytest.raises(NotFound, match=r"`fovea build \S+loose.onnx` makes an engine"):
+        Registry(Settings(model_repository=tmp_path / "loose.onnx"))
+    (tmp_path / "plus" / "1").mkdir(parents=True)
+    (tmp_path / "plus" / "1" / "model.onnx").write_bytes(b"")
+    with serving(tmp_path / "plus") as registry:
+        assert registry.reason.endswith("plus is a model's folder: serve its parent")
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path):

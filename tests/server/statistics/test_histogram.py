@@ -19,3 +19,10 @@ def test_models_that_come_and_go_leave_no_endless_histograms(monkeypatch):
     assert [f'model="model-{number}"' in text for number in range(100)] == [False] * 90 + [
         True
     ] * 10
+
+
+def test_refusals_are_not_among_the_durations_of_a_model():
+    measured = Durations({"m"})
+    for status in (200, 429, 503, "OK", "UNAVAILABLE"):
+        measured.observe("m", status, 0.1)
+    assert measured.of("m")["+Inf"] == 2

@@ -31,6 +31,7 @@ __device__ inline unsigned short half_bits(float value) {
 #endif
 
 __device__ inline void put(unsigned char *to, float value) { *to = (unsigned char)value; }
+__device__ inline void put(int *to, float value) { *to = (int)value; }
 __device__ inline void put(float *to, float value) { *to = value; }
 __device__ inline void put(Half *to, float value) { to->bits = half_bits(value); }
 

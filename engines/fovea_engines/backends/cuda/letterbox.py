@@ -44,7 +44,7 @@ IMAGE = np.dtype(
 )
 _ONE = 1 << 40
 _BLOCK = (32, 8, 1)
-_ELEMENTS = {"uint8": "unsigned char", "float16": "Half", "float32": "float"}
+_ELEMENTS = {"uint8": "unsigned char", "float16": "Half", "float32": "float", "int32": "int"}
 
 
 class LetterboxKernel:
@@ -117,7 +117,7 @@ def source() -> str:
 def definitions(spec: PreprocessSpec) -> list[str]:
     """Return the compiler options that specialise the kernel for a spec."""
     gains, offsets = [1.0] * 3, [0.0] * 3
-    if spec.dtype != "uint8":
+    if not spec.whole:
         gains = [spec.scale / std for std in spec.std]
         offsets = [-mean / std for mean, std in zip(spec.mean, spec.std, strict=True)]
     values = {
@@ -177,7 +177,7 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
     Without a compiler, or for resampling that it lacks, there is no kernel, and the host
     letterboxes; `progress` reports it.
     """
-    floats = spec.resample == "linear-float" and spec.dtype != "uint8"
+    floats = spec.resample == "linear-float" and not spec.whole
     if floats or spec.resample in ("area", "lanczos"):
         progress.note(f"the letterbox kernel lacks {spec.resample}, so the host letterboxes")
         return

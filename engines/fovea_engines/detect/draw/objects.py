@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.draw.colours import Colour, colour
-from fovea_engines.detect.draw.rotated import draw_rotated
 from fovea_engines.detect.draw.tags import draw_tag, place
 from fovea_engines.detect.masks import Bitmap, Masks
+from fovea_engines.detect.rotated import corners as rotated_corners
 from fovea_engines.detect.skeleton import Skeleton
 
 # Share of a mask's colour over the image: an object stays recognisable under it.
@@ -21,6 +21,10 @@ _OPACITY = 0.45
 # Keypoints of a lower score are mostly hidden, and guessed.
 _VISIBLE = 0.5
 _JOINT = (255, 255, 255)
+# Length of an arrowhead, in widths of a line; in a small rectangle its height.
+_ARROW = 11
+# Half of its width over its length.
+_SPREAD = 0.38
 
 
 def draw_objects(
@@ -40,7 +44,7 @@ def draw_objects(
     corners = np.clip(found.boxes.round(), 0, [width - 1, height - 1] * 2).astype(np.int64)
     # The best box is drawn last, so that nothing covers it; tags are drawn over all boxes.
     if found.rotated is not None:
-        draw_rotated(canvas, found.rotated, colours, line)
+        _draw_rotated(canvas, found.rotated, colours, line)
     else:
         for (x1, y1, x2, y2), fill in zip(corners[::-1].tolist(), colours[::-1], strict=True):
             cv2.rectangle(canvas, (x1, y1), (x2, y2), fill, line, cv2.LINE_AA)
@@ -60,6 +64,25 @@ def draw_objects(
         if tag is not None:
             draw_tag(canvas, tag, fill)
     return canvas
+
+
+def _draw_rotated(
+    canvas: NDArray[np.uint8], rotated: NDArray[np.float32], colours: Sequence[Colour], line: int
+) -> None:
+    """Draw rectangles [n, 5], the first last, with an arrowhead where the angle points."""
+    outlines = rotated_corners(rotated)
+    for outline, row, fill in list(zip(outlines, rotated, colours, strict=True))[::-1]:
+        length = min(float(row[3]), _ARROW * line)
+        tip = (outline[1] + outline[2]) / 2
+        ahead = np.array([np.cos(row[4]), np.sin(row[4])]) * length
+        aside = ahead[::-1] * [-_SPREAD, _SPREAD]
+        arrow = np.stack([tip, tip - ahead + aside, tip - ahead - aside])
+        cv2.polylines(canvas, [_pixels(outline)], True, fill, line, cv2.LINE_AA)
+        cv2.fillPoly(canvas, [_pixels(arrow)], fill, cv2.LINE_AA)
+
+
+def _pixels(points: NDArray[np.floating]) -> NDArray[np.int32]:
+    return points.round().astype(np.int32)
 
 
 def _draw_masks(

@@ -60,6 +60,7 @@ class Head(ABC):
         labels: names of the classes, where all models of the family have the same.
         preprocess: fields of `PreprocessSpec` in which its training differs from the defaults.
         guessed: in what exporters of the family differ in preprocessing; "" if in nothing.
+        variants: names, in `VARIANTS`, of what these do otherwise.
         sized: it needs the size of the input to decode.
         outputs: names of the outputs that are decoded, in the order of `Fit.outputs`.
         size: (height, width) of the input, pixels; None if dynamic, which `sized` heads exclude.
@@ -72,6 +73,7 @@ class Head(ABC):
     labels: ClassVar[tuple[str, ...]] = ()
     preprocess: ClassVar[Mapping[str, Any]] = {}
     guessed: ClassVar[str] = ""
+    variants: ClassVar[tuple[str, ...]] = ()
     sized: ClassVar[bool] = False
 
     outputs: tuple[str, ...]

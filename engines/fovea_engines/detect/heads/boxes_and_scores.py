@@ -104,6 +104,7 @@ class PpYoloE(YoloNas):
         **IMAGENET,
     }
     guessed: ClassVar[str] = "PP-YOLOE takes mean and std of ImageNet, and PP-YOLOE+ takes neither"
+    variants: ClassVar[tuple[str, ...]] = ("0-to-1",)
     named: ClassVar[str] = "ppyoloe"
     transposed: ClassVar[bool] = True
 
@@ -115,5 +116,6 @@ class DamoYolo(YoloNas):
     family: ClassVar[str] = "damo-yolo"
     preprocess: ClassVar[Mapping[str, Any]] = {"scale": 1.0, "anchor": "top-left", "pad": 0}
     guessed: ClassVar[str] = "DAMO-YOLO keeps the aspect and pads, or stretches, by its config"
+    variants: ClassVar[tuple[str, ...]] = ("stretched",)
     named: ClassVar[str] = "damoyolo"
     boxes_first: ClassVar[bool] = False

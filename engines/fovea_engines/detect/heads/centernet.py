@@ -42,6 +42,7 @@ class CenterNet(Detector):
     }
     logits: ClassVar[bool] = False
     guessed: ClassVar[str] = "MMDetection's CenterNet takes RGB, and another mean and std"
+    variants: ClassVar[tuple[str, ...]] = ("mean-std",)
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -30,6 +30,7 @@ class RawRtDetr(SeparateQueries):
         "RT-DETR, D-FINE and DEIM take 0 to 1; Deformable, Conditional and LW-DETR and DEIMv2 from "
         "S up take ImageNet's mean and std"
     )
+    variants: ClassVar[tuple[str, ...]] = ("mean-std",)
     names: ClassVar[tuple[tuple[str, str], ...]] = _NAMES
 
     @classmethod
@@ -40,6 +41,9 @@ class RawRtDetr(SeparateQueries):
             return fit
         if signature.family == Detr.family:
             return f"the metadata says {signature.family}"
+        if signature.family:
+            why = f"{fit.why}; the metadata says {signature.family}"
+            return replace(fit, strength=Strength.METADATA, why=why)
         if fit.num_classes == COCO_IDS + 1 != signature.num_labels:
             return replace(fit, strength=Strength.SHAPE)
         return fit
@@ -56,6 +60,7 @@ class Detr(Queries):
         **IMAGENET,
     }
     guessed: ClassVar[str] = "the image is stretched, though DETR was trained with its aspect kept"
+    variants: ClassVar[tuple[str, ...]] = ("letterboxed",)
     names: ClassVar[tuple[tuple[str, str], ...]] = _NAMES
     after: ClassVar[int] = 1
 

@@ -142,12 +142,13 @@ def fractions(boxes: Columns, name: str = "boxes") -> str | None:
     return None
 
 
-def pixels(boxes: Columns) -> str | None:
+def pixels(boxes: Columns, name: str = "boxes") -> str | None:
     """Exclude boxes as fractions of the image, [boxes, 4], of which most lie far outside 0..1."""
     values = np.asarray(boxes, np.float32)
     values = np.abs(values[np.isfinite(values)])
-    if len(values) and np.median(values) > _LARGEST_FRACTION:
-        return f"boxes are no fractions of the image: most numbers are over {np.median(values):.3g}"
+    middle = np.median(values) if len(values) else 0
+    if middle > _LARGEST_FRACTION:
+        return f"{name} are no fractions of the image: most numbers are over {middle:.3g}"
     return None
 
 

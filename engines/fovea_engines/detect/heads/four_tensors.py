@@ -40,6 +40,7 @@ class EfficientNms(Suppressed):
     guessed: ClassVar[str] = (
         "families differ that end in these; most take RGB from 0 to 1, letterboxed"
     )
+    variants: ClassVar[tuple[str, ...]] = ("mean-std",)
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -94,6 +95,7 @@ class TensorFlowDetection(EfficientNms):
     guessed: ClassVar[str] = (
         "SSD stretches the image; EfficientDet and Faster R-CNN keep its aspect, which is letterbox"
     )
+    variants: ClassVar[tuple[str, ...]] = ("letterboxed",)
     sized: ClassVar[bool] = True
     y_first: ClassVar[bool] = True
     normalised: ClassVar[bool] = True
@@ -130,6 +132,7 @@ class TfLiteDetection(TensorFlowDetection):
         "std": (127.5, 127.5, 127.5),
     }
     guessed: ClassVar[str] = "most such models stretch the image; those of floats take -1 to 1"
+    variants: ClassVar[tuple[str, ...]] = ("0-to-1",)
     first_class: ClassVar[int] = 0
 
     @classmethod

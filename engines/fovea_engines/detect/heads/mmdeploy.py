@@ -29,6 +29,7 @@ class MmDeploy(Suppressed):
     guessed: ClassVar[str] = (
         "most configurations of MMDetection have this mean and std, and pad at the right and bottom"
     )
+    variants: ClassVar[tuple[str, ...]] = ("mean-std", "stretched")
 
     @property
     def fields(self) -> tuple[str, str]:

@@ -47,6 +47,7 @@ class NanoDet(ScoredBoxes):
         **MMDETECTION,
     }
     guessed: ClassVar[str] = "NanoDet keeps the aspect and pads, or stretches, by its config"
+    variants: ClassVar[tuple[str, ...]] = ("stretched",)
     sized: ClassVar[bool] = True
     centre: ClassVar[float] = 0.5
     shift: ClassVar[float] = -0.5
@@ -104,6 +105,7 @@ class PicoDetRaw(NanoDet):
         **IMAGENET,
     }
     guessed: ClassVar[str] = ""
+    variants: ClassVar[tuple[str, ...]] = ()
     strides: ClassVar[tuple[int, ...]] = (8, 16, 32, 64)
     shift: ClassVar[float] = 0.0
 

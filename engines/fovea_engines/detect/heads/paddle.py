@@ -26,6 +26,7 @@ class Paddle(Columns):
     guessed: ClassVar[str] = (
         "PicoDet and PP-YOLOE take ImageNet's mean and std; PP-YOLOE+ and RT-DETR take neither"
     )
+    variants: ClassVar[tuple[str, ...]] = ("0-to-1",)
     box: ClassVar[int] = 2
     score: ClassVar[int] = 1
     class_id: ClassVar[int] = 0

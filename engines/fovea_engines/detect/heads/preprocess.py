@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,7 +16,7 @@ from fovea_engines.detect.heads.signature import image_layout, image_sides
 from fovea_engines.detect.heads.yolox import YoloX
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
-from fovea_preprocess.spec import Fit, PreprocessSpec, Resample
+from fovea_preprocess.spec import Fit, PixelType, PreprocessSpec, Resample
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "yolo": {},
@@ -26,13 +26,27 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """Common presets: fields that differ from RGB, 0 to 1, padded around the centre."""
 
+_UNIT: Mapping[str, Any] = {"scale": 1 / 255, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "family": {},
+    "0-to-1": _UNIT,
+    "0-to-255": {**_UNIT, "scale": 1.0},
+    "mean-std": {"channels": "RGB", "scale": 1 / 255, **IMAGENET},
+    "letterboxed": {"fit": "letterbox"},
+    "stretched": {"fit": "stretch"},
+}
+"""Fields in which exporters of a family differ, by names of `--preprocess`."""
+
+NAMES = (*PRESETS, *VARIANTS)
+"""Names that `--preprocess` takes."""
+
 _USUAL: Final = PreprocessSpec(height=1, width=1)
 _AS_THEY_ARE: Final[Mapping[str, tuple[Any, ...]]] = {
     "scale": (1.0, _USUAL.scale),
     "mean": (_USUAL.mean,),
     "std": (_USUAL.std,),
 }
-"""Accepted values for a uint8 input, which takes 0 to 255: the defaults, which it replaces."""
+"""Accepted values for an input of whole numbers, which takes 0 to 255: the defaults, too."""
 
 _Mean = Annotated[float, Field(ge=-255, le=255)]
 _Std = Annotated[float, Field(ge=0.001, le=255)]
@@ -81,7 +95,7 @@ def default_preprocess(
 
     Raises:
         InvalidOption: `size` contradicts a fixed input, or is no multiple of the model's stride; or
-            `trained` changes the values of a uint8 input.
+            `trained` changes the values of an input of whole numbers.
         UnsupportedModel: the input takes no colour images, or its size is unknown.
     """
     image = inputs[0]
@@ -90,24 +104,25 @@ def default_preprocess(
             f"input {image.name} of shape {list(image.shape)} takes no colour images: "
             "it needs [batch, 3, height, width] or [batch, height, width, 3]"
         )
-    if image.dtype not in ("float32", "float16", "uint8"):
+    if image.dtype not in get_args(PixelType):
         raise UnsupportedModel(
-            f"input {image.name} is of {image.dtype}; images are float32, float16 or uint8"
+            f"input {image.name} is of {image.dtype}; images are float32, float16, uint8 or int32"
         )
     height, width = _resolve(image_sides(image), size, metadata)
     usual = {**FAMILIES[family].preprocess, **own_preprocess(metadata)} if family else {}
     fields = {**usual, **(trained or {})}
-    if image.dtype == "uint8":
-        _check_as_they_are(image.name, trained or {})
+    if not image.dtype.startswith("float"):
+        _check_as_they_are(image, trained or {})
         fields |= {"scale": 1.0, "mean": _USUAL.mean, "std": _USUAL.std}
-    dtype = cast(Literal["float32", "float16", "uint8"], image.dtype)
+    dtype = cast(PixelType, image.dtype)
     return PreprocessSpec(height=height, width=width, layout=layout, dtype=dtype, **fields)
 
 
 def read_preprocess(name: str) -> Mapping[str, Any]:
     """Read fields of `PreprocessSpec` from the named preset or from a JSON file.
 
-    Returns all fields for a preset, so that it replaces the family's; for a file only its fields.
+    Returns all fields for a preset, so that it replaces the family's; for a variant or a file only
+    its fields.
 
     Raises:
         InvalidOption: the name is neither, or a field is wrong; the message says what it must be.
@@ -115,21 +130,32 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
     """
     if name in PRESETS:
         return _Trained(**PRESETS[name]).model_dump()
+    if name in VARIANTS:
+        return VARIANTS[name]
     path = Path(name)
     if path.suffix != ".json":
         raise InvalidOption(
-            f"--preprocess {name!r} is none of {', '.join(PRESETS)}, nor a .json file"
+            f"--preprocess {name!r} is none of {', '.join(NAMES)}, nor a .json file"
         )
     try:
         return _Trained.model_validate_json(path.read_bytes()).model_dump(exclude_unset=True)
     except OSError as error:
         raise NotFound(
             f"--preprocess {path} cannot be read ({error.strerror}): name a JSON file, or one of "
-            f"{', '.join(PRESETS)}"
+            f"{', '.join(NAMES)}"
         ) from error
     except ValidationError as error:
         where = error.errors(include_url=False)[0]["loc"]
         raise InvalidOption(f"--preprocess {path}: {_complaint(*where[:1])}") from error
+
+
+def over_own(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields that a user names over those that the model's graph decides.
+
+    Variants differ from what the family of this model has; they leave what the graph decides.
+    """
+    fields = given or {}
+    return {**fields, **own} if fields in VARIANTS.values() else {**own, **fields}
 
 
 def _complaint(field: int | str = "") -> str:
@@ -144,15 +170,15 @@ def _complaint(field: int | str = "") -> str:
     return f"{field} must be {known[str(field)].description}"
 
 
-def _check_as_they_are(name: str, trained: Mapping[str, Any]) -> None:
+def _check_as_they_are(image: TensorSpec, trained: Mapping[str, Any]) -> None:
     changed = [
         field for field, fine in _AS_THEY_ARE.items() if trained.get(field, fine[0]) not in fine
     ]
     if changed:
         raise InvalidOption(
-            f"input {name} is uint8 and takes pixels as they are, 0 to 255, so {', '.join(changed)}"
-            " cannot be set: give --preprocess a JSON file without, or export the model with a "
-            "float32 input"
+            f"input {image.name} is {image.dtype} and takes pixels as they are, 0 to 255, so "
+            f"{', '.join(changed)} cannot be set: give --preprocess a JSON file without, or "
+            "export the model with a float32 input"
         )
 
 
@@ -170,7 +196,11 @@ def _resolve(
     resolved = tuple(want if side == -1 else side for side, want in zip(sides, wanted, strict=True))
     if size is not None and resolved != size:
         fixed = "x".join("any" if side == -1 else str(side) for side in sides)
-        raise InvalidOption(f"size {size[0]}x{size[1]}: the model's input is fixed at {fixed}")
+        wished = f"{size[0]}x{size[1]}"
+        raise InvalidOption(
+            f"size {wished}: the model's input is fixed at {fixed}: export it again with the size "
+            f"that you need, or try `fovea edit --size {wished}`"
+        )
     stride = largest_stride(metadata)
     if -1 in sides and any(side < 1 or side % stride for side in resolved):
         raise InvalidOption(

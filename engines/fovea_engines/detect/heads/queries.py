@@ -57,7 +57,7 @@ class Queries(Detector):
         by_name = {tensor.name: tensor for tensor in signature.outputs}
         pair = next((pair for pair in cls.names if by_name.keys() >= set(pair)), None)
         if pair is None:
-            return OTHERS
+            return cls._renamed(signature)
         logits, boxes = (by_name[name] for name in pair)
         if len(logits.shape) != 3 or len(boxes.shape) != 3 or boxes.shape[2] not in (4, -1):
             return OTHERS
@@ -85,6 +85,19 @@ class Queries(Detector):
             f"logits of {counted(count, 'class')}, and boxes, by their names",
             Strength.NAMES,
         )
+
+    @classmethod
+    def _renamed(cls, signature: Signature) -> str:
+        """Say what outputs of the right shapes, but other names, should be called."""
+        flat = [one.shape for one in signature.outputs if len(one.shape) == 3]
+        rows = {shape[1] for shape in flat}
+        others = len(signature.outputs) - len(flat)
+        if (len(flat), len(rows), others) != (2, 1, len(cls.more)) or max(rows) > MOST_QUERIES:
+            return OTHERS
+        if all(shape[2] != 4 for shape in flat):
+            return OTHERS
+        named = " and ".join((*cls.names[0], *cls.more))
+        return f"its outputs are named {named} (`fovea edit --rename OLD=NEW` renames them)"
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no logit, and boxes that are no centres and sizes as fractions."""

@@ -101,18 +101,28 @@ class Recognition:
         """The reason why the preprocessing is a guess; "" where it is known."""
         if self.family is None:
             return "that of YOLO is taken, as no family is known"
-        return FAMILIES[self.family].guessed
+        return "" if self._named else FAMILIES[self.family].guessed
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of what exporters of the family do otherwise in preprocessing."""
+        if self.family is None or self._named:
+            return ()
+        return FAMILIES[self.family].variants
 
     @property
     def preprocess_from(self) -> str:
         """The origin of the preprocessing that the family brings, for people."""
         if self.guessed:
             return f"a guess: {self.guessed}; --preprocess settles it"
-        named = any(
+        return f"by the family {self.family}{', which the metadata names' if self._named else ''}"
+
+    @property
+    def _named(self) -> bool:
+        return any(
             one.family == self.family and one.fit and one.fit.strength is Strength.METADATA
             for one in self.verdicts
         )
-        return f"by the family {self.family}{', which the metadata names' if named else ''}"
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

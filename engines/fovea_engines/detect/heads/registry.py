@@ -21,6 +21,7 @@ from fovea_engines.detect.heads.four_tensors import (
 )
 from fovea_engines.detect.heads.libreyolo import LibreYolo9, PicoDet, RtmDet
 from fovea_engines.detect.heads.mmdeploy import MmDeploy
+from fovea_engines.detect.heads.movenet import MoveNet, MoveNetMultiPose
 from fovea_engines.detect.heads.nanodet import NanoDet, NanoDetJoined, NanoDetPlus, PicoDetRaw
 from fovea_engines.detect.heads.obb import YoloNasObb, YoloV8Obb, YoloV10Obb
 from fovea_engines.detect.heads.paddle import Paddle
@@ -40,6 +41,7 @@ from fovea_engines.detect.heads.saliency import IsNet, U2Net
 from fovea_engines.detect.heads.scrfd import Scrfd
 from fovea_engines.detect.heads.segment import YoloV5Segment, YoloV8Segment, YoloV10Segment
 from fovea_engines.detect.heads.semantic import ClassIds, DeepLab, Semantic
+from fovea_engines.detect.heads.text import PpOcrDetection
 from fovea_engines.detect.heads.torchvision import Torchvision
 from fovea_engines.detect.heads.ultraface import UltraFace
 from fovea_engines.detect.heads.ultralytics_rtdetr import RawUltralyticsRtDetr, UltralyticsRtDetr
@@ -112,6 +114,8 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             YoloV10Segment,
             YoloV8Pose,
             YoloV10Pose,
+            MoveNet,
+            MoveNetMultiPose,
             YoloV8Obb,
             YoloV10Obb,
             YoloNasObb,
@@ -125,6 +129,7 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             IsNet,
             Depth,
             YoloDepth,
+            PpOcrDetection,
         )
     }
 )

@@ -43,6 +43,7 @@ class RetinaFace(ScoredBoxes):
         "mean": (104.0, 117.0, 123.0),
     }
     guessed: ClassVar[str] = "programs that use RetinaFace pad, or stretch, each in its own way"
+    variants: ClassVar[tuple[str, ...]] = ("stretched",)
     sized: ClassVar[bool] = True
     strides: ClassVar[tuple[int, ...]] = tuple(PRIORS)
     per_cell: ClassVar[int] = 2

@@ -23,6 +23,7 @@ class RtDetr(Suppressed):
     guessed: ClassVar[str] = (
         "RT-DETR, D-FINE and DEIM take 0 to 1; DEIMv2 from S up takes ImageNet's mean and std"
     )
+    variants: ClassVar[tuple[str, ...]] = ("mean-std",)
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:

@@ -35,7 +35,7 @@ class U2Net(Head):
         """Check for maps of one channel."""
         if any(len(t.shape) != 4 or t.shape[1] not in (1, -1) for t in signature.outputs):
             return OTHERS
-        return _first(signature, Strength.SHAPE if len(signature.outputs) == _LEVELS else None)
+        return one_channel(signature, Strength.SHAPE if len(signature.outputs) == _LEVELS else None)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude numbers that are no probabilities."""
@@ -62,10 +62,10 @@ class IsNet(U2Net):
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
         """Check for a map of one channel, and others of any number behind it."""
-        return _first(signature, None)
+        return one_channel(signature)
 
 
-def _first(signature: Signature, strength: Strength | None) -> Fit | str:
+def one_channel(signature: Signature, strength: Strength | None = None) -> Fit | str:
     """Return the fit of the first output; without a strength, anything can have such outputs."""
     if not signature.outputs:
         return OTHERS

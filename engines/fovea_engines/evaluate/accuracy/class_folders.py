@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from fovea_engines.detect.class_names import class_name
 from fovea_engines.detect.classes import Classes
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
 from fovea_engines.evaluate.samples import has_images, image_files, read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import ClassAccuracy
@@ -33,6 +32,15 @@ class ClassFolders:
     path: Path
     images: tuple[Path, ...]
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of the images."""
+        return self.images
+
+    def only(self, paths: Container[Path]) -> Self:
+        """Return the part with these images."""
+        return replace(self, images=tuple(each for each in self.images if each in paths))
+
     def for_model(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
         """Return itself; an InvalidOption if the model lacks a class of the folders."""
         known = [str(i) for i in range(num_classes or 0)] if labels is None else labels
@@ -49,27 +57,11 @@ class ClassFolders:
         return json_sha256([[one.parent.name, file_sha256(one)] for one in self.images])
 
 
-def read_labelled(data: Path, images: Path | None = None) -> Dataset | ClassFolders:
-    """Read a folder with a folder of images for each class; or boxes, as `read_dataset`."""
-    folders = sorted(each for each in data.glob("*") if has_images(each)) if data.is_dir() else []
-    if (data / "labels").is_dir() or any(data.glob("*.txt")) or not folders:
-        return read_dataset(data, images)
+def read_class_folders(data: Path) -> ClassFolders | None:
+    """Read a folder with a folder of images for each class; None if no folder in it has any."""
+    folders = sorted(each for each in data.glob("*") if has_images(each))
     files = (file for folder in folders for file in image_files(folder, sys.maxsize))
-    return ClassFolders(data, tuple(files))
-
-
-def check_task(labelled: Dataset | ClassFolders, task: str) -> None:
-    """Refuse, as InvalidOption, labels of another task than the model's."""
-    if isinstance(labelled, ClassFolders) and task != "classify":
-        raise InvalidOption(
-            f"{labelled.path} has a folder of images for each class, and the model is no "
-            f"classifier (its task is {task}): give a COCO file or a folder of YOLO labels"
-        )
-    if isinstance(labelled, Dataset) and task == "classify":
-        raise InvalidOption(
-            f"{labelled.path} has labels of boxes, and the model is a classifier: give a folder "
-            "that has a folder of images for each class"
-        )
+    return ClassFolders(data, tuple(files)) if folders else None
 
 
 def classify_with(engine: Engine) -> Classify:

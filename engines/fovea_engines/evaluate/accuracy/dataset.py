@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -32,6 +32,15 @@ class Dataset:
     path: Path
     images: tuple[LabelledImage, ...]
     class_names: tuple[str, ...] | None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of the images."""
+        return tuple(image.path for image in self.images)
+
+    def only(self, paths: Container[Path]) -> Self:
+        """Return the part with these images."""
+        return replace(self, images=tuple(each for each in self.images if each.path in paths))
 
     def for_model(
         self, labels: Sequence[str | None] | None, num_classes: int | None = None

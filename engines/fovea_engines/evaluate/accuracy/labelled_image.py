@@ -59,12 +59,17 @@ class LabelledImage:
 
     def check_size(self, width: int, height: int) -> None:
         """Refuse, as InvalidOption, a decoded, upright image of another size than its labels'."""
-        if (width, height) != (self.width, self.height):
-            raise InvalidOption(
-                f"{self.path} is {width} x {height} pixels upright, and its labels are for "
-                f"{self.width} x {self.height}: give the images that were labelled, and labels "
-                "of the image as its EXIF orientation shows it"
-            )
+        check_size(self.path, width, height, self.width, self.height)
+
+
+def check_size(path: Path, width: int, height: int, label_width: int, label_height: int) -> None:
+    """Refuse, as InvalidOption, an upright image whose labels are for one of another size."""
+    if (width, height) != (label_width, label_height):
+        raise InvalidOption(
+            f"{path} is {width} x {height} pixels upright, and its labels are for {label_width} x "
+            f"{label_height}: give the images that were labelled, and labels of the image as its "
+            "EXIF orientation shows it"
+        )
 
 
 def check_box(where: str, box: tuple[float, float, float, float], width: int, height: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -28,16 +30,26 @@ _BOX = 5
 Outline = NDArray[np.float64]
 
 
+class _Row(NamedTuple):
+    """A line; corners and keypoints are in pixels, and `drawn` is True for a polygon."""
+
+    class_id: int
+    outline: Outline
+    drawn: bool
+    keypoints: NDArray[np.float64]
+
+
 def read_yolo(
     data: Path, folder: Path | None
 ) -> tuple[list[LabelledImage], tuple[str, ...] | None]:
     """Read a folder of YOLO label files, or one that holds it as `labels`; as `read_dataset`.
 
     A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
-    its box, and for models of rotated boxes to the smallest rectangle around it. Coordinates are 0
-    to 1 of the upright image. An image without a label file, or with an empty one, has no objects.
-    The images are by default in `images` in place of `labels` in the path, as for YOLO itself, or
-    beside the labels.
+    its box, and for models of rotated boxes to the smallest rectangle around it. Or each line is
+    ``class cx cy w h x y v x y v ...`` with as many keypoints, whose v is COCO's visibility.
+    Coordinates are 0 to 1 of the upright image. An image without a label file, or with an empty
+    one, has no objects. The images are by default in `images` in place of `labels` in the path, as
+    for YOLO itself, or beside the labels.
 
     Returns the images by name, and the names in classes.txt if it exists.
     """
@@ -54,7 +66,8 @@ def read_yolo(
             "name the folder of the images with --images"
         )
     known = None if names is None else len(names)
-    return [_labelled(image, files.get(image.stem), known) for image in images], names
+    points = _keypoints_of_each(files.values())
+    return [_labelled(image, files.get(image.stem), known, points) for image in images], names
 
 
 def yolo_class_names(data: Path) -> tuple[str, ...] | None:
@@ -72,43 +85,72 @@ def _beside(labels: Path) -> Path:
     return Path(*parts)
 
 
-def _labelled(image: Path, file: Path | None, num_classes: int | None) -> LabelledImage:
+def _keypoints_of_each(files: Iterable[Path]) -> int:
+    """Return the number of keypoints on every line of files; 0 for boxes and polygons.
+
+    All lines decide, as one polygon may look like a box and keypoints by chance.
+    """
+    lines = (line.split() for file in files for line in _lines(file))
+    counts = {_keypoints_on(words) for words in lines if words}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def _keypoints_on(words: list[str]) -> int:
+    try:
+        numbers = [float(word) for word in words[_BOX:]]
+    except ValueError:
+        return 0
+    visibilities = numbers[2::3]
+    complete = len(numbers) % 3 == 0 and {0, 1, 2}.issuperset(visibilities)
+    return len(visibilities) if complete else 0
+
+
+def _labelled(
+    image: Path, file: Path | None, num_classes: int | None, points: int
+) -> LabelledImage:
     # Only decoding shows the size of the upright image.
     height, width, _ = read_image(image).shape
-    rows = [] if file is None else _read_rows(file, width, height, num_classes)
-    shapes = [shape for _, shape, _ in rows]
+    rows = [] if file is None else _read_rows(file, width, height, num_classes, points)
+    shapes = [row.outline for row in rows]
     boxes = np.array([_around(shape) for shape in shapes], np.float32).reshape(-1, 4)
-    polygons = tuple([shape.ravel().tolist()] for _, shape, drawn in rows if drawn)
+    polygons = tuple([row.outline.ravel().tolist()] for row in rows if row.drawn)
+    marked = np.array([row.keypoints for row in rows], np.float32).reshape(len(rows), points, 3)
     return LabelledImage(
         path=image,
         width=width,
         height=height,
         boxes=boxes,
-        class_ids=np.array([class_id for class_id, *_ in rows], np.int32),
+        class_ids=np.array([row.class_id for row in rows], np.int32),
         crowd=np.zeros(len(rows), np.bool_),
         areas=(boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
         rotated=regular(np.array([_smallest(one) for one in shapes]).reshape(-1, 5)),
         outlines=polygons if len(polygons) == len(rows) else None,
+        keypoints=marked if points else None,
     )
 
 
-def _read_rows(
-    file: Path, width: int, height: int, num_classes: int | None
-) -> list[tuple[int, Outline, bool]]:
-    """Return class id and outline, corners in pixels, of each line; and True for a polygon."""
+def _lines(file: Path) -> list[str]:
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        return file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{file} is not a text file of YOLO labels ({error})") from error
+
+
+def _read_rows(
+    file: Path, width: int, height: int, num_classes: int | None, points: int
+) -> list[_Row]:
     rows = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_lines(file), start=1):
         if not (words := line.split()):
             continue
         where = f"{file}, line {number}"
         class_id = _class_id(where, words[0], num_classes)
-        outline = _outline(where, words[1:]) * [width, height]
+        end = _BOX if points else len(words)
+        outline = _outline(where, words[1:end]) * [width, height]
         check_box(where, _around(outline), width, height)
-        rows.append((class_id, outline, len(words) > _BOX))
+        keypoints = np.array(words[end:], np.float64).reshape(-1, 3)
+        _check_shares(where, keypoints[:, :2].ravel().tolist(), words[end:])
+        rows.append(_Row(class_id, outline, end > _BOX, keypoints * [width, height, 1]))
     return rows
 
 
@@ -135,18 +177,23 @@ def _outline(where: str, words: list[str]) -> Outline:
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
         raise InvalidOption(
             f"{where}: after the class come 4 numbers of a box, cx cy w h, or x y of 3 or more "
-            f"corners of a polygon, not {' '.join(words) or 'nothing'!r}"
+            "corners of a polygon, or on every line a box and x y v of as many keypoints, not "
+            f"{' '.join(words) or 'nothing'!r}"
         )
-    if not all(-_ROUNDING <= value <= 1 + _ROUNDING for value in values):
-        raise InvalidOption(
-            f"{where}: coordinates are 0 to 1 of the image's width and height, not "
-            f"{' '.join(words)!r}: divide pixels by the image's size"
-        )
+    _check_shares(where, values, words)
     if len(values) > 4:
         return np.array(values).reshape(-1, 2)
     cx, cy, width, height = values
     x1, y1, x2, y2 = cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2
     return np.array([(x1, y1), (x2, y1), (x2, y2), (x1, y2)])
+
+
+def _check_shares(where: str, values: list[float], words: list[str]) -> None:
+    if not all(-_ROUNDING <= value <= 1 + _ROUNDING for value in values):
+        raise InvalidOption(
+            f"{where}: coordinates are 0 to 1 of the image's width and height, not "
+            f"{' '.join(words)!r}: divide pixels by the image's size"
+        )
 
 
 def _around(outline: Outline) -> tuple[float, float, float, float]:

@@ -195,7 +195,7 @@ def _edges(found: Detections) -> NDArray[np.float32]:
     """Return the edges of the boxes, pixels, [n, 4]; of rotated ones [n, 8], of keypoints x y too.
 
     The upright box is the same for an angle and its negative, so that of a rectangle turned by an
-    eighth follows. All are continuous where w and h, or 0 and pi, change places.
+    eighth follows. All are continuous where w and h, or both ends of the angle, change places.
     """
     parts = [found.boxes]
     if found.rotated is not None:

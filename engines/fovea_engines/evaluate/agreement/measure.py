@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.classes import Classes
 from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.finding import Finding
 from fovea_engines.detect.heads.base import Head
+from fovea_engines.detect.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
-from fovea_engines.evaluate.agreement.maps import shared
 from fovea_engines.evaluate.agreement.matching import Matching, match
 from fovea_engines.evaluate.agreement.rows import aligned
 from fovea_engines.evaluate.reference import Outputs, Sample
@@ -130,6 +131,24 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
         else:
             figures = replace(figures, shared=shared(want, found))
     return _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
+
+
+def shared(want: Finding, have: Finding) -> float | None:
+    """Return what two maps of one image share, 0 to 1; None for what is no map.
+
+    Of classes, it is the share of cells with the same one. Of masks, it is 1 less the mean absolute
+    difference, and of depths 1 less that over the mean depth.
+    """
+    match want, have:
+        case ClassMap(), ClassMap():
+            return float((want.ids == have.ids).mean())
+        case SoftMask(), SoftMask():
+            return 1 - float(np.abs(want.values - have.values).mean())
+        case DepthMap(), DepthMap():
+            off = float(np.abs(want.values - have.values).mean())
+            mean = float(np.abs(want.values).mean())
+            return max(0.0, 1 - off / mean) if mean else float(off == 0)
+    return None
 
 
 def _compare_outputs(figures: _Figures, want: Outputs, have: Outputs) -> _Figures:

@@ -223,6 +223,8 @@ class Exchange:
         self._connection.tasks.discard(task)
         # A task that is cancelled before its first step releases nothing itself.
         self._let_go()
+        # It refers to this exchange: a circle, which only the garbage collector would free.
+        del self._request.hold
         if not task.cancelled() and task.exception() is not None:
             request = self._request
             about = (request.method, request.target)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, RedirectResponse
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Mount
@@ -25,6 +24,7 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.allow import allow
+from fovea_server.http.page.routes import page_routes
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict
 from fovea_server.http.v1.answers import error_answer
@@ -69,7 +69,8 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
         app.include_router(router)
     # FastAPI asks for it by this name, when the document is wanted for the first time.
     app.openapi = partial(document, app)  # type: ignore[method-assign]
-    app.add_api_route("/", _to_docs, include_in_schema=False)
+    if service.settings.page:
+        app.router.routes.extend(page_routes())
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
     app.add_exception_handler(FoveaError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -96,10 +97,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await app.state.fetcher.close()
 
 
-async def _to_docs() -> Response:
-    return RedirectResponse("/docs")
-
-
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FoveaError)
     request.state.error = error
@@ -113,15 +110,18 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.status_code == 404 and not request.url.path.startswith("/v1"):
-        # Unknown addresses are answered as Triton does.
-        plain = {"Content-Type": "text/plain"}
-        return JSONResponse({"error": "Not Found"}, status_code=404, headers=plain)
-    headers = {**(error.headers or {}), "Connection": "close"}
+    headers = dict(error.headers or {})
+    if request.method != "GET":
+        headers["Connection"] = "close"
     message = f"{request.method} {request.url.path}: {error.detail}"
     if error.status_code == 405:
-        headers["Allow"] = allow(_methods_at(request.app.router.routes, request.scope))
-        refused: FoveaError = MethodNotAllowed(f"{message}; send {headers['Allow']}")
+        routes = request.app.router.routes
+        headers["Allow"] = allow(_methods_at(routes, request.scope))
+        advice = f"send {headers['Allow']}"
+        predict_path = f"{request.url.path.rstrip('/')}/predict"
+        if _takes(routes, {**request.scope, "root_path": "", "path": predict_path}):
+            advice += f"; images go to POST {predict_path}"
+        refused: FoveaError = MethodNotAllowed(f"{message}; {advice}")
     else:
         kind = NotFound if error.status_code == 404 else InvalidRequest
         refused = kind(f"{message}; see /docs for the routes")

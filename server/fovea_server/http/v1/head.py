@@ -12,6 +12,7 @@ from python_multipart.multipart import parse_options_header
 from fovea_engines.detect.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.dataplane.options import parse_options
+from fovea_server.http.quality import weights
 
 Image = Literal["image/jpeg", "image/png"]
 _ANSWERS: dict[str, Image | None] = {
@@ -53,13 +54,7 @@ def accepted_image(accept: str) -> Image | None:
     """Choose an image format by an Accept header; None for JSON."""
     best: Image | None = None
     most = 0.0
-    for part in accept.lower().split(","):
-        kind, *parameters = (word.strip() for word in part.split(";"))
-        quality = next((p[2:] for p in parameters if p.startswith("q=")), "1")
-        try:
-            weight = float(quality)
-        except ValueError:
-            weight = 0.0
+    for kind, weight in weights(accept):
         if kind in _ANSWERS and weight > most:
             most, best = weight, _ANSWERS[kind]
     return best

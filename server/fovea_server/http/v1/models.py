@@ -89,4 +89,5 @@ async def model_ready(request: Request, name: ModelName) -> Ready:
 )
 async def model_statistics(request: Request, name: ModelName) -> ModelStatistics:
     """Count what each version of a model has answered, and where the time went."""
-    return service_of(request).plane.statistics(name)
+    service = service_of(request)
+    return service.plane.statistics(name, service.traffic.durations.of(name))

@@ -56,6 +56,15 @@ class RunLengths(BaseModel):
     counts: str
 
 
+class MaskFile(BaseModel):
+    """A mask as a PNG file of the part of the image that holds it, white on the object."""
+
+    size: Annotated[list[int], Field(description="of the image", min_length=2, max_length=2)]
+    left: Annotated[int, Field(description="column of the image at which the file begins")]
+    top: Annotated[int, Field(description="row of the image at which the file begins")]
+    png: Annotated[str, Field(description="the file in base64")]
+
+
 class Keypoint(BaseModel):
     """A named point, in pixels of the upright original; it may lie outside."""
 
@@ -69,7 +78,7 @@ class Rotated(BaseModel):
     """A rotated rectangle in pixels of the upright original; it may reach outside.
 
     The angle is that of the width, in radians from the x axis towards the y axis (clockwise, as y
-    points down), 0 to pi; w >= h.
+    points down), -pi/4 to 3/4 pi; w >= h.
     """
 
     cx: float
@@ -93,12 +102,11 @@ class Detection(BaseModel):
     score: float
     class_id: int
     class_name: str
-    mask: RunLengths | list[list[float]] | str | None = Field(
-        None,
-        description="of a segmenter: COCO's run lengths or polygons, or a PNG file in base64",
+    mask: RunLengths | list[list[float]] | MaskFile | None = Field(
+        None, description="of a segmenter: COCO's run lengths or polygons, or a PNG file"
     )
     keypoints: list[Keypoint] | None = Field(None, description="of a pose model")
-    rotated: Rotated | None = Field(None, description="of a model of rotated boxes")
+    rotated: Rotated | None = Field(None, description="of a model of rotated boxes or of text")
     corners: list[Corner] | None = Field(
         None,
         description="of `rotated`, clockwise; between the second and the third the angle points",
@@ -253,7 +261,16 @@ class PredictAnswer(BaseModel):
     model: str
     version: str
     task: Literal[
-        "detect", "segment", "pose", "obb", "classify", "semantic", "saliency", "depth", "tensors"
+        "detect",
+        "segment",
+        "pose",
+        "obb",
+        "text",
+        "classify",
+        "semantic",
+        "saliency",
+        "depth",
+        "tensors",
     ]
     images: list[
         ImageAnswer

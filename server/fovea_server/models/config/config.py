@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import orjson
+
 from fovea_engines.backends.registry import get_backend
 from fovea_engines.engine import Engine
 from fovea_engines.repository.config_pbtxt import (
@@ -43,6 +45,7 @@ from fovea_engines.session import Session, TensorSpec
 from fovea_preprocess.errors import InvalidModel
 from fovea_server.models.config.config_check import check_config
 from fovea_server.tensors.check import BATCH_NOTE
+from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.tensors.signature import shape_text, shapes_match
 
 log = logging.getLogger(__name__)
@@ -142,6 +145,9 @@ def _parameters(engine: Engine) -> dict[str, ModelParameter]:
     # The precision of an engine without a card is not known.
     if engine.card.created is not None:
         parameters["precision"] = ModelParameter(engine.card.precision)
+    if engine.head is not None and engine.preprocessor is not None:
+        listed = orjson.dumps(image_outputs(engine.head)).decode()
+        parameters["image_outputs"] = ModelParameter(listed)
     return parameters
 
 

@@ -20,7 +20,7 @@ from tests.run_lengths import decoded
 from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import observer
+from fovea_engines.evaluate.observe import Observer
 from fovea_engines.evaluate.samples import read_image
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.preprocessor import Preprocessor
@@ -36,9 +36,9 @@ class File:
         images: pixels, uint8 RGB, and the rows that its family finds there.
     """
 
-    def __init__(self, shared, name):
+    def __init__(self, shared, name, path=None):
         stored = shared / "models" / "heads" / f"{name}.expected.json"
-        path = stored.with_name(f"{name}.onnx")
+        path = path or stored.with_name(f"{name}.onnx")
         if not path.exists() and not (path := shared / "models" / path.name).exists():
             pytest.skip(f"{name}.onnx is not among the collected models")
         self.graph = onnx.load(path)
@@ -61,7 +61,7 @@ class File:
     def recognise(self, family=None, metadata=True):
         """Recognise the file by its numbers, too, with or without its metadata."""
         kept = self.metadata if metadata else {}
-        seen = observer(self.graph)
+        seen = Observer(self.graph)
         return recognise(self.inputs, self.outputs, kept, family, observe=seen)
 
     def spec(self, family, trained=None):

@@ -14,7 +14,8 @@ from fovea_engines.detect.heads.classifier import ClassifierLogits
 from fovea_engines.detect.heads.preprocess import PRESETS, default_preprocess
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import observer
+from fovea_engines.evaluate.observe import Observer
+from fovea_engines.graph.normalise import normalise, open_size
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.letterbox import fit
@@ -109,7 +110,7 @@ def _model(layers, outputs, metadata=()):
 
 def told(model, family=None):
     parts = graph_inputs(model), graph_outputs(model), metadata_of(model)
-    return recognise(*parts, family, observer(model))
+    return recognise(*parts, family, Observer(model))
 
 
 def test_probabilities_are_told_from_logits_by_their_numbers():
@@ -143,6 +144,15 @@ def test_a_model_whose_numbers_are_not_seen_is_asked_about():
     model = _model([], 1000)
     parts = graph_inputs(model), graph_outputs(model), metadata_of(model)
     assert recognise(*parts).open == ("classifier", "classifier-logits")
+
+
+@pytest.mark.parametrize(("metadata", "side"), [({}, 224), ({"imgsz": "[160, 160]"}, 160)])
+def test_one_of_any_size_is_built_for_the_usual_one(metadata, side):
+    model = _model(["Softmax"], 1000, metadata)
+    for dim in model.graph.input[0].type.tensor_type.shape.dim[2:]:
+        dim.dim_param = "side"
+    assert open_size(model) == f"{side}x{side}"
+    assert graph_inputs(normalise(model))[0].shape == (1, 3, side, side)
 
 
 def test_one_number_is_no_choice():

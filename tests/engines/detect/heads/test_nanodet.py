@@ -10,7 +10,7 @@ from fovea_engines.detect.heads.nanodet import SIDES
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import observer
+from fovea_engines.evaluate.observe import Observer
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
 
@@ -111,6 +111,6 @@ def test_joined_outputs_give_the_same_boxes_half_a_pixel_later(joined, shared):
 
 def test_a_yolox_is_no_nanodet(shared):
     file = File(shared, "yolox-nano-decoded")
-    told = recognise(file.inputs, file.outputs, {}, observe=observer(file.graph))
+    told = recognise(file.inputs, file.outputs, {}, observe=Observer(file.graph))
     assert told.family == "yolox-decoded"
     assert any(one.family == "nanodet-joined" and one.against for one in told.verdicts)

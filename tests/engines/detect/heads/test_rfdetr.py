@@ -1,10 +1,13 @@
 """RF-DETR on the files that its exporter writes."""
 
+from dataclasses import replace
+
 import pytest
 from tests.engines.detect.heads.expected import File
 
 from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import UnsupportedModel
 
 
 def test_rows_are_those_of_the_family(shared):
@@ -29,3 +32,14 @@ def test_what_is_more_than_boxes_is_not_ignored(shared, more):
     file = File(shared, "rfdetr")
     specs = [*file.outputs, TensorSpec(more, "float32", (1, 50, 3))]
     assert recognise(file.inputs, specs, file.metadata).family != "rfdetr"
+
+
+@pytest.mark.parametrize(("file", "wanted"), [("rfdetr", ""), ("rfdetr-seg", " and masks")])
+def test_renamed_outputs_are_told_their_names(shared, file, wanted):
+    read = File(shared, file)
+    boxes, *others = read.outputs
+    renamed = [replace(boxes, name="output"), *others]
+    wanted = f"named labels and dets{wanted}"
+    with pytest.raises(UnsupportedModel, match=f"{wanted} .*edit --rename OLD=NEW"):
+        recognise(read.inputs, renamed, read.metadata, file)
+    assert wanted in recognise(read.inputs, renamed, read.metadata).reason

@@ -7,7 +7,7 @@ from tests.engines.detect.heads.expected import File
 from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import observer
+from fovea_engines.evaluate.observe import Observer
 from fovea_engines.graph.load import load
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
@@ -24,7 +24,7 @@ def test_rows_are_those_of_the_family(shared, name):
 
 def test_yolov10_stays_what_it_is_without_metadata(shared):
     graph = load(shared / "models" / "yolov10n.onnx").proto
-    seen = observer(graph)
+    seen = Observer(graph)
     told = recognise(graph_inputs(graph), graph_outputs(graph), {}, observe=seen)
     assert told.family == "yolov10"
     excluded = {v.family: v.against for v in told.verdicts if v.against}

@@ -10,7 +10,7 @@ from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.yolov5_raw import YoloV5Raw, YoloV7Raw
 from fovea_engines.detect.options import PredictOptions
-from fovea_engines.evaluate.observe import observer
+from fovea_engines.evaluate.observe import Observer
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 
 LEVELS = {f"/model.24/Transpose{end}_output_0": 80 >> i for i, end in enumerate(("", "_1", "_2"))}
@@ -34,7 +34,7 @@ def model(shared):
 
 def told(model, metadata, family=None):
     inputs, outputs = graph_inputs(model), graph_outputs(model)
-    return recognise(inputs, outputs, metadata, family, observe=observer(model))
+    return recognise(inputs, outputs, metadata, family, observe=Observer(model))
 
 
 def test_the_build_asks_for_the_anchors(model):

@@ -112,3 +112,8 @@ def test_a_build_finds_the_same_boxes_after_it(shared, tmp_path):
             found[name] = engine.detect(pixels)
     assert len(found["plain"]) == 5
     np.testing.assert_allclose(found["front"].boxes, found["plain"].boxes, atol=0.05)
+    triton = tmp_path / "triton" / "front" / "1"
+    triton.mkdir(parents=True)
+    (triton / "model.onnx").symlink_to(tmp_path / "front.onnx")
+    with Engine.open(triton) as engine:
+        np.testing.assert_allclose(engine.detect(pixels).boxes, found["plain"].boxes, atol=0.05)

@@ -35,9 +35,12 @@ async def server(service: Service, request: Request) -> Answer:
 
 
 async def model(service: Service, request: Request) -> Answer:
-    """Answer with a model's versions, inputs and outputs."""
+    """Answer with a model's versions, inputs and outputs.
+
+    Beside Triton's fields a model that takes images has `image_outputs`.
+    """
     found = service.plane.find(request.name("model"), request.version)
-    return json_answer(service.plane.metadata(found))
+    return json_answer(service.plane.metadata(found) | service.plane.image_outputs(found))
 
 
 async def config(service: Service, request: Request) -> Answer:

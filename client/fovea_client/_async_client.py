@@ -1,0 +1,207 @@
+"""Sends requests from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from fovea_client import _calls
+from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
+from fovea_client._calls import Images
+from fovea_client._requests import ImageFormat, PredictOptions
+from fovea_client.answers import ImageError, ImageResult, Model, ModelSummary, Prediction
+from fovea_client.images import ImageSource
+
+Built = TypeVar("Built")
+
+
+class AsyncClient:
+    """Sends images to a Fovea server as `Client` does, with the same arguments, from asyncio."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        retries: int = 0,
+        repeat_unanswered: bool = False,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        url = server_address(url)
+        self._policy = Policy(url, timeout, retries, repeat_unanswered, headers or {})
+        self._lanes = _Lanes(transport)
+
+    async def predict(
+        self, model: str, image: Images, **options: Unpack[PredictOptions]
+    ) -> Prediction:
+        """Find what is on an image, or with one request on a list, as `Client.predict` does."""
+        return await self._ask_about(image, partial(_calls.predict, model, image, **options))
+
+    async def predict_many(
+        self,
+        model: str,
+        images: Iterable[ImageSource] | AsyncIterable[ImageSource],
+        *,
+        in_flight: int = 16,
+        **options: Unpack[PredictOptions],
+    ) -> AsyncIterator[ImageResult | ImageError]:
+        """Find what is on each of many images, as `Client.predict_many` does."""
+        _calls.check_many(in_flight, options)
+
+        async def find(image: ImageSource) -> ImageResult | ImageError:
+            call = await _built(image, partial(_calls.predict_one, model, image, **options))
+            return call if isinstance(call, ImageError) else await self._ask(call)
+
+        async def asked() -> AsyncIterator[asyncio.Future[ImageResult | ImageError]]:
+            try:
+                async for image in _each(images):
+                    yield asyncio.create_task(find(image))
+            except Exception as error:  # noqa: BLE001  it is raised in its turn
+                failed = asyncio.get_running_loop().create_future()
+                failed.set_exception(error)
+                yield failed
+
+        under_way: deque[asyncio.Future[ImageResult | ImageError]] = deque()
+        try:
+            async for future in asked():
+                under_way.append(future)
+                if len(under_way) == in_flight:
+                    yield await under_way.popleft()
+            while under_way:
+                yield await under_way.popleft()
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def annotate(
+        self,
+        model: str,
+        image: ImageSource,
+        format: ImageFormat = "image/jpeg",
+        **options: Unpack[PredictOptions],
+    ) -> bytes:
+        """Return the image with its detections drawn in, as `Client.annotate` does."""
+        build = partial(_calls.annotate, model, image, format, **options)
+        return await self._ask_about(image, build)
+
+    async def models(self) -> tuple[ModelSummary, ...]:
+        """List the models, as `Client.models` does."""
+        return await self._ask(_calls.models())
+
+    async def model(self, name: str, version: int | str | None = None) -> Model:
+        """Describe a model, as `Client.model` does."""
+        return await self._ask(_calls.model(name, version))
+
+    async def card(self, name: str, version: int | str | None = None) -> Mapping[str, Any] | None:
+        """Return the engine card of a model, as `Client.card` does."""
+        return (await self.model(name, version)).card
+
+    async def ready(self, model: str | None = None) -> bool:
+        """Return True if the server, or the named model, is ready, as `Client.ready` does."""
+        return await self._ask(_calls.ready(model))
+
+    async def aclose(self) -> None:
+        """Close the connections; a later call is a `RuntimeError`."""
+        await self._lanes.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+    async def _ask_about(self, image: Images, build: Callable[[], Call[Answer]]) -> Answer:
+        return await self._ask(await _built(image, build))
+
+    async def _ask(self, call: Call[Answer]) -> Answer:
+        attempts = Attempts(call, self._policy)
+        for wait_s, request in attempts:
+            if wait_s:
+                await asyncio.sleep(wait_s)
+            # The steps of a request have timeouts of their own, which tell if it was sent. This
+            # one, a little later, is for answers that come drop by drop.
+            left = attempts.until - time.monotonic() + 0.1
+            try:
+                async with asyncio.timeout(left):
+                    response = await self._lanes.send(request)
+            except TimeoutError:
+                attempts.failed(httpx.ReadTimeout("", request=request))
+            except httpx.RequestError as error:
+                attempts.failed(error)
+            else:
+                attempts.received(response)
+        return attempts.answer
+
+
+class _Lanes:
+    """Clients of httpx with one connection each; the one that was used last is used first.
+
+    A single client would do, but its pool goes through all of its connections several times a
+    request: with 64 of them that takes as much CPU as all the rest.
+    """
+
+    def __init__(self, transport: httpx.AsyncBaseTransport | None) -> None:
+        self._transport = transport
+        self._verify = httpx.create_ssl_context()
+        self._idle: list[httpx.AsyncClient] = []
+        self._room = asyncio.Semaphore(_calls.MOST_IN_FLIGHT)
+        self._closed = False
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request when a lane is free; raises as httpx does."""
+        if self._closed:
+            raise RuntimeError("the client is closed: create another one")
+        try:
+            async with asyncio.timeout(request.extensions["timeout"].get("pool")):
+                await self._room.acquire()
+        except TimeoutError as error:
+            message = f"{_calls.MOST_IN_FLIGHT} requests were under way all the time"
+            raise httpx.PoolTimeout(message, request=request) from error
+        lane = self._idle.pop() if self._idle else self._new()
+        sound = False
+        try:
+            response = await lane.send(request)
+            sound = True
+            return response
+        finally:
+            self._room.release()
+            # After a cancelled request httpcore (1.0.9) may take the connection to be in use for
+            # ever, and the lane has no other one. A given transport is shared by all lanes.
+            if (sound and not self._closed) or self._transport is not None:
+                self._idle.append(lane)
+            else:
+                await asyncio.shield(lane.aclose())
+
+    def _new(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+        return httpx.AsyncClient(verify=self._verify, limits=limits, transport=self._transport)
+
+    async def aclose(self) -> None:
+        """Close the connections; those in use are closed after their request."""
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().aclose()
+
+
+async def _built(image: Images, build: Callable[[], Built]) -> Built:
+    # Files are read, and pixels encoded, outside the event loop.
+    return build() if isinstance(image, bytes) else await asyncio.to_thread(build)
+
+
+async def _each(
+    images: Iterable[ImageSource] | AsyncIterable[ImageSource],
+) -> AsyncIterator[ImageSource]:
+    if isinstance(images, AsyncIterable):
+        async for image in images:
+            yield image
+    else:
+        for image in images:
+            yield image

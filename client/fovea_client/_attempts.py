@@ -1,0 +1,214 @@
+"""Decides what is sent when, and what its outcome means; sends nothing and waits for nothing."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Generic, TypeVar
+
+import httpx
+
+from fovea_client._requests import Request
+from fovea_client.errors import ConnectionFailed, FoveaClientError, ServerError, UnexpectedAnswer
+
+Answer = TypeVar("Answer")
+FIRST_WAIT_S = 0.1
+# With these errors nothing of the request, or not all of it, was sent.
+_NOT_SENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.LocalProtocolError,
+    httpx.PoolTimeout,
+    httpx.ProxyError,
+    httpx.WriteTimeout,
+)
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
+# 429 and 503 refuse a request; what a proxy answers otherwise may come after it was executed.
+_REFUSED = (429, 503)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """A request, and the function that reads its answer."""
+
+    request: Request
+    read: Callable[[httpx.Response], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The address of a server, and how long and how often it is asked; see `Client`."""
+
+    url: str
+    timeout: float
+    retries: int
+    repeat_unanswered: bool
+    headers: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.timeout, int | float) and 0 < self.timeout < math.inf):
+            raise ValueError(f"timeout is a positive number of seconds, not {self.timeout!r}")
+        if not (isinstance(self.retries, int) and self.retries >= 0):
+            raise ValueError(f"retries is a number from 0 up, not {self.retries!r}")
+        for name, value in self.headers.items():
+            if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+                # The value may be a secret.
+                raise ValueError(
+                    f"the header {name!r} cannot be sent: its name must be of ASCII letters, "
+                    "digits and hyphens, its value of printable ASCII without spaces around it"
+                )
+
+
+class Attempts(Generic[Answer]):
+    """The attempts at one call.
+
+    Iterating yields seconds to wait and then a request to send, until `received` got an answer,
+    which then is `answer`. Each request must be followed by `received` or `failed`; the error of
+    the last attempt is raised. No answer is waited for beyond `until`, of the monotonic clock.
+    """
+
+    answer: Answer
+
+    def __init__(self, call: Call[Answer], policy: Policy) -> None:
+        self._call = call
+        self._policy = policy
+        self._began = time.monotonic()
+        self.until = self._began + policy.timeout
+        self._error: FoveaClientError | None = None
+
+    def __iter__(self) -> Iterator[tuple[float, httpx.Request]]:
+        policy, wait = self._policy, 0.0
+        given_up = self.until
+        if (timeout_ms := self._call.request.timeout_ms) is not None:
+            given_up = min(self.until, self._began + timeout_ms / 1e3)
+        for attempt in count():
+            yield wait, self._http_request(wait)
+            if self._error is None:
+                return
+            again = attempt < policy.retries and self._may_repeat(self._error)
+            chosen = wait_s(self._error, attempt) if again else None
+            if chosen is None or time.monotonic() + chosen > given_up:
+                raise self._error
+            wait = chosen
+
+    def received(self, response: httpx.Response) -> None:
+        """Read a response."""
+        self._error = None
+        try:
+            self.answer = self._call.read(response)
+        except FoveaClientError as error:
+            self._error = error
+
+    def failed(self, error: httpx.RequestError) -> None:
+        """Note that no response came."""
+        self._error = _in_words(error, self._policy)
+        self._error.__cause__ = error
+
+    def _may_repeat(self, error: FoveaClientError) -> bool:
+        unanswered = isinstance(error, ConnectionFailed) and error.unanswered
+        safe = self._call.request.method == "GET"
+        return not unanswered or safe or self._policy.repeat_unanswered
+
+    def _http_request(self, wait: float) -> httpx.Request:
+        request, headers = (
+            self._call.request,
+            {**self._policy.headers, **self._call.request.headers},
+        )
+        if request.timeout_ms is not None:
+            passed_ms = 1e3 * (time.monotonic() + wait - self._began)
+            headers["x-request-timeout-ms"] = f"{request.timeout_ms - passed_ms:.3f}"
+        return httpx.Request(
+            request.method,
+            self._policy.url + request.path,
+            headers=headers,
+            content=request.body,
+            extensions={"timeout": _Left(self.until)},
+        )
+
+
+class _Left(dict[str, float]):
+    """The timeouts of httpx: a step may take what is left for the call when the step begins."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        super().__init__({step: self._left() for step in ("connect", "read", "write", "pool")})
+
+    def get(self, step: str, default: object = None) -> Any:
+        """Return the seconds that are left; httpcore asks at each step."""
+        return self._left()
+
+    def _left(self) -> float:
+        # 0 would mean not to wait for a socket at all, which is another error.
+        return max(self._until - time.monotonic(), 0.001)
+
+
+def wait_s(error: FoveaClientError, attempt: int) -> float | None:
+    """Return the seconds to wait after an error before the next attempt; None for no attempt.
+
+    The server's Retry-After is always respected; after a failed connection the waits are 0.1, 0.2,
+    0.4 ... s. Up to a quarter more, at random, keeps clients that were refused together from
+    returning together.
+    """
+    match error:
+        case ServerError(status=status, retry_after_s=float(asked)) if status in _REFUSED:
+            wait = asked
+        case ConnectionFailed():
+            wait = FIRST_WAIT_S * 2.0**attempt
+        case _:
+            return None
+    return wait * random.uniform(1.0, 1.25)
+
+
+def _in_words(error: httpx.RequestError, policy: Policy) -> FoveaClientError:
+    url, unanswered = policy.url, not isinstance(error, _NOT_SENT)
+    if isinstance(error, httpx.LocalProtocolError):
+        return ConnectionFailed(f"the request to {url} cannot be sent ({error})")
+    if isinstance(error, httpx.PoolTimeout):
+        return ConnectionFailed(
+            f"the request was not sent to {url}: for {policy.timeout:g} s all connections of this "
+            "client were in use; ask for less at once, or raise timeout"
+        )
+    if isinstance(error, httpx.TimeoutException):
+        return ConnectionFailed(
+            f"{url} did not answer within {policy.timeout:g} s", unanswered=unanswered
+        )
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return ConnectionFailed(
+            f"the certificate of {url} is not trusted ({error}): set SSL_CERT_FILE "
+            "to the file of the certificate, PEM, or of the authority that signed it"
+        )
+    if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
+        return UnexpectedAnswer(
+            f"{url} does not answer in HTTP ({error}): is it the port for gRPC? "
+            "`fovea serve` has HTTP on port 8000 and gRPC on 8001"
+        )
+    if unanswered:
+        return ConnectionFailed(
+            f"the connection to {url} broke before the answer was there "
+            f"({error or type(error).__name__}); the server may have executed the request",
+            unanswered=True,
+        )
+    return ConnectionFailed(
+        f"no answer from {url} ({error}): is a server running there? `fovea serve` starts one"
+    )
+
+
+def server_address(url: str) -> str:
+    """Return the address of a server with its scheme: http where there is none, as in "host:8000".
+
+    Raises `ValueError` if it is not an http or https address.
+    """
+    address = url if "://" in url else f"http://{url}"
+    try:
+        parsed = httpx.URL(address)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url!r} is not an address: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
+    return address.rstrip("/")

@@ -1,0 +1,92 @@
+"""Defines the operations of a server: the request of each, and how its answer is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias, Unpack, cast
+
+import httpx
+
+from fovea_client import _reading, _requests
+from fovea_client._attempts import Call
+from fovea_client._display import source_of
+from fovea_client._requests import ImageFormat, PredictOptions, Request
+from fovea_client.answers import ImageError, ImageResult, Model, ModelSummary, Prediction
+from fovea_client.errors import ServerError, UnexpectedAnswer
+from fovea_client.images import ImageSource, Url, check_channels, image_to_send
+
+MOST_IN_FLIGHT = 100
+Images: TypeAlias = ImageSource | Sequence[ImageSource]
+
+
+def predict(model: str, images: Images, **options: Unpack[PredictOptions]) -> Call[Prediction]:
+    """Ask what is on an image, or with one request on each of a list."""
+    several: Sequence[ImageSource]
+    several = images if isinstance(images, list | tuple) else [cast("ImageSource", images)]
+    sources = tuple(source_of(image, options.get("channels", "RGB")) for image in several)
+
+    def read(response: httpx.Response) -> Prediction:
+        found = _prediction(response, len(several))
+        object.__setattr__(found, "sources", sources)  # as its own __init__ would: it is frozen
+        return found
+
+    return Call(_requests.predict(model, several, **options), read)
+
+
+def predict_one(
+    model: str, image: ImageSource, **options: Unpack[PredictOptions]
+) -> Call[ImageResult | ImageError] | ImageError:
+    """Ask what is on one image of many: an error that is only its own is an answer."""
+    try:
+        to_send = image_to_send(image, options.get("channels", "RGB"))
+    except (OSError, TypeError, ValueError) as error:
+        return ImageError("invalid_image", str(error) or type(error).__name__)
+    if to_send == b"":
+        return ImageError("invalid_image", "the image has no bytes")
+
+    def read(response: httpx.Response) -> ImageResult | ImageError:
+        try:
+            return _prediction(response, 1).images[0]
+        except ServerError as error:
+            if error.of_one_image:
+                return ImageError(error.code, error.message)
+            raise
+
+    again = to_send.address if isinstance(to_send, Url) else to_send
+    return Call(_requests.predict(model, [again], **options), read)
+
+
+def _prediction(response: httpx.Response, count: int) -> Prediction:
+    found = _reading.prediction(response)
+    if len(found.images) != count:
+        raise UnexpectedAnswer(f"{count} images were sent, but the answer has {len(found.images)}")
+    return found
+
+
+def check_many(in_flight: int, options: PredictOptions) -> None:
+    """Raise ValueError for arguments of `predict_many` that are wrong for every image."""
+    if not 1 <= in_flight <= MOST_IN_FLIGHT:
+        raise ValueError(f"in_flight is 1 to {MOST_IN_FLIGHT}, not {in_flight}")
+    check_channels(options.get("channels", "RGB"))
+
+
+def annotate(
+    model: str, image: ImageSource, format: ImageFormat, **options: Unpack[PredictOptions]
+) -> Call[bytes]:
+    """Ask for an image with its detections drawn in."""
+    return Call(_requests.predict(model, [image], accept=format, **options), _reading.image)
+
+
+def models() -> Call[tuple[ModelSummary, ...]]:
+    """Ask for the list of models."""
+    return Call(Request("GET", "/v1/models"), _reading.models)
+
+
+def model(name: str, version: int | str | None) -> Call[Model]:
+    """Ask for the description of a model."""
+    return Call(Request("GET", _requests.model_path(name, version)), _reading.model)
+
+
+def ready(model: str | None) -> Call[bool]:
+    """Ask for readiness."""
+    return Call(Request("GET", _requests.ready_path(model)), _reading.ready)

@@ -1,0 +1,146 @@
+"""Builds requests as plain values."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypedDict
+from urllib.parse import quote, urlencode
+
+from fovea_client.images import Channels, ImageSource, Url, image_to_send, multipart
+
+ImageFormat = Literal["image/jpeg", "image/png"]
+MaskFormat = Literal["rle", "polygon", "png", "none"]
+
+
+class PredictOptions(TypedDict, total=False):
+    """Options of one request; the server chooses a default for missing ones.
+
+    Attributes:
+        version: version of the model; by default the newest.
+        conf: least score of a detection, 0 to 1; a classifier has `top_k` instead.
+        iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
+        classes: names (str) or ids (int) of the classes to keep, or text with commas such as
+            "person,5".
+        max_det: most detections per image, from 1 up.
+        top_k: the largest number of classes of an image that a classifier returns, 1 to 1000.
+        agnostic: suppress across classes as well.
+        mask: form of masks: "rle", "polygon", "png" or "none"; maps of saliency and depth are PNG
+            files, or none.
+        tile: side in pixels of the tiles that the image is cut into, or columns and rows: "3x2".
+        overlap: share of a tile that the next one repeats, 0 to .9.
+        timeout_ms: time after which the server gives the request up, milliseconds, more than 0;
+            waits and further attempts count.
+        channels: order of the channels of arrays: "RGB", the default, or "BGR", as OpenCV has them.
+    """
+
+    version: int | str | None
+    conf: float | None
+    iou: float | None
+    classes: Iterable[int | str] | None
+    max_det: int | None
+    top_k: int | None
+    agnostic: bool | None
+    mask: MaskFormat | None
+    tile: int | str | None
+    overlap: float | None
+    timeout_ms: float | None
+    channels: Channels
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request, not yet sent; its path has the query, percent-encoded.
+
+    `timeout_ms` counts from the first attempt, so it is written as the request is sent.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    timeout_ms: float | None = None
+
+
+def predict(
+    model: str,
+    images: Sequence[ImageSource],
+    *,
+    accept: ImageFormat | Literal["application/json"] = "application/json",
+    version: int | str | None = None,
+    conf: float | None = None,
+    iou: float | None = None,
+    classes: Iterable[int | str] | None = None,
+    max_det: int | None = None,
+    top_k: int | None = None,
+    agnostic: bool | None = None,
+    mask: MaskFormat | None = None,
+    tile: int | str | None = None,
+    overlap: float | None = None,
+    timeout_ms: float | None = None,
+    channels: Channels = "RGB",
+) -> Request:
+    """Request what is on images, or one image with it drawn in; reads the files.
+
+    One image is the raw body, several are multipart in their order, and with addresses among them
+    they are JSON. The options are those of `PredictOptions`.
+
+    Raises:
+        ValueError: there are no images, or one is not right; also TypeError and OSError.
+    """
+    if not images:
+        raise ValueError("there is no image to send")
+    if timeout_ms is not None and not timeout_ms > 0:
+        raise ValueError(f"timeout_ms is a positive number of milliseconds, not {timeout_ms!r}")
+    options = {
+        "conf": conf,
+        "iou": iou,
+        "classes": None if classes is None else _classes(classes),
+        "max_det": max_det,
+        "top_k": top_k,
+        "agnostic": None if agnostic is None else str(agnostic).lower(),
+        "mask": mask,
+        "tile": tile,
+        "overlap": overlap,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    path = model_path(model, version) + "/predict" + (f"?{urlencode(given)}" if given else "")
+    content_type, body = _body([image_to_send(image, channels) for image in images])
+    return Request("POST", path, {"accept": accept, "content-type": content_type}, body, timeout_ms)
+
+
+def _body(images: Sequence[bytes | Url]) -> tuple[str, bytes]:
+    files = [image for image in images if isinstance(image, bytes)]
+    if len(files) < len(images):
+        entries = [
+            {"url": image.address}
+            if isinstance(image, Url)
+            else {"data": base64.b64encode(image).decode()}
+            for image in images
+        ]
+        return "application/json", json.dumps({"images": entries}).encode()
+    return ("application/octet-stream", files[0]) if len(files) == 1 else multipart(files)
+
+
+def model_path(model: str, version: int | str | None) -> str:
+    """Return the path of a model, or of one of its versions."""
+    path = f"/v1/models/{quote(model, safe='')}"
+    return path if version is None else f"{path}/versions/{quote(str(version), safe='')}"
+
+
+def ready_path(model: str | None) -> str:
+    """Return the path of the readiness of the server, or of one of its models."""
+    return "/v2/health/ready" if model is None else f"/v2/models/{quote(model, safe='')}/ready"
+
+
+def _classes(classes: Iterable[int | str]) -> str:
+    """Format the option as text, with every name in double quotes."""
+    if isinstance(classes, str):
+        return classes
+    line = io.StringIO()
+    csv.writer(line, lineterminator="", quoting=csv.QUOTE_NONNUMERIC).writerow(classes)
+    return line.getvalue()

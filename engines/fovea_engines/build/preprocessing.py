@@ -1,0 +1,214 @@
+"""Settles how a detector's images are preprocessed, and checks where its boxes lie on them.
+
+What it finds on sample images decides, or the user is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_engines.detect.detections import Detections
+from fovea_engines.detect.heads.base import Detector
+from fovea_engines.detect.heads.preprocess import VARIANTS, default_preprocess
+from fovea_engines.detect.heads.recognise import open_head
+from fovea_engines.detect.heads.recognition import Recognition
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.evaluate.observe import Observer
+from fovea_engines.plural import counted
+from fovea_engines.session import TensorSpec
+from fovea_preprocess.errors import InvalidOption, UnsupportedModel
+from fovea_preprocess.letterbox import LetterboxMap
+from fovea_preprocess.spec import PreprocessSpec
+
+# So many objects on one image are noise: values out of a model's range make it sure of everything.
+_NOISE = 80
+# Nearly nothing is found where the scores add up to less than this, and to less than this share of
+# those with another preprocessing. On the photographs yolov5n, yolov10n, yolox_nano and yolov8n-seg
+# reach 1.8 to 3.2, and .0 to .7 with ImageNet's preset; yolov8n reaches 3.4, and 2.1 with it.
+_LEAST, _LITTLE = 1.0, 0.25
+
+# Shares of the area of all boxes that lies in the padding. Trained detectors have .00 to .11 there
+# on the photographs, and .14 to .37 with x and y swapped.
+_MUCH, _NEXT_TO_NOTHING = 0.125, 0.05
+# Shares of all keypoints that lie in the box of their object. Trained models have 1.00 there, and
+# .00 to .79 with x and y swapped; untrained ones .85, and .31 to .55.
+_FEW, _NEARLY_ALL = 0.9, 0.97
+# So many keypoints must have more than this score.
+_ENOUGH, _SEEN = 5, 0.5
+
+Boxes = NDArray[np.float32]
+
+
+class _Found(NamedTuple):
+    """Objects on all images, their scores but for crowded images, and the number of those."""
+
+    objects: int
+    scores: float
+    crowded: int
+
+    def __str__(self) -> str:
+        said = counted(self.objects, "object")
+        if not self.objects:
+            return said
+        noise = f"{said}, which is noise"
+        return f"{said}, whose scores add up to {self.scores:.2f}" if self.scores else noise
+
+    def contradicts(self, other: _Found) -> bool:
+        """Return whether the other is nearly nothing beside this."""
+        return self.scores >= _LEAST and other.scores < min(_LEAST, _LITTLE * self.scores)
+
+
+def _found_with(
+    head: Recognition, inputs: Sequence[TensorSpec], observe: Observer, spec: PreprocessSpec
+) -> list[Detections]:
+    """Return what a detector finds on each sample image, in pixels of its input."""
+    opened = open_head(head, inputs)
+    if not isinstance(opened, Detector):
+        return []
+    with np.errstate(all="ignore"):  # values out of a model's range overflow
+        return [opened.decode(seen, 0, PredictOptions(mask="none")) for seen in observe.seen(spec)]
+
+
+def settle(
+    head: Recognition,
+    inputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    observe: Observer,
+    given: Mapping[str, Any] | None,
+    own: Mapping[str, Any],
+) -> tuple[PreprocessSpec, str]:
+    """Return the preprocessing of a model, and its origin, for people.
+
+    `own` has the fields that the model's graph decides, and `given` those with what the user names;
+    it is None where the user names nothing.
+
+    Raises:
+        UnsupportedModel: with what the user names it finds nothing that it finds otherwise.
+        InvalidOption: exporters differ, and the images do not tell which of them it was.
+    """
+
+    def spec_of(fields: Mapping[str, Any]) -> PreprocessSpec:
+        return default_preprocess(head.family, inputs, metadata, trained=fields)
+
+    def found(spec: PreprocessSpec) -> _Found:
+        each = _found_with(head, inputs, observe, spec)
+        sums = [float(one.scores.sum()) for one in each if len(one) <= _NOISE]
+        return _Found(sum(map(len, each)), sum(sums), len(each) - len(sums))
+
+    usual = spec_of(own)
+    detects = isinstance(open_head(head, inputs), Detector)
+    if given is not None:
+        spec = spec_of(given)
+        if not detects or spec == usual:
+            return spec, "by --preprocess"
+        has, more = found(spec), found(usual)
+        both = f"with it the model finds {has}, and with that of the family {head.family} {more}"
+        # A crowd is as many objects as noise, so this does not contradict what a user names.
+        if more.contradicts(has) and not has.crowded:
+            raise UnsupportedModel(
+                f"--preprocess is wrong: {both}. Leave it out, or give --images that show what the "
+                "model finds"
+            )
+        return spec, f"by --preprocess: {both}"
+    specs = {name: spec_of({**VARIANTS[name], **own}) for name in ("family", *head.variants)}
+    if not detects or len({*specs.values()}) == 1:
+        return usual, head.preprocess_from
+    seen = {name: found(spec) for name, spec in specs.items()}
+    best = max(seen, key=lambda name: seen[name].scores)
+    others = {name: one for name, one in seen.items() if name != best}
+    if all(seen[best].contradicts(one) for one in others.values()):
+        less = "; ".join(f"with {name} {one}" for name, one in others.items())
+        return specs[best], f"{best}, by what the model finds: {seen[best]}; {less}"
+    choices = " or ".join(f"--preprocess {name} (it finds {one})" for name, one in seen.items())
+    raise InvalidOption(
+        f"preprocessing differs between models of the family {head.family} ({head.guessed}), and "
+        f"the images do not tell which this one was trained with: name {choices}. That of the "
+        f"family is: {usual.text}"
+    )
+
+
+def check_places(
+    head: Recognition, inputs: Sequence[TensorSpec], observe: Observer, spec: PreprocessSpec
+) -> None:
+    """Refuse, as UnsupportedModel, boxes or keypoints of which two numbers have changed places."""
+    found = _found_with(head, inputs, observe, spec)
+    if not found:
+        return
+    boxes = [one.boxes for one in found]
+    if reason := _swapped(boxes, observe.places(spec)) or _crossed(found):
+        raise UnsupportedModel(
+            f"the outputs are not those of the family {head.family}: {reason}. Export the model "
+            "again, without what changes their order, or build with --head tensors"
+        )
+
+
+def _turned(boxes: Boxes) -> Boxes:
+    centre, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
+    return np.concatenate([centre - half[:, ::-1], centre + half[:, ::-1]], axis=1)
+
+
+_SWAPPED: Mapping[str, Callable[[Boxes], Boxes]] = {
+    "x and y": lambda boxes: boxes[:, [1, 0, 3, 2]],
+    "width and height": _turned,
+}
+
+
+def _swapped(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | None:
+    """Return why numbers of the boxes must be swapped; None if nothing says so.
+
+    Each image has boxes [n, 4], corners in pixels of the input, and its place there. Square images,
+    and those that are stretched, say nothing.
+    """
+    share = _in_padding(boxes, images)
+    if share <= _MUCH:
+        return None
+    others = {name: _in_padding([*map(swap, boxes)], images) for name, swap in _SWAPPED.items()}
+    what = " or ".join(name for name, other in others.items() if other < _NEXT_TO_NOTHING)
+    if not what:
+        return None
+    return (
+        f"{share:.0%} of the area of the boxes lies in the padding around the images, and with "
+        f"{what} swapped next to nothing"
+    )
+
+
+def _crossed(found: Sequence[Detections]) -> str | None:
+    """Return why x and y of keypoints must be swapped; None if nothing says so."""
+    inside, turned = (
+        np.concatenate([_in_boxes(one, order) for one in found]) for order in ([0, 1], [1, 0])
+    )
+    if len(inside) < _ENOUGH or inside.mean() > _FEW or turned.mean() < _NEARLY_ALL:
+        return None
+    return (
+        f"{inside.mean():.0%} of the keypoints lie in the box of their object, and with x and y "
+        f"swapped {turned.mean():.0%}"
+    )
+
+
+def _in_boxes(found: Detections, order: list[int]) -> NDArray[np.bool_]:
+    """Return if each keypoint that is seen lies in its box, or a tenth of its sides beside it."""
+    if found.keypoints is None:
+        return np.zeros(0, np.bool_)
+    low, high = found.boxes[:, None, :2], found.boxes[:, None, 2:]
+    margin, points = (high - low) / 10, found.keypoints[..., order]
+    inside: NDArray[np.bool_] = np.all((points >= low - margin) & (points <= high + margin), axis=2)
+    return inside[found.keypoints[..., 2] > _SEEN]
+
+
+def _in_padding(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> float:
+    """Return the share of the area of boxes that lies outside the images."""
+    total = inside = 0.0
+    for each, image in zip(boxes, images, strict=True):
+        low = np.array([image.offset_x, image.offset_y], np.float64)
+        high = low + np.array([image.scaled_width, image.scaled_height])
+        total += _area(each[:, :2], each[:, 2:])
+        inside += _area(np.maximum(each[:, :2], low), np.minimum(each[:, 2:], high))
+    return 1 - inside / total if total else 0.0
+
+
+def _area(low: NDArray[np.floating], high: NDArray[np.floating]) -> float:
+    return float(np.prod(np.maximum(high - low, 0), axis=1).sum())

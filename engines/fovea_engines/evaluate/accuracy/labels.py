@@ -1,0 +1,97 @@
+"""Reads labels of every task, and measures an engine on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fovea_engines.detect.options import PredictOptions
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.class_folders import (
+    ClassFolders,
+    classify_with,
+    measure_classes,
+    read_class_folders,
+)
+from fovea_engines.evaluate.accuracy.class_maps import (
+    ClassMaps,
+    holds_maps,
+    measure_maps,
+    read_class_maps,
+    segment_with,
+)
+from fovea_engines.evaluate.accuracy.dataset import Dataset, read_dataset
+from fovea_engines.evaluate.accuracy.evaluate import EVALUATION, evaluate, in_process
+from fovea_engines.progress import Progress
+from fovea_engines.repository.accuracy import AnyAccuracy
+from fovea_preprocess.errors import InvalidOption
+
+Labels = Dataset | ClassFolders | ClassMaps
+"""Each kind is of one task, or of those that find objects."""
+
+_KINDS: Final = {
+    Dataset: ("labels of objects", "a COCO file, or a folder of YOLO labels"),
+    ClassFolders: (
+        "a folder of images for each class",
+        "a folder that has a folder of images for each class",
+    ),
+    ClassMaps: (
+        "PNG files of classes",
+        "a folder of PNG files, whose levels are the classes of the pixels",
+    ),
+}
+_OF_TASK: Final = {
+    **dict.fromkeys(("detect", "segment", "pose", "obb", "text"), Dataset),
+    "classify": ClassFolders,
+    "semantic": ClassMaps,
+}
+
+
+def read_labelled(data: Path, images: Path | None = None) -> Labels:
+    """Read images in a folder for each class, maps of classes, or objects as `read_dataset`."""
+    if data.is_dir() and not (data / "labels").is_dir():
+        if not any(data.glob("*.txt")) and (found := read_class_folders(data)) is not None:
+            return found
+        if holds_maps(data):
+            return read_class_maps(data, images)
+    return read_dataset(data, images)
+
+
+def check_task(labelled: Labels, task: str) -> None:
+    """Refuse, as InvalidOption, labels of another task than the model's, or one without any."""
+    if (wanted := _OF_TASK.get(task)) is None:
+        raise InvalidOption(
+            f"the task of the model is {task}, and nothing measures its accuracy yet: there is "
+            f"something for {', '.join(_OF_TASK)}"
+        )
+    if not isinstance(labelled, wanted):
+        raise InvalidOption(
+            f"{labelled.path} has {_KINDS[type(labelled)][0]}, and the task of the model is "
+            f"{task}: give {_KINDS[wanted][1]}"
+        )
+    if task == "pose" and isinstance(labelled, Dataset) and labelled.path.is_dir():
+        _check_visibility(labelled)
+
+
+def _check_visibility(labelled: Dataset) -> None:
+    """Refuse polygons of YOLO labels, which keypoints without visibility are read as."""
+    drawn = [image.path.stem for image in labelled.images if image.outlines]
+    if drawn and all(image.keypoints is None for image in labelled.images):
+        raise InvalidOption(
+            f"{labelled.path}: the labels of {drawn[0]} are polygons, or keypoints without "
+            "visibility: for a pose model write x y v of each keypoint behind the box, v 0 where "
+            "it is not marked, or the box alone"
+        )
+
+
+def measure(
+    engine: Engine, labelled: Labels, progress: Progress, options: PredictOptions = EVALUATION
+) -> AnyAccuracy:
+    """Measure an engine whose classes are those of the labels; `options` are a detector's."""
+    match labelled:
+        case ClassFolders():
+            return measure_classes(classify_with(engine), labelled, progress)
+        case ClassMaps():
+            return measure_maps(segment_with(engine), labelled, progress)
+        case Dataset():
+            return evaluate(in_process(engine, options), labelled, progress)

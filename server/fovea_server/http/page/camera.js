@@ -1,0 +1,40 @@
+// Frames of the camera, as JPEG files.
+
+/** The reason why there can be no camera; null where there may be one. */
+export function withoutCamera() {
+  if (navigator.mediaDevices?.getUserMedia) return null;
+  return "Browsers give the camera only to pages over https, or on localhost.";
+}
+
+/** Ask for the camera; an error tells people what to do. */
+export async function openCamera() {
+  try {
+    return await navigator.mediaDevices.getUserMedia({
+      video: { facingMode: "environment", width: { ideal: 1280 } },
+    });
+  } catch (error) {
+    throw new Error(
+      error.name === "NotAllowedError"
+        ? "The camera was not allowed: allow it for this page in the browser's address bar."
+        : `There is no camera to use (${error.message}).`,
+    );
+  }
+}
+
+/** Yield frames until the caller leaves the loop or the camera ends; then the camera is closed. */
+export async function* frames(stream) {
+  const video = document.createElement("video");
+  Object.assign(video, { srcObject: stream, muted: true, playsInline: true });
+  const canvas = document.createElement("canvas");
+  try {
+    await video.play();
+    while (stream.active) {
+      Object.assign(canvas, { width: video.videoWidth, height: video.videoHeight });
+      canvas.getContext("2d").drawImage(video, 0, 0);
+      yield await new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.9));
+      await new Promise(requestAnimationFrame);
+    }
+  } finally {
+    stream.getTracks().forEach((track) => track.stop());
+  }
+}

@@ -1,0 +1,55 @@
+// The engine card: what is served, what it was built from, and how well it agrees with that.
+
+import { percent } from "./found.js";
+
+/** Pairs of a term and its text, of a model as `GET /v1/models/{name}` describes it. */
+export function cardRows(model) {
+  const { card } = model;
+  const rows = [
+    ["Task", model.task],
+    ["Engine", [model.backend, card?.backend_version].filter(Boolean).join(" ")],
+    ["Precision", model.precision?.toUpperCase()],
+    ["Input", model.inputs.map(({ shape, datatype }) => `${shape.join(" × ")} ${datatype}`).join(", ")],
+    ["Classes", model.label_count || null],
+  ];
+  if (!card) return present([...rows, ["Card", model.card_reason]]);
+  return present([
+    ...rows,
+    ["Accuracy", accuracy(card)],
+    ["Agreement", agreement(card)],
+    ["Checked on", card.device],
+    ["Head", card.family && `${card.family}: ${card.reason}`],
+    ["Preprocessing", card.preprocess_from],
+    ["Calibration", card.calibration && `${card.calibration.method}, ${card.calibration.images} images`],
+    ["Built", card.created && new Date(card.created).toLocaleString()],
+    ["Built from", source(card)],
+  ]);
+}
+
+const present = (rows) => rows.filter(([, text]) => text);
+
+function accuracy({ accuracy: measured }) {
+  return Object.entries(measured).map(([precision, figures]) => {
+    const name = figures.map50_95 === undefined ? "top-1" : "mAP50-95";
+    return `${precision.toUpperCase()} ${name} ${(figures.map50_95 ?? figures.top1).toFixed(3)}`;
+  }).join(", ");
+}
+
+/** How far the engine is from the file that it was built from. */
+function agreement({ agreement: found, precision }) {
+  if (!found) return null;
+  const images = `${found.images} ${found.images === 1 ? "image" : "images"}`;
+  if (precision === "fp32" && found.detections) {
+    return `within ${round(found.box_px)} px and ${round(found.score)} of score on ${images}`;
+  }
+  const agreed = `${percent(found.quality)} on ${images}`;
+  if (!found.detections) return agreed;
+  return `${agreed}, ${found.missed} missed and ${found.extra} extra of ${found.detections}`;
+}
+
+const round = (value) => Number(value.toPrecision(2)).toString();
+
+function source({ onnx_sha256: digest, metadata }) {
+  const about = [metadata.description, metadata.author, metadata.license].filter(Boolean).join(", ");
+  return [`ONNX, SHA-256 ${digest.slice(0, 12)}…`, about].filter(Boolean).join("; ");
+}

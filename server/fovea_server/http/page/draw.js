@@ -1,0 +1,130 @@
+// Draws what was found over an image: masks and maps on a canvas, outlines and labels in an SVG.
+
+import { colour, css, ink } from "./colours.js";
+import { percent } from "./found.js";
+import { placeLabels } from "./labels.js";
+import { drawMap, drawMasks } from "./masks.js";
+
+const LABEL_HEIGHT = 20;
+const LABEL_FONT = "600 12px system-ui, sans-serif";
+const BAR_WIDTH = 132;
+const BARS = 5;
+const VISIBLE = 0.5; // Keypoints of a lower score are mostly hidden, and guessed.
+const measuring = document.createElement("canvas").getContext("2d");
+
+/**
+ * @param {{canvas: HTMLCanvasElement, svg: SVGElement}} layers that lie over the image
+ * @param {object} answer of one image, with its size in pixels
+ * @param {object[]} items those of it to draw
+ * @param {{bones: number[][], alone: Set<object>}} how bones of a skeleton; what only this model has
+ */
+export function draw({ canvas, svg }, answer, items, { bones, alone }) {
+  const { width, height } = svg.getBoundingClientRect();
+  const scale = width / answer.width;
+  svg.replaceChildren();
+  drawMap(canvas, answer) || drawMasks(canvas, answer, items);
+  if (answer.classes) {
+    svg.append(...bars(items, height));
+    return;
+  }
+  const boxed = items.filter((each) => each.box);
+  const groups = boxed.map((item) => group(item, alone, outline(item, scale), ...pose(item, bones, scale)));
+  svg.append(...groups.reverse(), ...labels(boxed, alone, scale, { width, height }));
+}
+
+/** Make one object stand out, or with null none. */
+export function light(svg, item) {
+  svg.classList.toggle("focused", item !== null);
+  for (const each of svg.children) each.classList.toggle("lit", each.item === item);
+}
+
+function group(item, alone, ...shapes) {
+  const made = element("g", { class: alone.has(item) ? "object alone" : "object" });
+  made.style.setProperty("--colour", css(colour(item.class_id)));
+  made.item = item;
+  made.append(...shapes);
+  return made;
+}
+
+function outline({ box, corners }, scale) {
+  if (corners) {
+    const points = corners.map(({ x, y }) => `${x * scale},${y * scale}`).join(" ");
+    return element("polygon", { class: "outline", points });
+  }
+  return element("rect", {
+    class: "outline",
+    x: box.x1 * scale,
+    y: box.y1 * scale,
+    width: (box.x2 - box.x1) * scale,
+    height: (box.y2 - box.y1) * scale,
+  });
+}
+
+function pose({ keypoints = [] }, bones, scale) {
+  const seen = (index) => keypoints[index]?.score >= VISIBLE;
+  const lines = bones.filter(([from, to]) => seen(from) && seen(to)).map(([from, to]) => {
+    const [a, b] = [keypoints[from], keypoints[to]];
+    const ends = { x1: a.x * scale, y1: a.y * scale, x2: b.x * scale, y2: b.y * scale };
+    return element("line", { class: "bone", ...ends });
+  });
+  const points = keypoints.filter((each) => each.score >= VISIBLE).map(({ x, y }) =>
+    element("circle", { class: "joint", cx: x * scale, cy: y * scale, r: 3 }));
+  return [...lines, ...points];
+}
+
+function labels(items, alone, scale, area) {
+  const texts = items.map((each) => `${each.class_name} ${each.score.toFixed(2)}`);
+  const sizes = texts.map((text) => ({ width: textWidth(text) + 10, height: LABEL_HEIGHT }));
+  const boxes = items.map(({ box }) => scaled(box, scale));
+  return placeLabels(boxes, sizes, area).flatMap((place, index) => {
+    if (!place) return [];
+    const made = group(items[index], alone, ...tag(texts[index], place, sizes[index], items[index].class_id));
+    made.classList.add("label");
+    return [made];
+  });
+}
+
+/** The best classes of an image, as bars in its lower left corner. */
+function bars(items, height) {
+  const shown = items.slice(0, BARS);
+  const top = height - shown.length * (LABEL_HEIGHT + 4) - 8;
+  return shown.map((item, index) => {
+    const y = top + index * (LABEL_HEIGHT + 4);
+    const text = `${item.class_name}  ${percent(item.score)}`;
+    const back = { x: 10, y, width: Math.max(BAR_WIDTH, textWidth(text)) + 14, height: LABEL_HEIGHT, rx: 3 };
+    const made = group(
+      item,
+      new Set(),
+      element("rect", { class: "bar-back", ...back }),
+      element("rect", { class: "bar", ...back, width: Math.max(3, back.width * item.score) }),
+      written(text, { x: 17, y: y + 14, class: "bar-text" }),
+    );
+    return made;
+  });
+}
+
+function tag(text, { x, y }, size, classId) {
+  const words = written(text, { x: x + 5, y: y + 14, fill: ink(colour(classId)) });
+  return [element("rect", { class: "tag", x, y, ...size, rx: 3 }), words];
+}
+
+const scaled = ({ x1, y1, x2, y2 }, scale) => (
+  { x1: x1 * scale, y1: y1 * scale, x2: x2 * scale, y2: y2 * scale }
+);
+
+function textWidth(text) {
+  measuring.font = LABEL_FONT;
+  return Math.ceil(measuring.measureText(text).width);
+}
+
+function written(text, attributes) {
+  const made = element("text", attributes);
+  made.textContent = text;
+  return made;
+}
+
+function element(name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}

@@ -1,0 +1,91 @@
+// What was found on an image: filtered, counted, compared.
+
+/** The rows to show for an answer, best first: detections, classes, areas, or a single map. */
+export function itemsOf(answer) {
+  if (answer.detections) return answer.detections;
+  if (answer.classes) return answer.classes;
+  if (answer.semantic) return answer.semantic.classes.map((each) => ({ ...each, score: each.share }));
+  if (answer.saliency) {
+    return [{ class_id: 0, class_name: "foreground", score: answer.saliency.share }];
+  }
+  return [];
+}
+
+/** Those of an answer that the sliders keep. `asked` is what the server has filtered by. */
+export function filtered(answer, asked, { conf, iou }) {
+  if (!answer.detections) return itemsOf(answer);
+  const kept = answer.detections.filter((each) => each.score >= conf);
+  return iou < asked.iou ? suppressed(kept, iou) : kept;
+}
+
+/** Those that have one of the chosen classes; all where none is chosen. */
+export function ofClasses(items, chosen) {
+  return chosen.size ? items.filter((each) => chosen.has(each.class_name)) : items;
+}
+
+/** Greedy suppression within each class, as the server does it; items are best first. */
+function suppressed(items, iou) {
+  const kept = [];
+  for (const each of items) {
+    const rival = (better) => better.class_id === each.class_id && overlap(better, each) > iou;
+    if (!kept.some(rival)) kept.push(each);
+  }
+  return kept;
+}
+
+/** Intersection over union of two boxes. */
+export function overlap({ box: a }, { box: b }) {
+  const width = Math.min(a.x2, b.x2) - Math.max(a.x1, b.x1);
+  const height = Math.min(a.y2, b.y2) - Math.max(a.y1, b.y1);
+  if (width <= 0 || height <= 0) return 0;
+  return (width * height) / (area(a) + area(b) - width * height);
+}
+
+const area = (box) => (box.x2 - box.x1) * (box.y2 - box.y1);
+
+/** The classes of boxes and how many each list has, most first; also `others`, which may have none. */
+export function counts(lists, others = new Map()) {
+  const found = new Map();
+  const of = (class_name, class_id) => {
+    if (!found.has(class_name)) {
+      found.set(class_name, { class_name, class_id, numbers: lists.map(() => 0) });
+    }
+    return found.get(class_name);
+  };
+  lists.forEach((items, index) => {
+    for (const { class_name, class_id, box } of items) {
+      if (box) of(class_name, class_id).numbers[index] += 1;
+    }
+  });
+  others.forEach((class_id, class_name) => of(class_name, class_id));
+  return [...found.values()].sort((a, b) => Math.max(...b.numbers) - Math.max(...a.numbers));
+}
+
+/**
+ * Pairs of what two models found: `{left, right, overlap}`, with null for what only one has.
+ * Boxes of one class are paired by overlap, the closest first; everything else by class.
+ */
+export function paired(lefts, rights) {
+  const candidates = [];
+  for (const left of lefts) {
+    for (const right of rights) {
+      if (left.class_name !== right.class_name) continue;
+      const shared = left.box && right.box ? overlap(left, right) : 1;
+      if (shared >= 0.5) candidates.push({ left, right, overlap: shared });
+    }
+  }
+  candidates.sort((a, b) => b.overlap - a.overlap);
+  const taken = new Set();
+  const pairs = candidates.filter(({ left, right }) => {
+    if (taken.has(left) || taken.has(right)) return false;
+    taken.add(left).add(right);
+    return true;
+  });
+  const alone = [
+    ...lefts.filter((each) => !taken.has(each)).map((left) => ({ left, right: null })),
+    ...rights.filter((each) => !taken.has(each)).map((right) => ({ left: null, right })),
+  ];
+  return [...alone, ...pairs];
+}
+
+export const percent = (share) => `${(100 * share).toFixed(1)} %`;

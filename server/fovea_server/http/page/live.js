@@ -1,0 +1,85 @@
+// Live figures of a model, from its counters: waiting requests, images/s, 99th percentile.
+
+const EVERY_MS = 2000;
+const WINDOW = 15; // Samples, so that figures are of the last half minute.
+
+/**
+ * Read the counters of a model for as long as the page is shown.
+ * @param {() => Promise<object | null>} read statistics, as `Fovea.statistics` has them
+ * @param {(words: {queue: string, rate: string, p99: string}) => void} show
+ * @returns {() => void} start anew, e.g. with another model
+ */
+export function follow(read, show) {
+  let samples = [];
+  let timer = 0;
+  let round = 0;
+
+  async function sample(current) {
+    const statistics = document.hidden ? null : await read().catch(() => null);
+    if (current !== round) return;
+    if (statistics) {
+      samples = added(samples, { at: performance.now(), statistics });
+      show(words(figures(samples)));
+    } else if (!document.hidden) {
+      samples = [];
+      show(words({ queue: null, rate: null, p99: null }));
+    }
+    timer = setTimeout(sample, EVERY_MS, current);
+  }
+
+  return function restart() {
+    clearTimeout(timer);
+    samples = [];
+    round += 1;
+    sample(round);
+  };
+}
+
+/** The latest samples; only this one after a restart of the server, where counters fall. */
+export function added(samples, sample) {
+  const former = samples.at(-1)?.statistics;
+  const fell = former && [images, answered].some((count) => count(sample.statistics) < count(former));
+  return [...(fell ? [] : samples), sample].slice(-WINDOW);
+}
+
+/** A dash stands for what is not known. */
+const words = ({ queue, rate, p99 }) => ({
+  queue: queue === null ? "–" : String(queue),
+  rate: rate === null ? "–" : rate.toFixed(1),
+  p99: p99 === null ? "–" : duration(p99),
+});
+
+const duration = (s) => (s < 1 ? `${Math.round(1000 * s)} ms` : `${s.toFixed(1)} s`);
+
+/** Figures between the first and the last of several samples. */
+export function figures(samples) {
+  const first = samples[0];
+  const last = samples[samples.length - 1];
+  const seconds = (last.at - first.at) / 1000;
+  const rate = seconds ? (images(last.statistics) - images(first.statistics)) / seconds : null;
+  const waiting = last.statistics.versions.reduce((sum, each) => sum + each.pending, 0);
+  const p99 = quantile(0.99, first.statistics.durations, last.statistics.durations);
+  return { queue: waiting, rate, p99 };
+}
+
+const images = ({ versions }) => versions.reduce((sum, each) => sum + each.inference_count, 0);
+const answered = ({ durations }) => durations["+Inf"] ?? 0;
+
+/** Seconds within which a share of the requests between two readings was answered, or null. */
+export function quantile(share, before, after) {
+  const buckets = Object.entries(after).map(([bound, count]) => [
+    bound === "+Inf" ? Infinity : Number(bound),
+    count - (before[bound] ?? 0),
+  ]);
+  const all = buckets.at(-1)?.[1];
+  if (!all) return null;
+  let [low, below] = [0, 0];
+  for (const [bound, count] of buckets) {
+    if (count >= share * all) {
+      // As Prometheus does: evenly spread within the bucket.
+      return bound === Infinity ? low : low + ((bound - low) * (share * all - below)) / (count - below);
+    }
+    [low, below] = [bound, count];
+  }
+  return low;
+}

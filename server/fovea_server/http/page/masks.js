@@ -1,0 +1,98 @@
+// Paints masks and maps onto a canvas of the image's size.
+
+import { colour, css } from "./colours.js";
+
+const OPACITY = 0.45;
+const DIMMED = 0.75; // How dark the background of a foreground becomes.
+const BACKGROUND = "background"; // A class of this name is what all others are not.
+// Matplotlib's inferno: equal steps of depth look equal.
+const INFERNO = [
+  [0, 0, 4], [27, 12, 65], [74, 12, 107], [120, 28, 109], [165, 44, 96],
+  [207, 68, 70], [237, 105, 37], [251, 155, 6], [247, 209, 61], [252, 255, 164],
+];
+
+/** Paint the masks of these items, worst first, so that the best are on top. */
+export function drawMasks(canvas, { width, height, semantic }, items) {
+  const context = cleared(canvas, width, height);
+  for (const { mask, class_id, class_name } of [...items].reverse()) {
+    if (!mask?.counts || (semantic && class_name.toLowerCase() === BACKGROUND)) continue;
+    context.fillStyle = css(colour(class_id));
+    fillRuns(context, runs(mask.counts), height);
+  }
+  canvas.style.opacity = OPACITY;
+}
+
+/** Paint the map of a saliency or depth model; false if the answer has none. */
+export function drawMap(canvas, { width, height, levels, depth }) {
+  if (!levels) return false;
+  const context = cleared(canvas, width, height);
+  const image = context.createImageData(width, height);
+  const paint = depth ? painterOfDepth(depth.unit === "m") : dimmed;
+  for (let at = 0; at < image.data.length; at += 4) image.data.set(paint(levels[at]), at);
+  context.putImageData(image, 0, 0);
+  canvas.style.opacity = 1;
+  return true;
+}
+
+/** Decode the PNG file of a map, as the `levels` of the answer: RGBA, of which red counts. */
+export async function decodeMap(answer) {
+  const png = (answer.saliency ?? answer.depth)?.png;
+  if (!png) return;
+  const image = new Image();
+  image.src = `data:image/png;base64,${png}`;
+  await image.decode();
+  const context = cleared(document.createElement("canvas"), answer.width, answer.height);
+  context.drawImage(image, 0, 0);
+  answer.levels = context.getImageData(0, 0, answer.width, answer.height).data;
+}
+
+const dimmed = (level) => [0, 0, 0, DIMMED * (255 - level)];
+
+/** In metres little is near, and near is bright; other scales grow towards the camera. */
+function painterOfDepth(metres) {
+  const table = Array.from({ length: 256 }, (_, level) => inferno((metres ? 255 - level : level) / 255));
+  return (level) => table[level];
+}
+
+function inferno(share) {
+  const at = share * (INFERNO.length - 1);
+  const low = INFERNO[Math.floor(at)];
+  const high = INFERNO[Math.ceil(at)];
+  return [...low.map((value, index) => value + (high[index] - value) * (at % 1)), 255];
+}
+
+function cleared(canvas, width, height) {
+  Object.assign(canvas, { width, height });
+  return canvas.getContext("2d", { willReadFrequently: true });
+}
+
+/** Fill the odd runs, which lie column by column in an image of this height. */
+function fillRuns(context, lengths, height) {
+  let at = 0;
+  lengths.forEach((length, index) => {
+    const end = at + length;
+    while (index % 2 && at < end) {
+      const [x, y] = [Math.floor(at / height), at % height];
+      const rows = Math.min(end - at, height - y);
+      context.fillRect(x, y, 1, rows);
+      at += rows;
+    }
+    at = end;
+  });
+}
+
+/** Decode COCO's run lengths: groups of 5 bits, from the third run on as differences. */
+export function runs(counts) {
+  const lengths = [];
+  for (let at = 0; at < counts.length;) {
+    let [value, shift, bits] = [0, 0, 0x20];
+    while (bits & 0x20) {
+      bits = counts.charCodeAt(at++) - 48;
+      value |= (bits & 0x1f) << shift;
+      shift += 5;
+    }
+    if (bits & 0x10) value |= -1 << shift;
+    lengths.push(lengths.length > 2 ? value + lengths[lengths.length - 2] : value);
+  }
+  return lengths;
+}

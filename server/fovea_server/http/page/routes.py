@@ -1,0 +1,74 @@
+"""The routes that serve the page and its files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from functools import partial
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fovea_preprocess.errors import NotFound
+from fovea_server.http.quality import weights
+
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+
+# Nothing is loaded from other hosts, and no script or style stands in the page itself.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob: data:; media-src 'self' blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def page_routes() -> list[Route]:
+    """Make a route for the page at `/`, and for each of its files under `/page/`."""
+    folder = Path(__file__).parent
+    files = {path.name: _File(path) for path in folder.iterdir() if path.suffix in _TYPES}
+    index = files.pop("index.html")
+    return [
+        Route("/", partial(_page, index), include_in_schema=False),
+        *(
+            Route(f"/page/{name}", file.answer, include_in_schema=False)
+            for name, file in files.items()
+        ),
+    ]
+
+
+async def _page(index: _File, request: Request) -> Response:
+    # A program that asks for `*/*` has come to the wrong address: it is told so in JSON.
+    if not _takes(request, "accept", "text/html"):
+        raise NotFound("this address has a page for browsers; see /docs for the routes")
+    return await index.answer(request)
+
+
+def _takes(request: Request, header: str, entry: str) -> bool:
+    return dict(weights(request.headers.get(header, ""))).get(entry, 0.0) > 0
+
+
+class _File:
+    """A file, read and compressed once."""
+
+    def __init__(self, path: Path) -> None:
+        self._type = _TYPES[path.suffix]
+        self._content = path.read_bytes()
+        self._packed = gzip.compress(self._content)
+        self._headers = {
+            "Cache-Control": "no-cache",
+            "Content-Security-Policy": _POLICY,
+            "ETag": f'W/"{hashlib.sha256(self._content).hexdigest()[:16]}"',
+            "Referrer-Policy": "no-referrer",
+            "Vary": "Accept, Accept-Encoding",
+            "X-Content-Type-Options": "nosniff",
+        }
+
+    async def answer(self, request: Request) -> Response:
+        if request.headers.get("if-none-match") == self._headers["ETag"]:
+            return Response(status_code=304, headers=self._headers)
+        if not _takes(request, "accept-encoding", "gzip"):
+            return Response(self._content, headers=self._headers, media_type=self._type)
+        headers = {**self._headers, "Content-Encoding": "gzip"}
+        return Response(self._packed, headers=headers, media_type=self._type)

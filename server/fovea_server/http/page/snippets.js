@@ -1,0 +1,108 @@
+// Code that sends exactly the request that is on the page.
+
+const DEFAULTS = { conf: 0.25, iou: 0.7 };
+
+/**
+ * @typedef {{url: string, model: string, version: string | undefined, task: string,
+ *            file: string, conf: number, iou: number, classes: Map<string, number>}} Asked
+ */
+
+/** Languages, and the functions that write an `Asked` in them. */
+export const WRITERS = { curl, Python: python, JavaScript: javascript };
+
+function curl(asked) {
+  const path = `${asked.url}/v1/models/${encodeURIComponent(asked.model)}`;
+  const version = asked.version ? `/versions/${asked.version}` : "";
+  const query = new URLSearchParams(Object.entries(optionsOf(asked))).toString();
+  const address = `${path}${version}/predict${query && `?${query}`}`;
+  return `curl --data-binary @${shell(asked.file)} ${shell(address)}`;
+}
+
+function python(asked) {
+  const options = Object.entries(withVersion(asked)).map(([name, value]) => `, ${name}=${literal(value)}`);
+  return [
+    "from fovea_client import Client",
+    "",
+    `with Client(${literal(asked.url)}) as client:`,
+    `    found = client.predict(${literal(asked.model)}, ${literal(asked.file)}${options.join("")})`,
+    ...PYTHON_LINES[kind(asked.task)],
+  ].join("\n");
+}
+
+const PYTHON_LINES = {
+  detections: [
+    "    for each in found.detections:",
+    '        print(f"{each.class_name} {each.score:.2f} {each.box}")',
+  ],
+  classes: [
+    "    for each in found.classes:",
+    '        print(f"{each.class_name} {each.score:.2f}")',
+  ],
+  semantic: [
+    "    for each in found.image.semantic.classes:",
+    '        print(f"{each.class_name} {each.share:.3f}")',
+  ],
+  saliency: ["    print(found.image.saliency.share)"],
+  depth: ["    print(found.image.depth.min, found.image.depth.max)"],
+};
+
+function javascript(asked) {
+  const options = Object.entries(withVersion(asked)).map(([name, value]) => `${name}: ${literal(value)}`);
+  const last = options.length ? `, { ${options.join(", ")} }` : "";
+  return [
+    `// The client, beside this file: curl -O ${asked.url}/page/fovea.js`,
+    'import { readFile } from "node:fs/promises";',
+    'import { Fovea } from "./fovea.js";',
+    "",
+    `const fovea = new Fovea(${literal(asked.url)});`,
+    `const image = await readFile(${literal(asked.file)});`,
+    `const { images: [found] } = await fovea.predict(${literal(asked.model)}, image${last});`,
+    ...JAVASCRIPT_LINES[kind(asked.task)],
+  ].join("\n");
+}
+
+const JAVASCRIPT_LINES = {
+  detections: [
+    "for (const { class_name, score, box } of found.detections) {",
+    "  console.log(class_name, score.toFixed(2), box);",
+    "}",
+  ],
+  classes: [
+    "for (const { class_name, score } of found.classes) {",
+    "  console.log(class_name, score.toFixed(2));",
+    "}",
+  ],
+  semantic: [
+    "for (const { class_name, share } of found.semantic.classes) {",
+    "  console.log(class_name, share.toFixed(3));",
+    "}",
+  ],
+  saliency: ["console.log(found.saliency.share);"],
+  depth: ["console.log(found.depth.min, found.depth.max);"],
+};
+
+const kind = (task) =>
+  ({ classify: "classes", semantic: "semantic", saliency: "saliency", depth: "depth" })[task] ?? "detections";
+
+/** The options that differ from the server's defaults; only detectors have these. */
+function optionsOf({ task, conf, iou, classes }) {
+  const options = {};
+  if (kind(task) === "detections") {
+    if (conf !== DEFAULTS.conf) options.conf = conf;
+    if (iou !== DEFAULTS.iou) options.iou = iou;
+  }
+  if (classes.size) options.classes = [...classes].map(classOption).join(",");
+  return options;
+}
+
+function withVersion(asked) {
+  const options = optionsOf(asked);
+  return asked.version ? { version: Number(asked.version), ...options } : options;
+}
+
+/** A plain name as it is; what the server might read otherwise as an id. */
+const classOption = ([name, id]) => (/^[a-z]([\w -]*\w)?$/i.test(name) ? name : id);
+
+const literal = (value) => JSON.stringify(value);
+
+const shell = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);

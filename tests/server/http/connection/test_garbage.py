@@ -1,0 +1,52 @@
+"""A request leaves nothing behind that only the garbage collector would free."""
+
+import asyncio
+import gc
+
+from tests.server.http.connection.test_uvicorn import Wire, silent
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from fovea_server.byte_budget import ByteBudget
+from fovea_server.dataplane.service import Service
+from fovea_server.http.connection.exchange import Exchange
+from fovea_server.http.connection.protocol import ServerProtocol
+from fovea_server.http.v1.front import ImageFront
+from fovea_server.http.v2.front import V2Front
+from fovea_server.models.registry import Registry
+from fovea_server.settings import Settings
+
+HEAD = b"POST %s HTTP/1.1\r\nInference-Header-Content-Length: 0\r\nContent-Length: %d\r\n\r\n"
+TARGETS = (b"/v1/models/digits/predict", b"/v2/models/digits/infer") * 2
+
+
+def test_an_answered_exchange_is_freed_at_once(demo_repository, demo_model):
+    image = (demo_model.parent / "scene-1.jpg").read_bytes()
+    settings = Settings(model_repository=[demo_repository])
+    registry = Registry(settings)
+    service, budget = Service(settings, registry), ByteBudget(settings.max_held_bytes)
+    fronts = [V2Front(service, budget), ImageFront(service, budget)]
+    registry.start()
+
+    async def ask() -> int:
+        while not registry.started:
+            await asyncio.sleep(0.01)
+        config, wire = Config(silent, log_config=None), Wire()
+        protocol = ServerProtocol(config, ServerState(), {}, fronts=fronts)
+        protocol.connection_made(wire)
+        for count, target in enumerate(TARGETS, 1):
+            protocol.data_received(HEAD % (target, len(image)) + image)
+            while wire.written.count(b"HTTP/1.1 200 OK") < count or protocol.tasks:
+                await asyncio.sleep(0.01)
+        left = sum(isinstance(each, Exchange) for each in gc.get_objects())
+        protocol.connection_lost(None)
+        return left
+
+    gc.collect()
+    gc.disable()
+    try:
+        # The last one is the connection's, until the next.
+        assert asyncio.run(ask()) == 1
+    finally:
+        gc.enable()
+        registry.close()

@@ -1,1 +1,0 @@
-"""The program that made the demo detector: handwritten digits on photographs."""
