@@ -61,9 +61,12 @@ def feeds_of(session: Session, batch: int) -> dict[str, np.ndarray]:
 
 def images_per_second(session: Session, case: Case, seconds: float) -> float:
     """Calls for so long from `case.callers` threads, the last ones finished and counted."""
-    feeds, alone = [feeds_of(session, case.batch)], case.layout == "wide"
-    calls = call_rate(session, feeds, callers=case.callers, alone=alone, seconds=seconds)
-    return calls * case.batch
+    feeds, alone = feeds_of(session, case.batch), case.layout == "wide"
+
+    def call(_: int) -> object:
+        return session.infer(feeds, alone=alone)
+
+    return call_rate(call, callers=case.callers, seconds=seconds) * case.batch
 
 
 def probe(backend: str, engine: Path) -> dict[str, float]:

@@ -125,10 +125,16 @@ class Engine(Closing):
         check_effect(options, self.card.name, task)
         return resolve_classes(options, self.labels, self.card.name, self.num_classes)
 
-    def predict(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Finding:
+    def predict(
+        self,
+        pixels: NDArray[np.uint8],
+        options: PredictOptions = _DEFAULTS,
+        *,
+        alone: bool = True,
+    ) -> Finding:
         """Find what is in one image: uint8 [height, width, 3], RGB, upright.
 
-        It is in pixels of the image.
+        It is in pixels of the image. `alone` as in `Session.infer`; tiles run with every core.
 
         Raises:
             UnsupportedModel: the head is not known; use `session.infer`.
@@ -139,7 +145,7 @@ class Engine(Closing):
         options = self.resolve(options)
         if options.tile is not None:
             return self._predict_tiles(pixels, options)
-        outputs, back = self._run(self.preprocessor, pixels)
+        outputs, back = self._run(self.preprocessor, pixels, alone)
         return self.head.decode(outputs, 0, options).to_source(back)
 
     def _predict_tiles(self, pixels: NDArray[np.uint8], options: PredictOptions) -> Finding:
@@ -163,24 +169,25 @@ class Engine(Closing):
             )
         return found
 
-    def outputs_of(self, pixels: NDArray[np.uint8]) -> dict[str, Array]:
+    def outputs_of(self, pixels: NDArray[np.uint8], *, alone: bool = True) -> dict[str, Array]:
         """Return the raw outputs for an image: uint8 [h, w, 3], RGB, upright.
 
-        They are [1, ...], except those that have no batch, such as rows [k, 6].
+        They are [1, ...], except those that have no batch, such as rows [k, 6]. `alone` as in
+        `Session.infer`.
         """
         if self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} takes no images; use session.infer")
-        return self._run(self.preprocessor, pixels)[0]
+        return self._run(self.preprocessor, pixels, alone)[0]
 
     def _run(
-        self, preprocessor: Preprocessor, pixels: NDArray[np.uint8]
+        self, preprocessor: Preprocessor, pixels: NDArray[np.uint8], alone: bool
     ) -> tuple[dict[str, Array], LetterboxMap]:
         if self.images is not None:
             image, back = self.images.place(pixels)
             return self.images.infer_images([image]), back
         batch = np.empty((1, *preprocessor.spec.row_shape), preprocessor.spec.dtype)
         back = preprocessor(pixels, batch[0])
-        return self.session.infer(self.feeds(batch)), back
+        return self.session.infer(self.feeds(batch), alone=alone), back
 
     def feeds(self, rows: Array) -> dict[str, Array]:
         """Return all inputs for preprocessed images [n, ...]: they, and what is beside them."""

@@ -18,8 +18,8 @@ from fovea_engines.build.plan import BuildPlan, Choice
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
-from fovea_engines.evaluate.samples import read_rows
-from fovea_engines.evaluate.speed import Rates, fastest, is_faster, time_sessions
+from fovea_engines.evaluate.samples import sample_images
+from fovea_engines.evaluate.speed import Rates, fastest, is_faster, time_engines
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import EngineCard, Precision
 from fovea_engines.repository.figures import CandidateFigures
@@ -213,12 +213,10 @@ class _Chooser:
 
     def _time(self, candidates: Sequence[Candidate]) -> None:
         with self._progress.phase("speed"):
-            sessions = [lambda one=one: one.engine.session for one in candidates]
-            fused = candidates[0].fused
-            rows = read_rows(fused.preprocess, self._plan.check_images, _IMAGES)
-            feeds = [{fused.inputs[0].name: row} for _, row in rows]
+            engines = [lambda one=one: one.engine for one in candidates]
+            images = [pixels for _, pixels in sample_images(self._plan.check_images, _IMAGES)]
             fit = self._held.fit([one.folder for one in candidates])
-            timed = time_sessions(sessions, feeds, self._progress, together=fit)
+            timed = time_engines(engines, images, self._progress, together=fit)
         for one, rates in zip(candidates, timed, strict=True):
             self._rates[one.choice] = rates
             alone_ms, images_per_s = 1000 / median(rates.alone), median(rates.parallel)

@@ -1,28 +1,27 @@
-"""Times sessions on this machine, beside each other and in both thread layouts."""
+"""Times engines on this machine, beside each other and in both thread layouts."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.samples import Pixels
 from fovea_engines.progress import Progress
-from fovea_engines.session import Array, Session
 
-Feeds = Mapping[str, Array]
-
-# A session runs in a round for so many calls, within so many seconds, or for a single call. After
-# the other sessions its first call is slower, and with few calls that decides.
+# An engine runs in a round for so many calls, within so many seconds, or for a single call. After
+# the other engines its first call is slower, and with few calls that decides.
 _CALLS, _SHORTEST_S, _LONGEST_S = 16, 0.02, 0.25
-# Rounds in each layout: as many as fit into the seconds of each session, three for a median.
+# Rounds in each layout: as many as fit into the seconds of each engine, three for a median.
 _FEWEST, _MOST, _SECONDS = 3, 9, 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Calls a second of one session in each round; rounds of several sessions belong together.
+    """Images a second of one engine in each round; rounds of several engines belong together.
 
     Attributes:
         alone: of one caller, to which every core belongs.
@@ -33,19 +32,18 @@ class Rates:
     parallel: tuple[float, ...]
 
 
-def call_rate(
-    session: Session, feeds: Sequence[Feeds], *, callers: int, alone: bool, seconds: float
-) -> float:
+def call_rate(call: Callable[[int], object], *, callers: int, seconds: float) -> float:
     """Call from so many threads for so long, at least once each, and return the calls a second.
 
-    The feeds take turns. The last calls are finished and counted.
+    `call` gets the number of calls that its thread made before. The last calls are finished and
+    counted.
     """
     start = time.perf_counter()
 
     def call_on(_: int) -> int:
         calls = 0
         while not calls or time.perf_counter() - start < seconds:
-            session.infer(feeds[calls % len(feeds)], alone=alone)
+            call(calls)
             calls += 1
         return calls
 
@@ -54,24 +52,25 @@ def call_rate(
     return calls / (time.perf_counter() - start)
 
 
-def time_sessions(
-    sessions: Sequence[Callable[[], Session]],
-    feeds: Sequence[Feeds],
+def time_engines(
+    engines: Sequence[Callable[[], Engine]],
+    images: Sequence[Pixels],
     progress: Progress,
     *,
     together: bool = True,
 ) -> list[Rates]:
-    """Time sessions in turn, round by round, so that a busy neighbour slows each of them.
+    """Time engines in turn, round by round, so that a busy neighbour slows each of them.
 
-    Sessions that cannot be open `together` are timed one after another, as to open one in every
-    round takes longer than to time it. The timing takes up to three seconds for each session, and
-    more where a call takes over 250 ms.
+    A call is all that follows the decoding of an image, as a server does it: runtimes differ in how
+    well they share the cores with the rest. Engines that cannot be open `together` are timed one
+    after another, as to open one in every round takes longer than to time it. The timing takes up
+    to three seconds for each engine, and more where a call takes over 250 ms.
     """
     alone: list[tuple[float, ...]] = []
     parallel: list[tuple[float, ...]] = []
-    for group in [sessions] if together else [[one] for one in sessions]:
-        alone += _rounds(group, feeds, True, progress)
-        parallel += _rounds(group, feeds, False, progress)
+    for group in [engines] if together else [[one] for one in engines]:
+        alone += _rounds(group, images, True, progress)
+        parallel += _rounds(group, images, False, progress)
     return list(map(Rates, _level(alone), _level(parallel)))
 
 
@@ -81,25 +80,30 @@ def _level(rates: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
 
 
 def _rounds(
-    sessions: Sequence[Callable[[], Session]],
-    feeds: Sequence[Feeds],
+    engines: Sequence[Callable[[], Engine]],
+    images: Sequence[Pixels],
     alone: bool,
     progress: Progress,
 ) -> list[tuple[float, ...]]:
-    def rate(opened: Callable[[], Session], seconds: float) -> float:
-        session = opened()
-        callers = 1 if alone else session.concurrency
-        return call_rate(session, feeds, callers=callers, alone=alone, seconds=seconds)
+    def rate(opened: Callable[[], Engine], seconds: float) -> float:
+        engine = opened()
+        run = engine.outputs_of if engine.head is None else engine.predict
+
+        def call(number: int) -> object:
+            return run(images[number % len(images)], alone=alone)
+
+        callers = 1 if alone else engine.session.concurrency
+        return call_rate(call, callers=callers, seconds=seconds)
 
     slices = []
-    for session in sessions:
-        rate(session, 0)
-        calls = _CALLS / rate(session, 0)
+    for engine in engines:
+        rate(engine, 0)
+        calls = _CALLS / rate(engine, 0)
         slices.append(min(max(calls, _SHORTEST_S), _LONGEST_S))
     rounds: list[list[float]] = []
-    end = time.perf_counter() + _SECONDS * len(sessions)
+    end = time.perf_counter() + _SECONDS * len(engines)
     while len(rounds) < _FEWEST or (len(rounds) < _MOST and time.perf_counter() < end):
-        rounds.append(list(map(rate, sessions, slices)))
+        rounds.append(list(map(rate, engines, slices)))
         progress.now(f"{'alone' if alone else 'in parallel'}, round {len(rounds)}")
     return list(zip(*rounds, strict=True))
 

@@ -199,9 +199,9 @@ class CandidateFigures:
     """A backend and a precision that a build could choose.
 
     Attributes:
-        alone_ms: median time of a single call with one image, with all cores, milliseconds; None
-            where it was not timed, and so is `images_per_s`.
-        images_per_s: median rate of parallel calls with one image and one core each.
+        alone_ms: median time of a decoded image, from letterbox to boxes, with all cores,
+            milliseconds; None where it was not timed, and so is `images_per_s`.
+        images_per_s: median rate of such images in parallel, one core each.
         quality: agreement with the source model, 0 to 1; None where it was not verified.
         accuracy: on labelled images, in the `metric`; None without them.
         problem: reason why it could not be chosen.

@@ -55,9 +55,9 @@ def rates(monkeypatch):
 
     def give(*found: tuple[float, float]) -> None:
         monkeypatch.setattr(
-            "fovea_engines.build.choose.time_sessions",
-            lambda sessions, *_, **__: [
-                Rates((alone,) * 5, (parallel,) * 5) for alone, parallel in found[: len(sessions)]
+            "fovea_engines.build.choose.time_engines",
+            lambda engines, *_, **__: [
+                Rates((alone,) * 5, (parallel,) * 5) for alone, parallel in found[: len(engines)]
             ],
         )
 
