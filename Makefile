@@ -9,7 +9,7 @@ PORT   ?= 8000
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-images test-bare clean
+.PHONY: help run test lint test-images test-bare test-fiftyone clean
 
 help:
 	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint   the checks without pytest"
 	@echo "make test-images  build the container images, and run them and 'make run' in containers"
 	@echo "make test-bare    'make run' and 'make test' in a container with nothing else in it"
+	@echo "make test-fiftyone  check that FiftyOne takes the client's results"
 	@echo "make clean  remove the virtual environment and caches"
 
 $(VENV)/base: pyproject.toml constraints.txt
@@ -59,6 +60,17 @@ $(VENV)/vision: $(VENV)/dev
 	    --target $@/site-packages "sahi==0.12.8" "rapidocr==3.10.0" "pyclipper==1.4.0" \
 	    "omegaconf==2.4.0" "colorlog==6.12.0" || rm -rf $@
 
+# CVAT's program, which tests/e2e starts with the client as its auto-annotation function.
+$(VENV)/cvat: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade \
+	    --target $@/site-packages "cvat-cli==2.80.0" "cvat-sdk==2.80.0" || rm -rf $@
+
+# FiftyOne takes more than a gigabyte, so it has a target of its own. Of its database, which the tests
+# do not start, only old versions are wheels; the others are fetched from elsewhere as they install.
+$(VENV)/fiftyone: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
+	    --target $@/site-packages --only-binary fiftyone-db "fiftyone==1.22.1" || rm -rf $@
+
 run: $(VENV)/base
 	$(BIN)/fovea demo --port $(PORT) $(if $(TASK),--task $(TASK)) $(if $(ONCE),--once)
 
@@ -72,7 +84,8 @@ lint: $(VENV)/dev
 # that wait for the next product would take the cores from the other process.
 test: export PYTHONDONTWRITEBYTECODE =
 test: export OPENBLAS_NUM_THREADS = 1
-test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision
+test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision \
+      $(VENV)/cvat
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 
 # These two need Linux, root, and Debian's podman, runc and debootstrap; they skip without.
@@ -82,6 +95,9 @@ $(VENV)/compose: $(VENV)/dev
 
 test-images: $(VENV)/compose
 	$(BIN)/python -m pytest tests/images --deselect tests/images/test_bare_machine.py::test_make_test
+
+test-fiftyone: $(VENV)/fiftyone
+	$(BIN)/python -m pytest tests/client/test_fiftyone.py
 
 test-bare: $(VENV)/compose
 	$(BIN)/python -m pytest tests/images/test_bare_machine.py

@@ -15,13 +15,9 @@ from fovea_client.answers import (
     Detection,
     ImageError,
     ImageResult,
-    Model,
-    ModelSummary,
-    ModelVersion,
     Prediction,
     ScoredClass,
     Tensor,
-    TensorMetadata,
     Timing,
 )
 from fovea_client.errors import (
@@ -33,6 +29,7 @@ from fovea_client.errors import (
 )
 from fovea_client.images import Channels, ImageSource
 from fovea_client.maps import ClassArea, Depth, Saliency, Semantic
+from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 
 __all__ = [

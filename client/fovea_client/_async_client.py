@@ -10,13 +10,16 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx
+from numpy.typing import NDArray
 
 from fovea_client import _calls
 from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
 from fovea_client._calls import Images
 from fovea_client._requests import ImageFormat, PredictOptions
-from fovea_client.answers import ImageError, ImageResult, Model, ModelSummary, Prediction
+from fovea_client._tensors import Parameters
+from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.images import ImageSource
+from fovea_client.models import Model, ModelSummary
 
 Built = TypeVar("Built")
 
@@ -91,6 +94,19 @@ class AsyncClient:
         """Return the image with its detections drawn in, as `Client.annotate` does."""
         build = partial(_calls.annotate, model, image, format, **options)
         return await self._ask_about(image, build)
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        *,
+        outputs: Iterable[str] | None = None,
+        version: int | str | None = None,
+        parameters: Parameters | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Return the outputs of a model for tensors, as `Client.infer` does."""
+        call = await asyncio.to_thread(_calls.infer, model, inputs, outputs, version, parameters)
+        return await self._ask(call)
 
     async def models(self) -> tuple[ModelSummary, ...]:
         """List the models, as `Client.models` does."""

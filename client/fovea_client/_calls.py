@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias, Unpack, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, Unpack, cast
 
 import httpx
+from numpy.typing import NDArray
 
-from fovea_client import _reading, _requests
+from fovea_client import _reading, _requests, _tensors
 from fovea_client._attempts import Call
 from fovea_client._display import source_of
 from fovea_client._requests import ImageFormat, PredictOptions, Request
-from fovea_client.answers import ImageError, ImageResult, Model, ModelSummary, Prediction
+from fovea_client._tensors import Parameters
+from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.errors import ServerError, UnexpectedAnswer
 from fovea_client.images import ImageSource, Url, check_channels, image_to_send
+from fovea_client.models import Model, ModelSummary
 
 MOST_IN_FLIGHT = 100
 Images: TypeAlias = ImageSource | Sequence[ImageSource]
@@ -85,6 +88,18 @@ def models() -> Call[tuple[ModelSummary, ...]]:
 def model(name: str, version: int | str | None) -> Call[Model]:
     """Ask for the description of a model."""
     return Call(Request("GET", _requests.model_path(name, version)), _reading.model)
+
+
+def infer(
+    model: str,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Iterable[str] | None,
+    version: int | str | None,
+    parameters: Parameters | None,
+) -> Call[dict[str, NDArray[Any]]]:
+    """Ask for the outputs of a model."""
+    asked = _tensors.request(model, inputs, outputs=outputs, version=version, parameters=parameters)
+    return Call(asked, _tensors.outputs)
 
 
 def ready(model: str | None) -> Call[bool]:

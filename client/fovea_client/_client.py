@@ -11,15 +11,20 @@ from threading import Thread
 from typing import Any, Self, Unpack
 
 import httpx
+from numpy.typing import NDArray
 
 from fovea_client import _calls
 from fovea_client._attempts import Answer, Attempts, Call, Policy, server_address
 from fovea_client._calls import Images
+from fovea_client._reading import BEFORE_TENSORS
 from fovea_client._requests import ImageFormat, PredictOptions
-from fovea_client.answers import ImageError, ImageResult, Model, ModelSummary, Prediction
+from fovea_client._tensors import Parameters
+from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.images import ImageSource
+from fovea_client.models import Model, ModelSummary
 
-_READ = ("content-type", "retry-after")  # headers of an answer; its content is decoded
+# Headers of an answer; its content is decoded.
+_READ = ("content-type", "retry-after", BEFORE_TENSORS)
 
 
 class Client:
@@ -134,6 +139,36 @@ class Client:
         The other arguments and the errors are those of `predict`.
         """
         return self._ask(_calls.annotate(model, image, format, **options))
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        *,
+        outputs: Iterable[str] | None = None,
+        version: int | str | None = None,
+        parameters: Parameters | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Return the outputs of a model for tensors, over the v2 protocol of Triton and KServe.
+
+        BF16 is sent from arrays of ml_dtypes' bfloat16, and comes back as float32, which holds its
+        values. Arrays of bytes and str are sent as BYTES, and come back as arrays of bytes.
+
+        Args:
+            model: name of the model; `model` describes its inputs and outputs.
+            inputs: an array for the name of each input, of the input's own element type.
+            outputs: names of the outputs to return; by default all.
+            version: version of the model; by default the newest.
+            parameters: of the request, e.g. those of a sequence.
+
+        Raises:
+            TypeError: the protocol has no tensors of this type.
+            ServerError: the server refused or failed. The protocol has no words for programs: the
+                `code` is "http_" and the status.
+            ConnectionFailed: the server did not answer.
+            UnexpectedAnswer: the answer is not that of the protocol.
+        """
+        return self._ask(_calls.infer(model, inputs, outputs, version, parameters))
 
     def models(self) -> tuple[ModelSummary, ...]:
         """List the served models, and those that could not be loaded; raises as `predict` does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -17,25 +17,24 @@ from fovea_client.answers import (
     Detection,
     ImageError,
     ImageResult,
-    Model,
-    ModelSummary,
-    ModelVersion,
     Prediction,
     ScoredClass,
     Tensor,
-    TensorMetadata,
     Timing,
 )
 from fovea_client.errors import QueueFull, ServerError, UnexpectedAnswer
 from fovea_client.maps import Depth, Saliency, read_map, read_semantic
+from fovea_client.models import Model, ModelSummary, ModelVersion, TensorMetadata
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 
+BEFORE_TENSORS = "inference-header-content-length"
+"""Header of the v2 protocol: the number of bytes of JSON, after which tensors follow."""
 _Shape = TypeVar("_Shape", Box, Corner, Rotated)
 
 
 def prediction(response: Response) -> Prediction:
     """Read the answer to a predict request; an error of the server is a `ServerError`."""
-    with _reading(response, "a prediction") as answer:
+    with reading(response, "a prediction") as answer:
         timing = {name: float(answer["timing_ms"][name]) for name in Timing.__dataclass_fields__}
         return Prediction(
             model=str(answer["model"]),
@@ -48,13 +47,13 @@ def prediction(response: Response) -> Prediction:
 
 def models(response: Response) -> tuple[ModelSummary, ...]:
     """Read the list of models; raises as `prediction` does."""
-    with _reading(response, "a list of models") as answer:
+    with reading(response, "a list of models") as answer:
         return tuple(ModelSummary(**_summary(ModelSummary, each)) for each in answer["models"])
 
 
 def model(response: Response) -> Model:
     """Read the description of a model; raises as `prediction` does."""
-    with _reading(response, "a model") as answer:
+    with reading(response, "a model") as answer:
         given = _summary(Model, answer)
         for name in ("inputs", "outputs"):
             given[name] = tuple(
@@ -86,28 +85,41 @@ def raise_for_status(response: Response) -> None:
     """Raise the error of an answer other than 2xx: `QueueFull` for 429, or `ServerError`."""
     if 200 <= response.status_code < 300:
         return
-    try:
-        error = json.loads(response.content)["error"]
-        code, message = str(error["code"]), str(error["message"])
-    except (KeyError, TypeError, ValueError):
-        # A proxy answers in its own words; their first line is usually the most useful one.
-        text = response.content[:200].decode("utf-8", "replace").strip()
-        code, message = f"http_{response.status_code}", text or "the answer has no content"
+    code, message = _error(response)
     kind = QueueFull if response.status_code == 429 else ServerError
     raise kind(response.status_code, code, message, _seconds(response.headers.get("retry-after")))
 
 
+def _error(response: Response) -> tuple[str, str]:
+    """Return the code and the message of an error."""
+    code = f"http_{response.status_code}"
+    with suppress(ValueError):
+        match json.loads(response.content):
+            case {"error": {"code": given, "message": message}}:
+                return str(given), str(message)
+            case {"error": str(message)}:  # the v2 protocol has no codes
+                return code, message
+    # A proxy answers in its own words; their first line is usually the most useful one.
+    text = response.content[:200].decode("utf-8", "replace").strip()
+    return code, text or "the answer has no content"
+
+
 @contextmanager
-def _reading(response: Response, kind: str) -> Iterator[dict[str, Any]]:
+def reading(response: Response, kind: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON of an answer; errors while it is read become `UnexpectedAnswer`."""
     raise_for_status(response)
     try:
-        yield json.loads(response.content)
+        yield json.loads(response.content[: json_size(response)])
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise UnexpectedAnswer(
             f"the answer is not {kind} ({type(error).__name__}: {error}); "
             "is this the address of a Fovea server?"
         ) from error
+
+
+def json_size(response: Response) -> int:
+    """Return the number of bytes of JSON in an answer; tensors may follow them."""
+    return int(response.headers.get(BEFORE_TENSORS, len(response.content)))
 
 
 def _summary(kind: type[ModelSummary], value: dict[str, Any]) -> dict[str, Any]:

@@ -126,15 +126,15 @@ def _body(images: Sequence[bytes | Url]) -> tuple[str, bytes]:
     return ("application/octet-stream", files[0]) if len(files) == 1 else multipart(files)
 
 
-def model_path(model: str, version: int | str | None) -> str:
+def model_path(model: str, version: int | str | None, api: Literal["v1", "v2"] = "v1") -> str:
     """Return the path of a model, or of one of its versions."""
-    path = f"/v1/models/{quote(model, safe='')}"
+    path = f"/{api}/models/{quote(model, safe='')}"
     return path if version is None else f"{path}/versions/{quote(str(version), safe='')}"
 
 
 def ready_path(model: str | None) -> str:
     """Return the path of the readiness of the server, or of one of its models."""
-    return "/v2/health/ready" if model is None else f"/v2/models/{quote(model, safe='')}/ready"
+    return "/v2/health/ready" if model is None else f"{model_path(model, None, 'v2')}/ready"
 
 
 def _classes(classes: Iterable[int | str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from fovea_client._masks import Mask, MaskFile, RunLengths
 from fovea_client.images import Source
 from fovea_client.maps import Depth, Saliency, Semantic
 from fovea_client.shapes import Box, Corner, Keypoint, Rotated
+
+FiftyOneKind = Literal["boxes", "keypoints", "rotated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +113,27 @@ class ImageResult:
         points = [[(p.x, p.y, p.score) for p in d.keypoints] for d in self.detections]
         return np.array(points, np.float32) if points and points[0] else None
 
-    def to_coco(self, image_id: int) -> list[dict[str, Any]]:
+    @property
+    def rotated(self) -> NDArray[np.float32] | None:
+        """Return the rotated boxes, float32 [n, 5], cx cy w h in pixels and angle, or None."""
+        found = [d.rotated for d in self.detections if d.rotated is not None]
+        rows = [(r.cx, r.cy, r.w, r.h, r.angle) for r in found]
+        return np.array(rows, np.float32) if rows else None
+
+    def to_coco(
+        self, image_id: int, categories: Mapping[str, int] | None = None
+    ) -> list[dict[str, Any]]:
         """Return the detections as COCO's results have them, to be dumped as JSON.
 
-        `category_id` is the model's class id; the datasets of COCO count otherwise.
+        Args:
+            image_id: of the image in the dataset.
+            categories: the dataset's `category_id` of each class name. By default it is the
+                model's class id; the datasets of COCO count otherwise. A `ValueError` names a class
+                that is missing.
         """
-        return [_coco(each, image_id) for each in self.detections]
+        from fovea_client._exports import coco
+
+        return coco(self, image_id, categories)
 
     def to_supervision(self) -> Any:
         """Return a `supervision.Detections`; ImportError if supervision is not installed.
@@ -125,36 +142,20 @@ class ImageResult:
         `OrientedBoxAnnotator`. Keypoints are a type of its own there:
         `KeyPoints(xy=keypoints[..., :2], keypoint_confidence=keypoints[..., 2])`.
         """
-        from supervision import Detections
+        from fovea_client._exports import supervision
 
-        data = {"class_name": np.array([each.class_name for each in self.detections])}
-        corners = [[(p.x, p.y) for p in each.corners] for each in self.detections]
-        if corners and corners[0]:
-            data["xyxyxyxy"] = np.array(corners, np.float32)
-        return Detections(
-            xyxy=self.boxes,
-            confidence=self.scores,
-            class_id=self.class_ids.astype(int),
-            mask=self.masks,
-            data=data,
-        )
+        return supervision(self)
 
+    def to_fiftyone(self, kind: FiftyOneKind = "boxes") -> Any:
+        """Return a label of FiftyOne; ImportError if fiftyone is not installed.
 
-def _coco(found: Detection, image_id: int) -> dict[str, Any]:
-    box = found.box
-    row: dict[str, Any] = {
-        "image_id": image_id,
-        "category_id": found.class_id,
-        "bbox": [box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1],
-        "score": found.score,
-    }
-    if isinstance(found.mask, RunLengths):
-        row["segmentation"] = {"size": list(found.mask.size), "counts": found.mask.counts}
-    elif isinstance(found.mask, tuple):
-        row["segmentation"] = [list(outline) for outline in found.mask]
-    if found.keypoints:
-        row["keypoints"] = [value for p in found.keypoints for value in (p.x, p.y, p.score)]
-    return row
+        Of detections: `Detections` with their masks, for `kind="keypoints"` `Keypoints`, and for
+        "rotated" `Polylines`, where nothing was found too. Otherwise `Classifications`, a
+        `Segmentation` of classes, which takes mask="png", or a `Heatmap` of foreground or depth.
+        """
+        from fovea_client._exports import fiftyone
+
+        return fiftyone(self, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,80 +221,3 @@ class Prediction(Shown):
     def classes(self) -> tuple[ScoredClass, ...]:
         """Return the classes of a request with one image, best first; raises as `image` does."""
         return self.image.classes
-
-
-@dataclass(frozen=True, slots=True)
-class ModelVersion:
-    """One version of a model.
-
-    Attributes:
-        state: "LOADING", "READY", "UNLOADING" or "UNAVAILABLE".
-        ready: True if it takes requests.
-        reason: the error of an unready version or of its last reload; None otherwise.
-    """
-
-    version: str
-    state: str
-    ready: bool
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSummary:
-    """One model of the list. Fields that are unknown while a model is not ready are None.
-
-    Attributes:
-        version: the described version: the newest ready one, or else the newest.
-        ready: True if that version takes requests.
-        reason: the error of an unready version; None otherwise.
-        versions: all of them, ascending.
-        task: e.g. "detect" or "classify"; "tensors" where the outputs are not decoded.
-        accepts_images: True if `Client.predict` works with it.
-        backend: e.g. "openvino"; also None for an ensemble.
-        precision: "fp32", "bf16", "fp16" or "int8"; also None for an ensemble.
-        label_count: 0 where the model has no labels.
-    """
-
-    name: str
-    version: str | None
-    ready: bool
-    reason: str | None
-    versions: tuple[ModelVersion, ...]
-    task: str | None
-    accepts_images: bool
-    backend: str | None
-    precision: str | None
-    label_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class TensorMetadata:
-    """An input or output of a model; a dimension of any size is -1.
-
-    The datatype is that of the v2 protocol, e.g. "FP32".
-    """
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Model(ModelSummary):
-    """Description of one version of a model.
-
-    Attributes:
-        max_batch_size: 0 where the model has no batch dimension.
-        preprocess: preprocessing of an image to the input; None where the model takes no images.
-        labels: class names by id; None where the model has none.
-        card: the engine's card.json from `fovea build`; None where there is none.
-        card_reason: the reason for a missing card; None where there is one.
-    """
-
-    max_batch_size: int
-    inputs: tuple[TensorMetadata, ...]
-    outputs: tuple[TensorMetadata, ...]
-    preprocess: Mapping[str, Any] | None
-    labels: tuple[str, ...] | None
-    card: Mapping[str, Any] | None
-    card_reason: str | None

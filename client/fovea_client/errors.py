@@ -33,8 +33,8 @@ class ServerError(FoveaClientError):
 
     Attributes:
         status: HTTP status, 300 to 599.
-        code: stable word for programs, e.g. "invalid_image"; "http_<status>" when something
-            other than Fovea answered, such as a proxy.
+        code: stable word for programs, e.g. "invalid_image"; "http_<status>" of `infer`, whose
+            protocol has none, and when something other than Fovea answered, such as a proxy.
         message: what to do next, for people.
         retry_after_s: seconds the server asks to wait before trying again; None when it does
             not invite that.

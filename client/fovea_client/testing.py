@@ -17,8 +17,9 @@ from urllib.parse import unquote
 import httpx
 import numpy as np
 
-from fovea_client.answers import ImageError, ImageResult, Model, ModelSummary, Timing
+from fovea_client.answers import ImageError, ImageResult, Timing
 from fovea_client.errors import OF_ONE_IMAGE, ConnectionFailed, ServerError
+from fovea_client.models import Model, ModelSummary
 
 Told: TypeAlias = ImageResult | ImageError | ServerError | ConnectionFailed
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fovea_client import Box, Corner, Detection, ImageResult, Keypoint, Rotated, RunLengths
+from fovea_client import Box, Corner, Detection, ImageResult, Keypoint, Rotated, RunLengths, cvat
 
 SUPERVISION = Path(sys.prefix) / "vision" / "site-packages"
 PIXELS = np.zeros((8, 10), np.uint8)
@@ -42,9 +42,12 @@ def test_arrays():
     assert result.class_ids.tolist() == [5, 5]
     assert (result.masks == PIXELS.astype(bool)).all()
     assert result.keypoints.tolist() == [[[4, 3, 0.5]]] * 2
+    assert result.rotated is None
+    turned = image(rotated=Rotated(5.0, 4.0, 4.0, 3.0, 0.5))
+    assert turned.rotated.tolist() == [[5, 4, 4, 3, 0.5]] * 2
     nothing = ImageResult(10, 8, 1, ())
     assert nothing.boxes.shape == (0, 4)
-    assert nothing.masks is nothing.keypoints is None
+    assert nothing.masks is nothing.keypoints is nothing.rotated is None
 
 
 def test_coco_reads_the_results():
@@ -57,6 +60,36 @@ def test_coco_reads_the_results():
     outline = (3.0, 2.0, 9.0, 2.0, 9.0, 5.0)
     [row, _] = image(mask=(outline,)).to_coco(17)
     assert row["segmentation"] == [list(outline)]
+
+
+def test_coco_has_the_categories_of_a_dataset():
+    assert [row["category_id"] for row in image().to_coco(17)] == [5, 5]
+    rows = image().to_coco(17, categories={"person": 1, "bus": 6})
+    assert [row["category_id"] for row in rows] == [6, 6]
+    with pytest.raises(ValueError, match="lack bus: add"):
+        image().to_coco(17, categories={"person": 1})
+    assert ImageResult(10, 8, 1, ()).to_coco(17, categories={}) == []
+
+
+@pytest.mark.parametrize("package", ["supervision", "fiftyone"])
+def test_a_package_that_is_missing_is_named(monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=f"{package} is not installed: pip install {package}"):
+        getattr(image(), f"to_{package}")()
+
+
+def test_cvat_names_its_package():
+    """Its tests run in a process of their own: it is not installed here."""
+    with pytest.raises(ImportError, match="pip install cvat-sdk"):
+        cvat.create("http://127.0.0.1:9", "yolov8n")
+
+
+def test_a_package_that_lacks_another_one_is_not_called_missing(monkeypatch, tmp_path):
+    (tmp_path / "supervision.py").write_text("import whatever_it_needs")
+    monkeypatch.delitem(sys.modules, "supervision", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError, match="No module named 'whatever_it_needs'"):
+        image().to_supervision()
 
 
 @pytest.fixture

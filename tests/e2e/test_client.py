@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from tests.conftest import ROOT
@@ -103,6 +104,19 @@ def test_models_cards_and_readiness(ask: Ask, scene: bytes) -> None:
     assert ask("ready")
     assert not ask("ready", "nobody")
     assert ask("annotate", "digits", scene, "image/png").startswith(b"\x89PNG")
+
+
+def test_tensors(ask: Ask, scene: bytes, digits: list[str]) -> None:
+    """An encoded image is a tensor, too, and its options are parameters."""
+    image = np.array([scene], object)
+    found = ask("infer", "digits", {"images": image}, outputs=["class_names"])
+    assert list(found) == ["class_names"]
+    assert sorted(name.decode() for name in found["class_names"][0]) == digits
+    surest = ask("infer", "digits", {"images": image}, parameters={"max_det": 1})
+    assert surest["scores"].shape == (1, 1)
+    with pytest.raises(ServerError, match="damaged or incomplete") as caught:
+        ask("infer", "digits", {"images": np.array([scene[:50]], object)}, version=1)
+    assert caught.value.code == "http_400"
 
 
 def test_the_wheel_of_the_client_predicts_with_numpy_and_httpx_alone(

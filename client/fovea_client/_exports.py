@@ -1,0 +1,131 @@
+"""Writes what was found on an image in the forms of other tools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fovea_client._masks import MaskFile, RunLengths
+from fovea_client._packages import imported
+from fovea_client.answers import Detection, FiftyOneKind, ImageResult
+
+
+def coco(
+    result: ImageResult, image_id: int, categories: Mapping[str, int] | None
+) -> list[dict[str, Any]]:
+    """Return a row of COCO's results for each detection."""
+    if categories is None:
+        return [_coco_row(found, image_id, found.class_id) for found in result.detections]
+    if missing := {found.class_name for found in result.detections} - categories.keys():
+        raise ValueError(
+            f"the categories lack {', '.join(sorted(missing))}: add the model's names for them, or "
+            "leave these classes out of the request with its option classes"
+        )
+    return [_coco_row(each, image_id, categories[each.class_name]) for each in result.detections]
+
+
+def _coco_row(found: Detection, image_id: int, category_id: int) -> dict[str, Any]:
+    box = found.box
+    row: dict[str, Any] = {
+        "image_id": image_id,
+        "category_id": category_id,
+        "bbox": [box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1],
+        "score": found.score,
+    }
+    if isinstance(found.mask, RunLengths):
+        row["segmentation"] = {"size": list(found.mask.size), "counts": found.mask.counts}
+    elif isinstance(found.mask, tuple):
+        row["segmentation"] = [list(outline) for outline in found.mask]
+    if found.keypoints:
+        row["keypoints"] = [value for p in found.keypoints for value in (p.x, p.y, p.score)]
+    return row
+
+
+def supervision(result: ImageResult) -> Any:
+    """Return `supervision.Detections`."""
+    data = {"class_name": np.array([each.class_name for each in result.detections])}
+    corners = [[(p.x, p.y) for p in each.corners] for each in result.detections]
+    if corners and corners[0]:
+        data["xyxyxyxy"] = np.array(corners, np.float32)
+    return imported("supervision", "supervision").Detections(
+        xyxy=result.boxes,
+        confidence=result.scores,
+        class_id=result.class_ids.astype(int),
+        mask=result.masks,
+        data=data,
+    )
+
+
+def fiftyone(result: ImageResult, kind: FiftyOneKind) -> Any:
+    """Return a label of FiftyOne; its places are shares of the image's width and height."""
+    fo = imported("fiftyone", "fiftyone")
+    if result.classes:
+        classes = [
+            fo.Classification(label=each.class_name, confidence=each.score)
+            for each in result.classes
+        ]
+        return fo.Classifications(classifications=classes)
+    if result.semantic is not None:
+        return fo.Segmentation(mask=result.semantic.class_ids)
+    if result.saliency is not None:
+        return fo.Heatmap(map=result.saliency.alpha)
+    if (depth := result.depth) is not None:
+        return fo.Heatmap(map=depth.values, range=[depth.min, depth.max])
+    size = (result.width, result.height)
+    match kind:
+        case "boxes":
+            found = [_detection(fo, each, size) for each in result.detections]
+            return fo.Detections(detections=found)
+        case "keypoints":
+            points = [_keypoints(fo, each, size) for each in result.detections]
+            return fo.Keypoints(keypoints=points)
+        case "rotated":
+            outlines = [_outline(fo, each, size) for each in result.detections]
+            return fo.Polylines(polylines=outlines)
+    raise ValueError(f"kind is 'boxes', 'keypoints' or 'rotated', not {kind!r}")
+
+
+def _detection(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
+    (width, height), box = size, found.box
+    return fo.Detection(
+        label=found.class_name,
+        confidence=found.score,
+        bounding_box=[
+            box.x1 / width,
+            box.y1 / height,
+            (box.x2 - box.x1) / width,
+            (box.y2 - box.y1) / height,
+        ],
+        mask=_in_box(found),
+    )
+
+
+def _in_box(found: Detection) -> NDArray[np.bool_] | None:
+    """Return the pixels of the mask that the box covers, wholly or in part."""
+    if not isinstance(found.mask, RunLengths | MaskFile):
+        return None
+    box = found.box
+    rows = slice(max(0, math.floor(box.y1)), math.ceil(box.y2))
+    columns = slice(max(0, math.floor(box.x1)), math.ceil(box.x2))
+    return found.mask.pixels[rows, columns]
+
+
+def _keypoints(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
+    return fo.Keypoint(
+        label=found.class_name,
+        points=[(p.x / size[0], p.y / size[1]) for p in found.keypoints],
+        confidence=[p.score for p in found.keypoints],
+    )
+
+
+def _outline(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
+    return fo.Polyline(
+        label=found.class_name,
+        confidence=found.score,
+        points=[[(p.x / size[0], p.y / size[1]) for p in found.corners]],
+        closed=True,
+    )

@@ -1,0 +1,123 @@
+"""Defines requests with tensors, in the binary form of the v2 protocol, and reads their answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from httpx import Response
+from numpy.typing import NDArray
+
+from fovea_client._reading import BEFORE_TENSORS, json_size, reading
+from fovea_client._requests import Request, model_path
+
+Parameters: TypeAlias = Mapping[str, bool | int | float | str]
+
+_DATATYPES = {
+    "bool": "BOOL",
+    **{
+        f"{kind}{bits}": f"{kind}{bits}".upper()
+        for kind in ("int", "uint")
+        for bits in (8, 16, 32, 64)
+    },
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+}
+"""NumPy's name -> the protocol's."""
+_NUMPY = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()}
+_TEXT = "OSUT"  # kinds of NumPy's arrays of objects and of strings
+_LENGTH = 4  # bytes of the number before each string
+
+
+def request(
+    model: str,
+    inputs: Mapping[str, NDArray[Any]],
+    *,
+    outputs: Iterable[str] | None,
+    version: int | str | None,
+    parameters: Parameters | None,
+) -> Request:
+    """Request the outputs of a model; a TypeError says which input has no form in the protocol."""
+    described, pieces = [], []
+    for name, array in inputs.items():
+        datatype, data = _encoded(name, array)
+        size = {"binary_data_size": len(data)}
+        described.append(
+            {"name": name, "datatype": datatype, "shape": array.shape, "parameters": size}
+        )
+        pieces.append(data)
+    document: dict[str, Any] = {
+        "parameters": {**(parameters or {}), "binary_data_output": True},
+        "inputs": described,
+    }
+    if outputs is not None:
+        binary = {"binary_data": True}
+        document["outputs"] = [{"name": name, "parameters": binary} for name in outputs]
+    text = json.dumps(document).encode()
+    headers = {"content-type": "application/octet-stream", BEFORE_TENSORS: str(len(text))}
+    path = model_path(model, version, "v2") + "/infer"
+    return Request("POST", path, headers, b"".join((text, *pieces)))
+
+
+def outputs(response: Response) -> dict[str, NDArray[Any]]:
+    """Read the outputs of a model by name; raises as `_reading.prediction` does."""
+    with reading(response, "tensors") as answer:
+        found, at = {}, json_size(response)
+        for each in answer["outputs"]:
+            size = each["parameters"]["binary_data_size"]
+            array = _array(each["datatype"], response.content[at : at + size])
+            found[str(each["name"])] = array.reshape(each["shape"])
+            at += size
+        if at != len(response.content):
+            raise ValueError(f"{len(response.content) - at} bytes are of no tensor")
+        return found
+
+
+def _encoded(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
+    """Return the datatype of an array and its elements, row by row and little-endian."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"the input {name!r} must be an array of NumPy, not {type(array).__name__}")
+    if array.dtype.kind in _TEXT:
+        return "BYTES", b"".join(_with_length(name, each) for each in array.ravel().tolist())
+    if array.dtype.name == "bfloat16":  # of ml_dtypes
+        return "BF16", array.view(np.uint16).astype("<u2").tobytes()
+    if (datatype := _DATATYPES.get(array.dtype.name)) is None:
+        raise TypeError(
+            f"the input {name!r} is {array.dtype}, and the protocol has no such tensors: convert "
+            "it with astype to the type that Client.model lists"
+        )
+    return datatype, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _with_length(name: str, element: object) -> bytes:
+    data = element.encode() if isinstance(element, str) else element
+    if not isinstance(data, bytes):
+        raise TypeError(
+            f"the input {name!r} has an element that is {type(element).__name__}: an array of "
+            "objects is sent as BYTES, of bytes or str; others need a dtype of numbers"
+        )
+    return len(data).to_bytes(_LENGTH, "little") + data
+
+
+def _array(datatype: str, data: bytes) -> NDArray[Any]:
+    """Return the elements; as a copy, because NumPy wants them aligned, and users writable."""
+    if datatype == "BYTES":
+        return _strings(data)
+    if datatype == "BF16":  # the upper half of a float32; NumPy has no such type
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    dtype = _NUMPY[datatype]
+    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype)
+
+
+def _strings(data: bytes) -> NDArray[np.object_]:
+    elements, at = [], 0
+    while at < len(data):
+        begin = at + _LENGTH
+        at = begin + int.from_bytes(data[at:begin], "little")
+        elements.append(data[begin:at])
+    if at != len(data):
+        raise ValueError("its last string is cut off")
+    found = np.empty(len(elements), object)
+    found[:] = elements
+    return found
