@@ -71,6 +71,20 @@ $(VENV)/fiftyone: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
 	    --target $@/site-packages --only-binary fiftyone-db "fiftyone==1.22.1" || rm -rf $@
 
+# What tests/apis asks the server with: clients of Roboflow and DeepStack, and the package by which
+# Label Studio checks predictions; with what these three import, and no more. They run in processes
+# of their own.
+$(VENV)/apis: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	    --target $@/site-packages \
+	    "inference-sdk==1.8.3" "label-studio-sdk==2.1.2" "deepstack-python==0.9" \
+	    "supervision==0.30.9" "pydeprecate==0.13.0" "defusedxml==0.7.1" "lxml==6.1.3" \
+	    "dataclasses-json==0.6.7" "marshmallow==3.26.2" "typing-inspect==0.9.0" "backoff==2.2.1" \
+	    "appdirs==1.4.4" "faker==40.54.0" "filelock==4.2.12" "ijson==3.6.0" "jsf==0.11.2" \
+	    "nltk==3.10.4" "pyjwt==2.13.0" "regex==2026.11.15" "requests-file==3.0.1" "rstr==3.2.2" \
+	    "smart-open==9.0.2" "tldextract==5.1.3" "tqdm==4.70.1" "ujson==6.1.0" "wrapt==2.5.2" \
+	    "xmljson==0.2.1" || rm -rf $@
+
 run: $(VENV)/base
 	$(BIN)/fovea demo --port $(PORT) $(if $(TASK),--task $(TASK)) $(if $(ONCE),--once)
 
@@ -85,7 +99,7 @@ lint: $(VENV)/dev
 test: export PYTHONDONTWRITEBYTECODE =
 test: export OPENBLAS_NUM_THREADS = 1
 test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision \
-      $(VENV)/cvat
+      $(VENV)/cvat $(VENV)/apis
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 
 # These two need Linux, root, and Debian's podman, runc and debootstrap; they skip without.

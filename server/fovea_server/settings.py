@@ -82,6 +82,15 @@ class Listening(BaseSettings):
     page: bool = Field(
         True, description="serve the page at /, where people try the models; --no-page for none"
     )
+    api: Texts = Field(
+        (),
+        description="deepstack, roboflow or label-studio: serve that HTTP API as well; "
+        "NAME=MODEL says which model answers where a request names none; may be repeated",
+    )
+    label_studio_url: str | None = Field(
+        None, description="where Label Studio is; default what it says when it connects"
+    )
+    label_studio_token: str | None = Field(None, description="token of a user there, with the url")
 
     allow_grpc: bool = Field(True, description="serve gRPC")
     grpc_address: str = Field(

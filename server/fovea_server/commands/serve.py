@@ -18,6 +18,7 @@ from fovea_server.commands.flags import (
     with_flags,
 )
 from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
+from fovea_server.extensions.apis import Api, parse_apis
 from fovea_server.settings import ModelControlMode, Settings
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def read_settings(repository: Path | None, given: dict[str, object]) -> Settings
         needed = _needed(settings, name)
         if needed is None:
             continue
-        if name in _TLS_FILES or name.startswith("url_"):
+        if name in _TLS_FILES or name.startswith(("url_", "label_studio_")):
             raise InvalidOption(
                 f"{flag(name)} has no effect without {needed}: add it, or leave {flag(name)} out"
             )
@@ -131,6 +132,10 @@ def _needed(settings: Settings, name: str) -> str | None:
         return "--grpc-use-ssl-mutual"
     if name == "repository_poll_secs" and settings.model_control_mode is not ModelControlMode.POLL:
         return "--model-control-mode=poll"
+    if name.startswith("label_studio_") and Api.LABEL_STUDIO not in parse_apis(settings.api):
+        return f"--api {Api.LABEL_STUDIO}"
+    if name == "label_studio_token" and settings.label_studio_url is None:
+        return "--label-studio-url"
     switch = f"allow_{name.split('_')[0]}"
     # The address of HTTP is that of the other servers too.
     if name == "http_address" or getattr(settings, switch, True):

@@ -175,7 +175,7 @@ class DataPlane:
         return Prediction(
             model=model.name,
             version=model.version,
-            task=engine.card.task if engine.head else "tensors",
+            task=model.task,
             words=words,
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},

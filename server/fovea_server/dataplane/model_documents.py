@@ -190,9 +190,6 @@ def model_document(registry: Registry, name: str, version: int | None) -> Model:
 def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
     engine = model.engine
     ready = model.state is State.READY
-    task = None
-    if ready:
-        task = engine.card.task if engine is not None and engine.head else "tensors"
     return {
         "name": model.name,
         "version": str(model.version),
@@ -203,7 +200,7 @@ def _summary(registry: Registry, model: ServedModel) -> dict[str, Any]:
             for entry in registry.entries(model.name)
             if entry.version is not None
         ],
-        "task": task,
+        "task": model.task if ready else None,
         "accepts_images": model.takes_images,
         "backend": None if engine is None else engine.card.backend,
         "precision": None if engine is None else engine.card.precision,

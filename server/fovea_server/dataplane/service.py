@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.extensions.apis import parse_apis
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.extensions.log_settings import LogSettings
 from fovea_server.extensions.regions import Regions
@@ -24,6 +25,7 @@ class Service:
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self.settings = settings
+        self.apis = parse_apis(settings.api)
         self.system_shared_memory = SharedMemory(settings.allow_client_shm)
         self.cuda_shared_memory = CudaSharedMemory(settings.allow_client_shm)
         self.regions = Regions(self.system_shared_memory, self.cuda_shared_memory)

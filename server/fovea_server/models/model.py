@@ -118,6 +118,12 @@ class ServedModel:
         return engine is not None and engine.preprocessor is not None
 
     @property
+    def task(self) -> str:
+        """The task, e.g. "detect"; "tensors" where outputs are not decoded."""
+        engine = self.engine
+        return engine.card.task if engine is not None and engine.head else "tensors"
+
+    @property
     def scheduler(self) -> Scheduler:
         """The scheduler that answers requests; ModelNotReady while the version cannot answer."""
         scheduler = self._scheduler

@@ -20,7 +20,8 @@ _PROBES = ("/v1/health/", "/metrics/")
 class WithTraffic:
     """An ASGI application whose requests are counted and logged.
 
-    The requests of a `Front`, with a path of their own, never come here.
+    The requests of a `Front`, with a path of their own, never come here. An application puts the
+    model that it asks, where the path does not name it, into the state of the request.
     """
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
@@ -52,10 +53,11 @@ class WithTraffic:
             await self._app(scope, receive, counted)
         finally:
             path: str = scope["path"]
-            model = scope.get("path_params", {}).get("name", "")
-            if model and path.endswith("/predict") and scope["method"] == "POST":
-                error = scope.get("state", {}).get("error")
-                self._traffic.inferred(model, status, began, error)
+            state = scope.get("state", {})
+            model = state.get("model") or scope.get("path_params", {}).get("name", "")
+            predicts = path.endswith("/predict") and scope["method"] == "POST"
+            if model and (predicts or "model" in state):
+                self._traffic.inferred(model, status, began, state.get("error"))
             # Pages read it every other second.
             polled = (scope["method"], status) == ("GET", 200)
             polled &= path == f"/v1/models/{model}/statistics"

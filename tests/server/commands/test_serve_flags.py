@@ -71,6 +71,18 @@ def test_a_switch_stands_alone_or_has_a_value(said):
     assert not parse(*said, "--allow-url=false").allow_url
 
 
+@pytest.mark.parametrize(
+    ("said", "needed"),
+    [
+        (["--label-studio-url=http://studio:8080"], "--api label-studio"),
+        (["--api=label-studio", "--label-studio-token=x"], "--label-studio-url"),
+    ],
+)
+def test_settings_of_label_studio_need_its_api(said, needed):
+    with pytest.raises(InvalidOption, match=f"has no effect without {needed}"):
+        parse(*said)
+
+
 def test_old_names_and_the_argument():
     assert parse("models", "--port", "9000").http_port == 9000
     assert parse("--model-store=models").model_repository == (Path("models"),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.allow import allow
+from fovea_server.http.apis.registry import api_router
 from fovea_server.http.page.routes import page_routes
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict
@@ -33,6 +34,8 @@ from fovea_server.http.v1.openapi import document
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+WriteError = Callable[[FoveaError], bytes]
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -71,6 +74,9 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     if service.settings.page:
         app.router.routes.extend(page_routes())
+    # Last: what they have in common with the routes above stays as it was.
+    for api in service.apis:
+        app.include_router(api_router(api))
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
     app.add_exception_handler(FoveaError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
@@ -102,10 +108,11 @@ async def _on_error(request: Request, error: Exception) -> Response:
     request.state.error = error
     answer = error_answer(error)
     headers = {name.decode(): value.decode() for name, value in answer.headers}
+    body = _error_body(request, error)
     if not getattr(request.state, "body_read", False):
         # What is still under way of the body will not be read.
         headers["Connection"] = "close"
-    return _json(b"".join(answer.body), answer.status, headers)
+    return _json(body, answer.status, headers)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -139,7 +146,13 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
 async def _on_fault(request: Request, error: Exception) -> Response:
     # The traceback goes to the log only.
     fault = FoveaError("an internal error; the server's log has the details")
-    return _json(error_json(fault), 500, {"Connection": "close"})
+    return _json(_error_body(request, fault), 500, {"Connection": "close"})
+
+
+def _error_body(request: Request, error: FoveaError) -> bytes:
+    """Write an error in the form of the API that was asked."""
+    write: WriteError = getattr(request.state, "write_error", error_json)
+    return write(error)
 
 
 def _json(body: bytes, status: int, headers: Mapping[str, str]) -> Response:

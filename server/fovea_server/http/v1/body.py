@@ -71,9 +71,10 @@ def empty() -> InvalidRequest:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An image that must be fetched first."""
+    """An image that must be fetched first, with this header for the host that is named."""
 
     address: str
+    authorization: str | None = None
 
 
 Source = bytes | Url | FoveaError
@@ -90,12 +91,12 @@ def parse_body(
         InvalidRequest: it is invalid, or has no images or too many.
         InvalidOption: an option is unknown or out of range.
     """
-    kind, parameters = parse_options_header(content_type)
+    kind, _ = parse_options_header(content_type)
     sources: list[Source]
     if kind == b"application/json":
         sources, given = _from_json(body)
     elif kind == b"multipart/form-data":
-        sources, given = _from_form(body, parameters.get(b"boundary"), max_images)
+        sources, given = _from_form(body, content_type, max_images)
     else:
         sources, given = [body], {}
     if len(sources) > max_images:
@@ -132,11 +133,27 @@ def _from_json_image(index: int, image: object) -> Source:
 
 
 def _from_form(
-    body: bytes, boundary: bytes | None, max_images: int
+    body: bytes, content_type: str, max_images: int
 ) -> tuple[list[Source], dict[str, Any]]:
+    images, values = read_form(body, content_type, max_images)
+    return list(images), {name: ",".join(texts) for name, texts in values.items()}
+
+
+def read_form(
+    body: bytes, content_type: str, max_images: int
+) -> tuple[list[bytes], dict[str, list[str]]]:
+    """Read the files and the fields of a multipart form.
+
+    Raises:
+        InvalidRequest: it is none, is cut off, has no file, or too many files or fields.
+    """
+    kind, parameters = parse_options_header(content_type)
+    if kind != b"multipart/form-data":
+        raise InvalidRequest("send a multipart form (multipart/form-data) with the image as a file")
+    boundary = parameters.get(b"boundary")
     if not boundary:
         raise InvalidRequest("the Content-Type of a multipart form must name its boundary")
-    images: list[Source] = []
+    images: list[bytes] = []
     values: dict[str, list[str]] = {}
     ended: list[bool] = []
 
@@ -172,4 +189,4 @@ def _from_form(
         raise InvalidRequest("the form does not end: its last boundary is missing")
     if not images:
         raise InvalidRequest("the form has no file; send each image as a file part")
-    return images, {name: ",".join(texts) for name, texts in values.items()}
+    return images, values

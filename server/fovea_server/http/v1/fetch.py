@@ -55,36 +55,38 @@ class Fetcher:
         """Close the connections."""
         await self._client.aclose()
 
-    async def fetch(self, address: str) -> bytes:
-        """Fetch the bytes at an address.
+    async def fetch(self, address: str, authorization: str | None = None) -> bytes:
+        """Fetch the bytes at an address; a redirect to another host is sent no `authorization`.
 
         Raises:
             FetchRefused: it may not be fetched, or could not.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._follow(address)
+                return await self._follow(address, authorization)
         except TimeoutError:
             raise FetchRefused(f"the url did not answer within {self._timeout_s:g} s") from None
         # ValueError: names and lengths that httpx lets through and idna, ssl or int then rejects.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise FetchRefused(f"the url could not be fetched: {type(error).__name__}") from None
 
-    async def _follow(self, address: str) -> bytes:
+    async def _follow(self, address: str, authorization: str | None) -> bytes:
+        first = _parsed(address)
         for _ in range(MAX_REDIRECTS + 1):
             url = _parsed(address)
             # The name as it is looked up: `url.host` decodes it, which an ill-formed one fails.
             host = url.raw_host.decode("ascii")
             pinned = url.copy_with(host=await self._checked_address(host))
+            headers = {
+                "Host": url.netloc.decode("ascii"),
+                # Label Studio refuses to send files to those that accept images alone.
+                "Accept": "image/*, */*;q=0.5",
+                "Accept-Encoding": "identity",
+            }
+            if authorization and (url.scheme, url.netloc) == (first.scheme, first.netloc):
+                headers["Authorization"] = authorization
             request = self._client.build_request(
-                "GET",
-                pinned,
-                headers={
-                    "Host": url.netloc.decode("ascii"),
-                    "Accept": "image/*",
-                    "Accept-Encoding": "identity",
-                },
-                extensions={"sni_hostname": host},
+                "GET", pinned, headers=headers, extensions={"sni_hostname": host}
             )
             response = await self._client.send(request, stream=True)
             try:

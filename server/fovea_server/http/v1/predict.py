@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import TYPE_CHECKING
-
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from fovea_engines.detect.draw.draw import annotated
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import (
-    FetchRefused,
-    FoveaError,
-    InvalidRequest,
-)
-from fovea_preprocess.size import size_text
+from fovea_preprocess.errors import InvalidRequest
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
-from fovea_server.http.receive import in_time, stopped, unless_client_leaves
+from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.answers import boxes_json, raise_if_alone
-from fovea_server.http.v1.body import Source, Url, parse_body, read_body
+from fovea_server.http.v1.body import Source, parse_body
 from fovea_server.http.v1.head import Image, accepted_image, query_values, timeout_of, wraps_images
 from fovea_server.http.v1.models import ModelName, Version, restricted
 from fovea_server.http.v1.openapi import described_prediction
+from fovea_server.http.v1.sources import fetched
 from fovea_server.models.model import ServedModel
 from fovea_server.settings import Settings
 from fovea_server.tensors.image_messages import ImageResult
-
-if TYPE_CHECKING:
-    from fovea_server.http.v1.fetch import Fetcher
 
 router = APIRouter(tags=["predict"], dependencies=[restricted("inference")])
 
@@ -57,17 +46,11 @@ async def _answer(request: Request, name: str, version: int | None) -> Response:
     timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
     image = accepted_image(request.headers.get("accept", ""))
 
-    async def received() -> Response:
-        with request.app.state.budget.body() as hold:
-            body = await read_body(request, hold, settings)
-            sources, options = await _parsed(request, body, settings)
-            work = _predicted(request, model, version, sources, options, timeout_s, image)
-            return await unless_client_leaves(request.receive, work)
+    async def answer(body: bytes) -> Response:
+        sources, options = await _parsed(request, body, settings)
+        return await _predicted(request, model, version, sources, options, timeout_s, image)
 
-    try:
-        return await in_time(received(), timeout_s, time.monotonic())
-    except asyncio.CancelledError:
-        raise stopped() from None
+    return await answered(request, answer, timeout_s)
 
 
 async def _predicted(
@@ -80,7 +63,7 @@ async def _predicted(
     image: Image | None,
 ) -> Response:
     plane: DataPlane = request.app.state.service.plane
-    images = await _fetched(request, sources)
+    images = await fetched(request, sources)
     content_type = request.headers.get("content-type", "")
     if image is None:
         asked = (model, version, images, options, timeout_s, content_type)
@@ -93,7 +76,7 @@ async def _predicted(
             model, version, images, options, timeout_s=timeout_s, keep_pixels=True
         )
         raise_if_alone(prediction, images, content_type)
-        content = await run_in_threadpool(_annotated, prediction, image)
+        content = await run_in_threadpool(annotated_image, prediction, image)
     return Response(content, media_type=image)
 
 
@@ -108,37 +91,8 @@ async def _parsed(
     return parse_body(body, kind, query, settings.max_images)
 
 
-async def _fetched(request: Request, sources: list[Source]) -> list[bytes | FoveaError]:
-    """Replace the addresses among the sources by the images there."""
-    fetcher: Fetcher | None = request.app.state.fetcher
-    settings: Settings = request.app.state.service.settings
-    left = settings.http_max_input_size
-    few = asyncio.Semaphore(4)
-
-    async def fetched(source: Source) -> bytes | FoveaError:
-        nonlocal left
-        if not isinstance(source, Url):
-            return source
-        if fetcher is None:
-            return FetchRefused("this server does not fetch urls; start it with --allow-url")
-        try:
-            async with few:
-                data = await fetcher.fetch(source.address)
-        except FetchRefused as error:
-            return error
-        left -= len(data)
-        if left < 0:
-            return FetchRefused(
-                "the images of this request are over the limit of "
-                f"{size_text(settings.http_max_input_size)} together: ask for fewer, or raise "
-                "--http-max-input-size (bytes)"
-            )
-        return data
-
-    return list(await asyncio.gather(*map(fetched, sources)))
-
-
-def _annotated(prediction: Prediction, kind: Image) -> bytes:
+def annotated_image(prediction: Prediction, kind: Image) -> bytes:
+    """Draw what was found on the single image of a prediction, which has kept its pixels."""
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
     assert result.pixels is not None, "asked for with keep_pixels"

@@ -1,0 +1,1 @@
+"""Label Studio's ML backend: what models find becomes predictions, in its regions."""

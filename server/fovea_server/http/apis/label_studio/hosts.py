@@ -1,0 +1,88 @@
+"""Finds the images of Label Studio's tasks."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import OrderedDict
+from dataclasses import dataclass
+from urllib.parse import quote, urljoin, urlsplit
+
+from fovea_preprocess.errors import InvalidImage
+from fovea_server.http.v1.body import Source, Url
+from fovea_server.settings import Settings
+
+_MOST_PROJECTS = 1000
+_CLOUDS = ("s3", "s3s", "gs", "azure-blob")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A Label Studio: its address, and the token of a user there."""
+
+    url: str
+    token: str
+
+    @property
+    def authorization(self) -> str | None:
+        """The header that its files ask for; None without a token."""
+        if not self.token:
+            return None
+        # Three parts: a JSON Web Token, which newer servers have in place of their own.
+        return f"{'Bearer' if self.token.count('.') == 2 else 'Token'} {self.token}"
+
+
+class Hosts:
+    """The Label Studio of each project: that of the operator, or what it said in `/setup`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._given: Host | None = None
+        if settings.label_studio_url is not None:
+            self._given = Host(settings.label_studio_url, settings.label_studio_token or "")
+        self._told: OrderedDict[str, Host] = OrderedDict()
+
+    def tell(self, project: str, url: str, token: str) -> None:
+        """Remember the host of a project; the least recent is forgotten where they are many."""
+        self._told.pop(project, None)
+        self._told[project] = Host(url, token)
+        if len(self._told) > _MOST_PROJECTS:
+            self._told.popitem(last=False)
+
+    def source(self, project: str, task_id: object, address: str) -> Source:
+        """Return the image at an address of a task; an error stands for one that cannot be."""
+        host = self._given or self._told.get(project)
+        try:
+            scheme = urlsplit(address).scheme.lower()
+        except ValueError:
+            return InvalidImage(f"'{address[:60]}' is no address")
+        if scheme == "data":
+            return _inline(address)
+        if scheme in _CLOUDS and host is not None:
+            # Label Studio has the keys of the cloud, and redirects to a signed address.
+            coded = quote(base64.b64encode(address.encode()).decode("ascii"))
+            address = f"/tasks/{quote(str(task_id), safe='')}/presign/?fileuri={coded}"
+        elif scheme in ("http", "https"):
+            known = host is not None and _origin(host.url) == _origin(address)
+            return Url(address, host.authorization if host is not None and known else None)
+        if host is None:
+            return InvalidImage(
+                f"'{address[:60]}' is on a Label Studio that this server does not know: open the "
+                "project's Model page there, which connects again, or start the server with "
+                "--label-studio-url and --label-studio-token"
+            )
+        return Url(urljoin(f"{host.url.rstrip('/')}/", address.lstrip("/")), host.authorization)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme.lower(), parts.netloc.lower()
+
+
+def _inline(address: str) -> Source:
+    head, _, text = address.partition(",")
+    if not head.endswith(";base64"):
+        return InvalidImage("a data: address of an image must be base64")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return InvalidImage("the data: address of the image is not base64")

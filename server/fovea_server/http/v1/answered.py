@@ -1,0 +1,35 @@
+"""Answers a request with a body within the limits and deadlines of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+
+from fovea_server.http.receive import in_time, stopped, unless_client_leaves
+from fovea_server.http.v1.body import read_body
+from fovea_server.settings import Settings
+
+Work = Callable[[bytes], Coroutine[Any, Any, Response]]
+
+
+async def answered(request: Request, work: Work, timeout_s: float | None) -> Response:
+    """Receive the body of a request, and await the answer that `work` makes of it.
+
+    The bytes count as held until then, and the work stops when the client leaves, or `timeout_s`
+    after the call. Raises as `read_body`.
+    """
+    settings: Settings = request.app.state.service.settings
+
+    async def received() -> Response:
+        with request.app.state.budget.body() as hold:
+            body = await read_body(request, hold, settings)
+            return await unless_client_leaves(request.receive, work(body))
+
+    try:
+        return await in_time(received(), timeout_s, time.monotonic())
+    except asyncio.CancelledError:
+        raise stopped() from None

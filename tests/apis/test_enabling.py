@@ -1,0 +1,164 @@
+"""The APIs are there when they are named, and change nothing of what was there before."""
+
+import shutil
+import subprocess
+import sys
+
+import httpx
+import openapi_spec_validator
+import pytest
+from tests.serving import RunningServer, start_server
+
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.extensions.apis import Api, parse_apis
+
+ADDRESSES = (
+    ("POST", "/v1/vision/detection"),
+    ("GET", "/v1/vision/custom/list"),
+    ("POST", "/infer/object_detection"),
+    ("POST", "/digits/1"),
+    ("GET", "/model/registry"),
+    ("GET", "/health"),
+    ("POST", "/predict"),
+    ("POST", "/label-studio/digits/predict"),
+)
+OWN = (
+    ("GET", "/"),
+    ("GET", "/page/page.js"),
+    ("GET", "/docs"),
+    ("GET", "/v1/models"),
+    ("POST", "/v1/models"),
+    ("POST", "/v1/nowhere"),
+    ("GET", "/v1/health/ready"),
+    ("GET", "/v2/health/ready"),
+    ("POST", "/v2/models"),
+    ("POST", "/v2/nowhere"),
+    ("POST", "/page/page.js"),
+    ("POST", "/docs"),
+    ("OPTIONS", "/v1/models"),
+)
+
+
+@pytest.fixture(scope="module")
+def servers(demo_repository, tmp_path_factory):
+    """A server without an API, and one with all of them."""
+    flags = [f"--api={api}" for api in Api]
+    started = [
+        start_server(demo_repository, tmp_path_factory.mktemp("log"), given)
+        for given in ((), flags)
+    ]
+    yield started
+    for server in started:
+        assert server.stop() == 0
+
+
+def test_nothing_is_there_until_it_is_named(servers):
+    without, with_apis = servers
+    for method, path in ADDRESSES:
+        assert httpx.request(method, without.url + path).status_code == 404
+        assert httpx.request(method, with_apis.url + path).status_code != 404
+    documents = [httpx.get(server.url + "/openapi.json").json() for server in servers]
+    openapi_spec_validator.validate(documents[1])
+    paths, more = (set(document["paths"]) for document in documents)
+    assert paths < more
+    assert not any("vision" in path or "infer" in path for path in paths)
+    assert {"/v1/vision/detection", "/{dataset}/{version}", "/predict"} <= more - paths
+
+
+@pytest.mark.parametrize(("method", "path"), OWN)
+def test_what_was_there_is_as_it_was(servers, method, path):
+    told = []
+    for server in servers:
+        answer = httpx.request(method, server.url + path, headers={"Accept": "text/html"})
+        allow = answer.headers.get("allow")
+        told.append((answer.status_code, allow, len(answer.content)))
+    assert told[0] == told[1]
+
+
+def test_predictions_are_as_they_were(servers, demo_model):
+    scene = (demo_model.parent / "scene-1.jpg").read_bytes()
+    answers = [httpx.post(s.predict_url("digits"), content=scene).json() for s in servers]
+    assert answers[0]["images"] == answers[1]["images"]
+
+
+def test_requests_are_counted_and_logged_for_their_model(servers, demo_model):
+    server: RunningServer = servers[1]
+    scene = (demo_model.parent / "scene-1.jpg").read_bytes()
+    url = server.url + "/v1/models/digits/statistics"
+    before = httpx.get(url).json()["durations"].get("+Inf", 0)
+    answer = httpx.post(server.url + "/v1/vision/detection", files={"image": scene})
+    assert answer.json()["count"] > 0
+    assert httpx.get(url).json()["durations"]["+Inf"] == before + 1
+    assert "'/v1/vision/detection' model='digits' status=200" in server.log.read_text()
+
+
+def test_limits_and_secrets_hold(demo_repository, demo_model, tmp_path):
+    flags = (
+        *(f"--api={api}" for api in Api),
+        "--http-max-input-size=100000",
+        "--http-restricted-api=inference:authorization=Basic dTpw",
+    )
+    server = start_server(demo_repository, tmp_path, flags)
+    scene = (demo_model.parent / "scene-1.jpg").read_bytes()
+    detection = server.url + "/v1/vision/detection"
+    secret = {"auth": ("u", "p")}
+    try:
+        large = {"image": bytes(200_000)}
+        for path, form, told in (
+            ("/v1/vision/detection", {"files": large}, "error"),
+            ("/infer/object_detection", {"content": bytes(200_000)}, "message"),
+            ("/predict", {"content": bytes(200_000)}, "error"),
+        ):
+            answer = httpx.post(server.url + path, **form, **secret)
+            assert answer.status_code == 413
+            assert "--http-max-input-size" in answer.json()[told]
+            answer = httpx.post(server.url + path, **form)
+            assert answer.status_code == 403
+            assert "restricted" in answer.json()[told]
+        allowed = httpx.post(detection, files={"image": scene[:50_000]}, **secret)
+        assert allowed.status_code in (200, 400)
+        late = {"X-Request-Timeout-Ms": "0.001"}
+        answer = httpx.post(detection, files={"image": scene[:50_000]}, headers=late, **secret)
+        assert (answer.status_code, answer.json()["success"]) == (504, False)
+        assert "Traceback" not in server.log.read_text()
+    finally:
+        server.stop()
+
+
+def test_several_models_and_no_name(demo_repository, demo_model, tmp_path):
+    repository = tmp_path / "models"
+    shutil.copytree(demo_repository, repository)
+    build(BuildPlan(demo_model, "numbers", repository, "onnxruntime"))
+    server = start_server(repository, tmp_path, ["--api=deepstack", "--no-page"])
+    try:
+        files = {"image": b"x"}
+        answer = httpx.post(server.url + "/v1/vision/detection", files=files)
+        assert answer.status_code == 400
+        for told in ("digits, numbers", "/v1/vision/custom/MODEL", "--api deepstack="):
+            assert told in answer.json()["error"]
+    finally:
+        server.stop()
+
+
+def test_settings():
+    assert parse_apis(()) == {}
+    given = parse_apis(("deepstack=yolov8n", "roboflow"))
+    assert given == {Api.DEEPSTACK: "yolov8n", Api.ROBOFLOW: None}
+    for wrong, says in (
+        (("deepstak",), "there are deepstack, roboflow, label-studio"),
+        (("deepstack", "deepstack=a"), "twice"),
+        (("label-studio=",), "names no model"),
+        (("roboflow=yolov8n",), "each request"),
+    ):
+        with pytest.raises(InvalidOption, match=says):
+            parse_apis(wrong)
+
+
+def test_an_unknown_name_is_refused(demo_repository):
+    ports = [f"--{kind}-port=0" for kind in ("http", "grpc", "metrics")]
+    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", demo_repository, *ports]
+    ended = subprocess.run([*command, "--api", "deepstak"], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "there is no API 'deepstak' to serve; there are deepstack, roboflow" in ended.stderr
