@@ -101,3 +101,16 @@ def start_server(
         process.kill()
         process.wait()
         pytest.fail(f"the server did not start:\n{log.read_text()}")
+
+
+def wait_until_ready(port: int) -> None:
+    """Wait for a server that was started by its command."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/v2/health/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    pytest.fail("the server did not become ready")

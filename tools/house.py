@@ -111,10 +111,10 @@ class House:
             Figure('questions "is it TensorRT?" outside its folder', self._tensorrt_asked(), 0),
             Figure("reaches through DataPlane to the registry", self._reaches(), 0),
             Figure("annotations of Any in server", self._any(), 1),
-            Figure("lines of Python", sum(lines.values()), 52_150),
+            Figure("lines of Python", sum(lines.values()), 52_500),
             Figure("lines of the longest file", max(*lines.values(), *scripts), 300),
             Figure("modules", len(self.files), None),
-            Figure("modules with one importer", len(self.single_importer()), 67),
+            Figure("modules with one importer", len(self.single_importer()), 68),
             Figure("docstrings that begin with What, Who, How, ...", self._riddles(), 0),
         ]
 

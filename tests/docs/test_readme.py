@@ -1,113 +1,60 @@
 """What README and docs say is true: their blocks are run, their commands and links exist."""
 
-import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-import time
+from contextlib import ExitStack
 from itertools import chain
-from pathlib import Path
 
-import httpx
 import pytest
 import typer
-from tests.serving import free_ports
+from tests.docs.pages import ROOT, blocks, ported, served
 from tests.system import program
 
 from fovea_server.commands.cli import app
 from fovea_server.commands.flags import GROUPS, OTHER_NAMES, WITHOUT_EFFECT, flag
 from fovea_server.settings import Settings
 
-# Of each set, for builds that are shown: enough to run, not to judge.
-IMAGES = 8
-
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 # Their blocks share one server, which the README starts.
 SERVED = ("README.md", "docs/http.md", "docs/triton.md")
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    text = (ROOT / page).read_text()
-    return re.findall(r"^```(bash|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
-@pytest.fixture
-def workplace(shared, tmp_path, monkeypatch):
-    """A folder with a model and an image, `fovea` on the path, and ports for those that are named.
-
-    Returns:
-        The folder; and 8000, 8001 and 8002 -> a free port.
-    """
-    shutil.copy(shared / "models" / "yolov8n.onnx", tmp_path)
-    shutil.copy(shared / "models" / "yolov8n.onnx", tmp_path / "ported.onnx")
-    shutil.copy(shared / "data" / "bus.jpg", tmp_path)
-    coco = shared / "data" / "coco64"
-    labels = json.loads((coco / "val.json").read_text())
-    labels["images"] = sorted(labels["images"], key=lambda image: image["file_name"])[:IMAGES]
-    ids = {image["id"] for image in labels["images"]}
-    labels["annotations"] = [a for a in labels["annotations"] if a["image_id"] in ids]
-    (tmp_path / "val.json").write_text(json.dumps(labels))
-    for folder, source in (("val", "val"), ("images", "calibration")):
-        (tmp_path / folder).mkdir()
-        for image in sorted((coco / source).glob("*.jpg"))[:IMAGES]:
-            (tmp_path / folder / image.name).symlink_to(image)
-    ports = dict(zip((8000, 8001, 8002), free_ports(3), strict=True))
-    monkeypatch.chdir(tmp_path)
-    for kind, port in zip(("HTTP", "GRPC", "METRICS"), ports.values(), strict=True):
-        monkeypatch.setenv(f"FOVEA_{kind}_PORT", str(port))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    return tmp_path, ports
-
-
-def wait_until_ready(port: int) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/v2/health/ready").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    pytest.fail("the server did not become ready")
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    return blocks((ROOT / page).read_text())
 
 
 @pytest.mark.timeout(900)  # builds INT8 engines, which takes minutes on a slow CPU
 def test_every_block_with_a_server_runs(workplace):
     folder, ports = workplace
     program("curl", package="curl")
-    servers = []
-    try:
-        for kind, block in chain.from_iterable(map(blocks, SERVED)):
-            text = re.sub(r"(?<=:)800\d", lambda named: str(ports[int(named[0])]), block)
+    with ExitStack() as servers:
+        for kind, block in chain.from_iterable(map(blocks_of, SERVED)):
+            text = ported(block, ports)
             if kind == "python":
                 output = subprocess.check_output([sys.executable, "-c", text], text=True)
                 assert output.count("person") >= 3
                 continue
             for line in re.sub(r"\|\n\s+", "| ", text).splitlines():
                 if line == "fovea serve":
-                    servers.append(subprocess.Popen(line.split()))
-                    wait_until_ready(ports[8000])
+                    servers.enter_context(served(line, ports[8000]))
                 elif not line.startswith("docker "):  # tests/docker has those
                     output = subprocess.check_output(line, shell=True, text=True)
                     assert "predict" not in line or "person" in output or "boxes.jpg" in line
         assert (folder / "boxes.jpg").read_bytes()[:2] == b"\xff\xd8"
-        assert servers, "the README starts a server"
-    finally:
-        for server in servers:
-            server.terminate()
-            assert server.wait(30) == 0
 
 
 @pytest.mark.timeout(900)
-def test_every_block_of_the_docs_runs(workplace):
-    for page in set(PAGES) - {*SERVED, "CONTRIBUTING.md"}:
-        for _, block in blocks(page):
-            for line in block.splitlines():
-                subprocess.run(line, shell=True, check=True, stdout=subprocess.PIPE)
+# tests/docs/test_recipes.py has the recipes.
+@pytest.mark.parametrize("page", sorted({*PAGES} - {*SERVED, "CONTRIBUTING.md", "docs/recipes.md"}))
+def test_every_block_of_a_page_runs(workplace, page):
+    for kind, block in blocks_of(page):
+        if kind == "python":
+            subprocess.run([sys.executable, "-c", block], check=True, stdout=subprocess.PIPE)
+            continue
+        for line in block.splitlines():
+            subprocess.run(line, shell=True, check=True, stdout=subprocess.PIPE)
 
 
 def test_the_table_of_commands_is_complete():

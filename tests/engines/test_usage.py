@@ -199,6 +199,7 @@ def test_help_of_build_is_in_groups_that_fit_80_columns(fovea, monkeypatch):
 def test_the_list_of_commands_is_whole(fovea, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     shown = fovea("--help")[1]
-    commands = shown[shown.index("Commands:") :]
+    assert max(map(len, shown.splitlines())) <= 80
+    commands = shown[shown.index("First steps:") :]
     assert "..." not in commands
     assert "Measure how accurate a model is on labelled images." in " ".join(commands.split())

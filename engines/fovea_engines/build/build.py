@@ -47,7 +47,8 @@ def build(plan: BuildPlan, progress: Progress | None = None) -> EngineCard:
     except OSError as error:
         where = error.filename or plan.repository
         raise BuildError(
-            f"{where} cannot be read or written ({error.strerror}): nothing was published"
+            f"{where} cannot be read or written ({error.strerror}): nothing was "
+            "published; name files and a --repository of yours"
         ) from error
 
 

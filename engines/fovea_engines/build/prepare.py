@@ -14,7 +14,6 @@ from fovea_engines.build.preprocessing import check_places, settle
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import over_own
-from fovea_engines.detect.heads.queries import COCO_IDS
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.signature import image_sides
@@ -27,6 +26,7 @@ from fovea_engines.graph.plugin_operators import plugin_operators
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
+from fovea_engines.repository.labels import set_of
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
@@ -168,10 +168,11 @@ def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
 
 
 def _nameless(classes: int) -> str:
-    coco = " (91 are COCO's category ids, 0 to 90: a gap has a line, too)" * (classes == COCO_IDS)
+    usual = set_of(classes)
+    own = f"--labels {usual} if it was trained on those, else " if usual else ""
     return (
-        f"the file names no classes, so they are called by number: --labels FILE has a line for "
-        f"each of {classes}{coco}"
+        f"the file names no classes, so they are called by number: {own}--labels FILE has a line "
+        f"for each of {classes}"
     )
 
 
@@ -179,8 +180,10 @@ def _check_labels(head: Recognition, names: int) -> None:
     """Refuse, as InvalidOption, class names that are not one for each class."""
     if head.num_classes not in (None, names):
         classes = counted(head.num_classes, "class")
+        usual = set_of(head.num_classes)
+        own = f", as --labels {usual} has" if usual else ""
         raise InvalidOption(
-            f"{counted(names, 'label')} for a model of {classes}: give one for each"
+            f"{counted(names, 'label')} for a model of {classes}: give one for each{own}"
         )
 
 

@@ -21,6 +21,7 @@ from fovea_engines.commands.options import (
     CalibratorOption,
     CapabilityOption,
     HeadOption,
+    LabelsOption,
     LevelOption,
     ModelArgument,
     Needs,
@@ -42,7 +43,7 @@ from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
 from fovea_engines.repository.card import Precision
 from fovea_engines.repository.figures import Goal
-from fovea_engines.repository.labels import read_labels
+from fovea_engines.repository.labels import find_labels
 from fovea_engines.repository.options import BuilderOptions, Plugin, Profile, parse_capabilities
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption
@@ -98,16 +99,7 @@ def build(
             show_default="1, or that of --profile",
         ),
     ] = None,
-    labels: Annotated[
-        Path | None,
-        model_option(
-            metavar="FILE",
-            help="Class names, one a line.",
-            show_default="from the model",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
+    labels: LabelsOption = None,
     head: HeadOption = None,
     precision: Annotated[
         Literal["auto", Precision],
@@ -140,7 +132,7 @@ def build(
     data: Annotated[
         Path | None,
         check_option(
-            metavar="FILE|DIR",
+            metavar="LABELS",
             help="Labels of the --images: COCO, YOLO, or PNG files of classes; or a folder of "
             "images for each class.",
             exists=True,
@@ -224,7 +216,7 @@ def build(
         backend=first_backend,
         size=parse_size(size),
         max_batch=max_batch or (builder.max_batch if builder else 1),
-        labels=None if labels is None else read_labels(labels),
+        labels=None if labels is None else find_labels(labels),
         family=head,
         images=images,
         precision=first_precision,

@@ -129,7 +129,7 @@ def _head_rows(model: EngineCard | ModelFile) -> list[tuple[str, str]]:
 def _labels(model: EngineCard | ModelFile) -> str:
     labels = model.labels
     if labels is None:
-        return "none: build with --labels FILE" if model.family else "none"
+        return "none: build with --labels" if model.family else "none"
     if labels == tuple(map(str, range(len(labels)))):
         return f"0 to {len(labels) - 1}"
     more = f", ... ({len(labels)})" if len(labels) > _LABELS_SHOWN else ""

@@ -20,6 +20,7 @@ from fovea_engines.commands.options import (
     check_options,
     find_models,
     folder_option,
+    model_names,
 )
 from fovea_engines.diff.describe import decibels, shape, to_json, verdict
 from fovea_engines.diff.diff import Diff
@@ -40,9 +41,21 @@ _NAMES_SHOWN = 6
 def diff(
     context: typer.Context,
     a: Annotated[
-        str, typer.Argument(metavar="A", help="The reference model: .onnx, or an engine.")
+        str,
+        typer.Argument(
+            metavar="A",
+            help="The reference model: .onnx, or an engine.",
+            autocompletion=model_names,
+        ),
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The model to compare with it, likewise.")],
+    b: Annotated[
+        str,
+        typer.Argument(
+            metavar="B",
+            help="The model to compare with it, likewise.",
+            autocompletion=model_names,
+        ),
+    ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     images: Annotated[
         Path | None,
@@ -73,7 +86,7 @@ def diff(
     to the layer they follow. Where an OpenVINO engine differs, it is compiled anew for each of
     its tensors: that takes minutes.
 
-    Exit code: 0 only when nothing diverges and every output was judged.
+    Exits with 1 where something diverges, or an output could not be judged.
 
     Example: fovea diff yolov8n.onnx yolov8n-int8.onnx --images images
     """

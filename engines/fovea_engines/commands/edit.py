@@ -29,6 +29,7 @@ from fovea_engines.graph.edit.normalisation import (
     add_normalisation,
     drop_normalisation,
 )
+from fovea_engines.repository.labels import LABEL_SETS, find_labels
 from fovea_preprocess.errors import InvalidOption
 
 _cut_option = partial(typer.Option, rich_help_panel="Cut")
@@ -109,6 +110,14 @@ def edit(
             metavar="KEY=VALUE", help="Write metadata, e.g. task, names or stride. May be repeated."
         ),
     ] = None,
+    labels: Annotated[
+        str | None,
+        _names_option(
+            metavar="SET|FILE",
+            help="Write class names into the metadata, as `fovea build --labels` takes them.",
+            autocompletion=lambda: list(LABEL_SETS),
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change an ONNX file: cut it, free its batch, normalise its input, rename, and more.
@@ -127,7 +136,7 @@ def edit(
     edits = [
         *_cut_edits(inputs or [], outputs or []),
         *_input_edits(drop_normalise, size, batch, normalise, uint8),
-        *_name_edits(replace_op, rename, strip, meta),
+        *_name_edits(replace_op, rename, strip, meta, labels),
     ]
     if not edits:
         raise InvalidOption("nothing to edit: add an option, e.g. --batch dynamic")
@@ -165,6 +174,7 @@ def _name_edits(
     names: Sequence[str] | None,
     strip: bool,
     entries: Sequence[str] | None,
+    labels: str | None,
 ) -> Iterator[Edit]:
     if operators:
         yield partial(replace_operators, operators=_pairs("--replace-op", operators))
@@ -172,8 +182,13 @@ def _name_edits(
         yield partial(rename_tensors, names=_pairs("--rename", names))
     if strip:
         yield strip_metadata
-    if entries:
-        yield partial(write_metadata, entries=_pairs("--meta", entries))
+    pairs = _pairs("--meta", entries or ())
+    if labels is not None:
+        if "names" in pairs:
+            raise InvalidOption("give --labels or --meta names, not both")
+        pairs["names"] = json.dumps(find_labels(labels))
+    if pairs:
+        yield partial(write_metadata, entries=pairs)
 
 
 def _parse_batch(text: str) -> int | None:

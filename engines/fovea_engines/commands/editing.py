@@ -112,7 +112,9 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
     try:
         write_file(out, model.SerializeToString())
     except OSError as error:
-        raise BuildError(f"{out} cannot be written ({error.strerror})") from error
+        raise BuildError(
+            f"{out} cannot be written ({error.strerror}): name a file in a folder of yours"
+        ) from error
     return Report(source, out, Facts.of(original), Facts.of(model), tuple(steps))
 
 
@@ -122,16 +124,16 @@ def _check_names(model: onnx.ModelProto) -> None:
     names = labels_from_metadata(metadata, None)
     if names is None:
         raise InvalidOption(
-            "--meta names is no list of class names: write it as in "
-            """--meta 'names=["cat", "dog"]', or by id, as in --meta 'names={0: "cat", 1: "dog"}'"""
+            "--meta names is no list of class names: give --labels FILE, or write it as in "
+            """--meta 'names=["cat", "dog"]'"""
         )
     unnamed = copied(model)
     set_model_props(unnamed, {key: value for key, value in metadata.items() if key != "names"})
     (before, _), (after, _) = recognise_graph(unnamed), recognise_graph(model)
     if before.family is not None and after.family is None and not after.open:
         raise InvalidOption(
-            f"--meta names has {len(names)} of them, and the model has {before.num_classes} "
-            "classes: give a name for each, in the order of the training"
+            f"{len(names)} labels for a model of {before.num_classes} classes: give one for each, "
+            "in the order of the training"
         )
 
 

@@ -22,7 +22,14 @@ from fovea_engines.commands.console import (
     shape_text,
 )
 from fovea_engines.commands.inspection import Entry, read_folder, read_layers, read_model_file
-from fovea_engines.commands.options import AsJson, RepositoryOption, check_options, find_models
+from fovea_engines.commands.options import (
+    AsJson,
+    HeadOption,
+    RepositoryOption,
+    check_options,
+    find_models,
+    model_names,
+)
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.config_pbtxt import Ensemble
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY
@@ -45,12 +52,11 @@ def inspect(
             help="A name in the repository, an .onnx file, or the folder of a version, of a model "
             "or of a repository.",
             show_default="the repository",
+            autocompletion=model_names,
         ),
     ] = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
-    head: Annotated[
-        str | None, typer.Option("--head", "--family", metavar="FAMILY", help="Try this family.")
-    ] = None,
+    head: HeadOption = None,
     layers: Annotated[
         bool, typer.Option("--layers", help="The layers of a TensorRT engine, one a row.")
     ] = False,

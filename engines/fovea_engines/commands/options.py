@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -12,9 +13,11 @@ import typer
 
 from fovea_engines.backends.registry import DEFAULT_CPU_BACKEND
 from fovea_engines.build.calibration.ranges import Method
-from fovea_engines.detect.heads.preprocess import PRESETS, VARIANTS
-from fovea_engines.repository.repository import ModelRepository
-from fovea_preprocess.errors import InvalidOption
+from fovea_engines.detect.heads.preprocess import NAMES, PRESETS, VARIANTS
+from fovea_engines.detect.heads.registry import FAMILIES
+from fovea_engines.repository.labels import LABEL_SETS
+from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
+from fovea_preprocess.errors import InvalidOption, NotFound
 
 model_option = partial(typer.Option, rich_help_panel="Model and repository")
 precision_option = partial(typer.Option, rich_help_panel="Precision")
@@ -25,6 +28,15 @@ folder_option = partial(typer.Option, metavar="DIR", exists=True, file_okay=Fals
 
 Needs: TypeAlias = Mapping[str, tuple[str, ...]]
 """Another option, and the values of it that give this one an effect; any value where none is."""
+
+
+def model_names(context: typer.Context) -> list[str]:
+    """Complete the name of a model in the repository of the command line, or of the environment."""
+    with suppress(NotFound, OSError):
+        repository = Path(context.params.get("repository") or DEFAULT_REPOSITORY)
+        return list(ModelRepository(repository).models())
+    return []
+
 
 Backend = Literal["auto", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx"]
 
@@ -45,12 +57,16 @@ RepositoryOption = Annotated[
 ServedModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Name of the model; or the path of its folder, or a version's."
+        metavar="MODEL",
+        help="Name of the model; or the path of its folder, or a version's.",
+        autocompletion=model_names,
     ),
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option(help="Ask this server, e.g. http://127.0.0.1:8000.", show_default="none"),
+    model_option(
+        metavar="URL", help="Ask this server, e.g. http://127.0.0.1:8000.", show_default="none"
+    ),
 ]
 TileOption = Annotated[
     str | None,
@@ -77,6 +93,7 @@ HeadOption = Annotated[
         metavar="FAMILY",
         help="Head family, where it is not recognised.",
         show_default="recognised",
+        autocompletion=lambda: list(FAMILIES),
     ),
 ]
 CalibrationOption = Annotated[
@@ -100,6 +117,7 @@ PreprocessOption = Annotated[
         f"{', '.join(list(VARIANTS)[1:])}; family itself; or a file with fields of the card's "
         "preprocess.",
         show_default="that of its family",
+        autocompletion=lambda: list(NAMES),
     ),
 ]
 ProfileOption = Annotated[
@@ -117,6 +135,16 @@ WorkspaceOption = Annotated[
         min=1,
         help="Most GPU memory that a layer may use besides its tensors.",
         show_default="all",
+    ),
+]
+LabelsOption = Annotated[
+    str | None,
+    model_option(
+        metavar="SET|FILE",
+        help="Class names: a text file with one a line; or coco (80), coco91 (COCO's ids 0 to 90) "
+        "or imagenet (1000).",
+        show_default="from the model",
+        autocompletion=lambda: list(LABEL_SETS),
     ),
 ]
 LevelOption = Annotated[

@@ -12,6 +12,26 @@ from fovea_engines.graph.efficient_nms import expand_efficient_nms
 from fovea_engines.graph.plugin_operators import mark_plugins
 from fovea_preprocess.errors import InvalidModel, NotFound
 
+_TENSORFLOW = "TensorFlow's: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"
+_EXPORT = "export it to ONNX with the tool that trained it"
+_SOURCE = "give the ONNX file that it was made of"
+# Suffix of a file that is no ONNX -> what it is, and how to come to ONNX.
+_OTHERS = {
+    ".pt": f"PyTorch's: {_EXPORT}, as in `yolo export model={{path}} format=onnx`",
+    ".pth": f"PyTorch's: {_EXPORT}, or with torch.onnx.export",
+    ".safetensors": f"weights without their network: {_EXPORT}",
+    ".pb": _TENSORFLOW,
+    ".h5": _TENSORFLOW,
+    ".keras": _TENSORFLOW,
+    ".tflite": "TensorFlow Lite's: `python -m tf2onnx.convert --tflite {path} --output model.onnx`",
+    ".pdmodel": "PaddlePaddle's: convert it with paddle2onnx",
+    ".mlmodel": f"Core ML's: {_SOURCE}",
+    ".mlpackage": f"Core ML's: {_SOURCE}",
+    ".xml": f"an engine of OpenVINO: {_SOURCE}",
+    ".engine": f"an engine of TensorRT, which fits one kind of GPU: {_SOURCE}",
+    ".plan": f"an engine of TensorRT, which fits one kind of GPU: {_SOURCE}",
+}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceModel:
@@ -41,10 +61,13 @@ def load(path: Path) -> SourceModel:
         proto = onnx.load_model_from_string(data)
     except DecodeError as error:
         raise InvalidModel(
-            f"{path} is not a whole ONNX model (it cannot be parsed): copy or export it again"
+            _other(path)
+            or f"{path} is not a whole ONNX model (it cannot be parsed): copy or export it again"
         ) from error
     if not proto.HasField("graph") or not proto.graph.node:
-        raise InvalidModel(f"{path} is not an ONNX model: it has no graph")
+        raise InvalidModel(
+            _other(path) or f"{path} is not an ONNX model (it has no graph): export it again"
+        )
     expand_efficient_nms(proto)
     mark_plugins(proto)
     digest = hashlib.sha256(data)
@@ -68,17 +91,28 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError as error:
         raise NotFound(f"{path} is not there") from error
     except IsADirectoryError as error:
-        raise InvalidModel(f"{path} is a folder: give the .onnx file in it") from error
+        raise InvalidModel(
+            _other(path) or f"{path} is a folder: give the .onnx file in it"
+        ) from error
     except OSError as error:
         raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
     if not data:
         raise InvalidModel(f"{path} is empty: copy or export it again")
     if data.startswith(b"PK\x03\x04") or path.suffix in (".pt", ".pth"):
         raise InvalidModel(
-            f"{path} is PyTorch's, or another zip archive: export the model to ONNX with the tool "
-            f"that trained it, as in `yolo export model={path.stem}.pt format=onnx`"
+            _other(path)
+            or f"{path} is PyTorch's, or another zip archive: {_EXPORT}, as in `yolo export "
+            f"model={path.stem}.pt format=onnx`"
         )
     return data
+
+
+def _other(path: Path) -> str | None:
+    """Say what a file is that is no ONNX, by its suffix; None where that tells nothing."""
+    if (path / "saved_model.pb").exists():
+        return f"{path} is {_TENSORFLOW.replace('FOLDER', str(path))}"
+    other = _OTHERS.get(path.suffix.lower())
+    return other and f"{path} is {other.format(path=path)}"
 
 
 def _first_line(error: Exception) -> str:

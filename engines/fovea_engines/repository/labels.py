@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib.resources import as_file, files
 from pathlib import Path
 
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 LABELS_FILE = "labels.txt"
+LABEL_SETS: Mapping[str, int] = {"coco": 80, "coco91": 91, "imagenet": 1000}
+"""Class names that many models share: name of the set, which is its file in label_sets/ -> count"""
+
+
+def find_labels(name: str) -> tuple[str, ...]:
+    """Read one of `LABEL_SETS`, or the file of that path; raises as `read_labels`."""
+    if name in LABEL_SETS:
+        with as_file(files(__package__) / "label_sets" / f"{name}.txt") as path:
+            return read_labels(path)
+    if not Path(name).exists():
+        close = get_close_matches(name.lower(), LABEL_SETS, 1)
+        meant = f"did you mean {close[0]}?" if close else "give a text file with a label a line"
+        raise NotFound(
+            f"--labels {name} is neither a file nor one of {', '.join(LABEL_SETS)}: {meant}"
+        )
+    if Path(name).suffix in (".yaml", ".yml", ".json"):
+        raise InvalidOption(f"--labels {name} is no list: write a text file with a label a line")
+    return read_labels(Path(name))
+
+
+def set_of(classes: int | None) -> str | None:
+    """Return the name of the set with as many labels; None where there is none."""
+    return next((name for name, count in LABEL_SETS.items() if count == classes), None)
 
 
 def read_labels(path: Path) -> tuple[str, ...]:

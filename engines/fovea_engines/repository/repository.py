@@ -21,6 +21,7 @@ from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 DEFAULT_REPOSITORY = Path("repository")
 """Default repository of commands."""
 
+_LISTED = 10
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 # Triton's rule: only whole numbers without leading zeros are versions.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -112,12 +113,20 @@ class ModelRepository:
         if _NAME.fullmatch(model) and own.is_dir():
             return own
         if not Path(model).exists():
-            close = get_close_matches(model, self.folders() if self.root.is_dir() else (), 1)
-            meant = f"; did you mean {close[0]}?" if close else ""
             raise NotFound(
-                f"there is no model {model!r} in {self.root}, and no file or folder {model}{meant}"
+                f"there is no model {model!r} in {self.root}, and no file or folder {model}"
+                f"{self._advice(model)}"
             )
         return Path(model)
+
+    def _advice(self, model: str) -> str:
+        known = self.folders() if self.root.is_dir() else ()
+        if close := get_close_matches(model, known, 1):
+            return f"; did you mean {close[0]}?"
+        if not known:
+            return ": `fovea build MODEL.onnx` makes one, --repository names another folder"
+        more = ", ..." if len(known) > _LISTED else ""
+        return f"; its models are {', '.join(known[:_LISTED])}{more}"
 
     def next_version(self, name: str) -> int:
         """Return the version that the next build of `name` gets."""

@@ -19,6 +19,7 @@ from fovea_engines.commands.options import (
     check_options,
     find_models,
     is_typed,
+    model_option,
 )
 from fovea_engines.repository.repository import (
     DEFAULT_REPOSITORY,
@@ -54,7 +55,7 @@ def bench(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     version: Annotated[
         int | None,
-        typer.Option(
+        model_option(
             metavar="N",
             min=1,
             help="Version of the model; without --url also one that is not served.",
@@ -108,13 +109,20 @@ def bench(
             show_default="none",
         ),
     ] = None,
-    seconds: Annotated[float, _load_option(min=0.1, help="Length of each level.")] = 10.0,
+    seconds: Annotated[
+        float, _load_option(metavar="SECONDS", min=0.1, help="Length of each level.")
+    ] = 10.0,
     warmup: Annotated[
-        float, _load_option(min=0, help="Seconds of load before each level counts.")
+        float,
+        _load_option(metavar="SECONDS", min=0, help="Seconds of load before each level counts."),
     ] = 2.0,
     timeout: Annotated[
         float,
-        _load_option(min=0.001, help="Seconds after which a request without an answer has failed."),
+        _load_option(
+            metavar="SECONDS",
+            min=0.001,
+            help="Seconds after which a request without an answer has failed.",
+        ),
     ] = 30.0,
     plot: Plot = None,
     as_json: AsJson = False,

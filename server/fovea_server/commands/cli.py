@@ -11,10 +11,19 @@ import typer
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.commands.program import Program
 
+# \b keeps the lines as they are.
+_HELP = """Takes an ONNX vision model to a checked, served engine: image in, boxes out.
+
+\b
+  fovea init my-project           a project to start from
+  fovea build model.onnx          checks and compiles a model
+  fovea predict model image.jpg   finds what is on an image
+  fovea serve                     HTTP, gRPC, a page to try it
+"""
+
 app = typer.Typer(
     name="fovea",
     cls=Program,
-    epilog="Start with: fovea build MODEL.onnx && fovea serve",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
@@ -30,7 +39,7 @@ def _show_version(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=_HELP)
 def fovea(
     context: typer.Context,
     version: Annotated[
@@ -40,7 +49,7 @@ def fovea(
         ),
     ] = False,
 ) -> None:
-    """Takes an ONNX vision model to a checked, served engine: image in, boxes out."""
+    """Show the help where there is no command."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise InvalidOption("give one of these commands")

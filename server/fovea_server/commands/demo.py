@@ -40,10 +40,15 @@ def demo(
         ),
     ] = "detect",
     folder: Annotated[
-        Path, typer.Option(help="Where the engine and the annotated image go.", file_okay=False)
+        Path,
+        typer.Option(
+            metavar="DIR", help="Where the engine and the annotated image go.", file_okay=False
+        ),
     ] = Path("demo-output"),
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="HTTP port.", min=0, max=65535)] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address of HTTP; 0.0.0.0 for every one.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of HTTP.", min=0, max=65535)] = 8000,
     once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
 ) -> None:
     """Build, serve and ask a demo model.
@@ -55,9 +60,9 @@ def demo(
     """
     model = "digits" if task == "detect" else f"digits-{task}"
     scene = folder / ("digit.jpg" if task == "classify" else "scene-1.jpg")
+    folder.mkdir(parents=True, exist_ok=True)
     listener = bind(host, port)
     url, port = _url(listener), listener.getsockname()[1]
-    folder.mkdir(parents=True, exist_ok=True)
     repository = folder / "repository"
     with as_file(files("fovea_server") / "demo") as assets:
         build(

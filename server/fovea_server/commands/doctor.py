@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Annotated
 
 import psutil
 import typer
@@ -22,6 +21,7 @@ from fovea_engines.backends.backend import BackendInfo
 from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install, install_extra
 from fovea_engines.backends.registry import CPU_BACKENDS, GPU_BACKENDS, available_backends
+from fovea_engines.commands.options import AsJson
 from fovea_engines.device import cpu_flags, processor_name, visible_gpus
 
 # Name for people -> the flag in /proc/cpuinfo.
@@ -105,11 +105,13 @@ class Finding:
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell what will not work here, and the cure.
 
     Exits with 1 when no model can be served on the CPU.
+
+    Example: fovea doctor
     """
     machine = look()
     findings = diagnose(machine)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fovea_client import FoveaClientError, Prediction, ServerError
 from fovea_engines.commands.options import (
+    AsJson,
     OverlapOption,
     RepositoryOption,
     ServedModelArgument,
@@ -23,6 +24,7 @@ from fovea_engines.commands.options import (
     check_options,
     find_models,
     folder_option,
+    model_option,
 )
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.engine import Engine
@@ -71,13 +73,11 @@ def evaluate(
     url: UrlOption = None,
     version: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
+        model_option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
     ] = None,
     tile: TileOption = None,
     overlap: OverlapOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document with every class.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure how accurate a model is on labelled images.
 

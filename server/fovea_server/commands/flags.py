@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from difflib import get_close_matches
 from enum import EnumMeta
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.commands.program import Command
+from fovea_server.commands.command import Command
 from fovea_server.commands.triton_flags import REFUSED, RENAMED, WITHOUT_EFFECT, flag
 from fovea_server.settings import Listening, Settings, ignored_variables
 
@@ -80,16 +81,24 @@ def with_flags(
 
 
 def _setting(name: str, field: FieldInfo, title: str) -> inspect.Parameter:
+    metavar = _metavar(field.annotation)
     option = typer.Option(
         flag(name),
         *OTHER_NAMES.get(name, ()),
         rich_help_panel=title,
-        metavar=_metavar(field.annotation),
-        help=field.description,
+        metavar=metavar,
+        help=_sentences(field.description or name),
         show_default=_default(field),
+        autocompletion=(lambda: metavar.split("|")) if "|" in metavar else None,
     )
     many = get_origin(field.annotation) is tuple
     return _parameter(name, list[str] if many else str, option)
+
+
+def _sentences(description: str) -> str:
+    """End with a full stop, and begin with a capital unless it begins with a name or a value."""
+    begins = description[0].upper() if re.match(r"[a-z]+,? ", description) else description[0]
+    return f"{begins}{description[1:]}."
 
 
 def _parameter(name: str, kind: type, declared: object) -> inspect.Parameter:

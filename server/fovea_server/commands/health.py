@@ -75,7 +75,7 @@ def health(
         float,
         typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Time to wait for the answer."),
     ] = 3.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     **given: object,
 ) -> None:
     """Ask the server on this machine whether it is ready.

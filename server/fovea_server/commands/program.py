@@ -3,61 +3,66 @@
 from __future__ import annotations
 
 import ast
+import errno
+import re
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
+from fovea_server.commands.command import Command
 
 if TYPE_CHECKING:
     from typer._click import Command as ClickCommand
     from typer._click import Context, HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
-# Name of each command -> its module, its function there, and its class where it has its own.
-_COMMANDS: dict[str, tuple[str, ...]] = {
-    "serve": ("fovea_server.commands.serve", "serve", "ServeCommand"),
-    "build": ("fovea_engines.commands.build", "build"),
-    "inspect": ("fovea_engines.commands.inspect", "inspect"),
-    "predict": ("fovea_server.commands.predict", "predict"),
-    "eval": ("fovea_server.commands.eval", "evaluate"),
-    "bench": ("fovea_server.commands.bench", "bench"),
-    "tune": ("fovea_server.commands.tune", "tune"),
-    "sensitivity": ("fovea_engines.commands.sensitivity", "sensitivity"),
-    "diff": ("fovea_engines.commands.diff", "diff"),
-    "edit": ("fovea_engines.commands.edit", "edit"),
-    "doctor": ("fovea_server.commands.doctor", "doctor"),
-    "health": ("fovea_server.commands.health", "health", "HealthCommand"),
-    "demo": ("fovea_server.commands.demo", "demo"),
+# Panel of the help -> name of each command -> its module, its function there, and its class where
+# it has its own.
+_PANELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "First steps": {
+        "init": ("fovea_server.commands.init", "init"),
+        "demo": ("fovea_server.commands.demo", "demo"),
+        "doctor": ("fovea_server.commands.doctor", "doctor"),
+    },
+    "Models": {
+        "build": ("fovea_engines.commands.build", "build"),
+        "inspect": ("fovea_engines.commands.inspect", "inspect"),
+        "edit": ("fovea_engines.commands.edit", "edit"),
+        "diff": ("fovea_engines.commands.diff", "diff"),
+        "sensitivity": ("fovea_engines.commands.sensitivity", "sensitivity"),
+    },
+    "Serving": {
+        "serve": ("fovea_server.commands.serve", "serve", "ServeCommand"),
+        "tune": ("fovea_server.commands.tune", "tune"),
+        "bench": ("fovea_server.commands.bench", "bench"),
+        "health": ("fovea_server.commands.health", "health", "HealthCommand"),
+    },
+    "Images": {
+        "predict": ("fovea_server.commands.predict", "predict"),
+        "eval": ("fovea_server.commands.eval", "evaluate"),
+    },
 }
+_ABSENT = re.compile(r"'([^']*)' does not exist$")
+_COMMANDS = {name: where for panel in _PANELS.values() for name, where in panel.items()}
 # Options of Ultralytics and trtexec -> what Fovea has instead.
 _ELSEWHERE = {
     "--imgsz": "the input size is `fovea build --size HxW`",
     "--half": "FP16 is `fovea build --precision fp16`",
     "--fp16": "FP16 is `fovea build --precision fp16`",
     "--int8": "INT8 is `fovea build --precision int8 --calibration DIR`",
+    "--device": "a GPU is `--backend tensorrt` of `fovea build`",
+    "--source": "images are arguments: `fovea predict MODEL IMAGE...`",
+    "--weights": "the model is an argument: `fovea build MODEL.onnx`",
     "--batch": "the largest batch is `fovea build --max-batch N`",
 }
-
-
-class Command(TyperCommand):
-    """Shows its options in groups: plain text, so that it is the same in a pipe."""
-
-    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the options under the title of their panel, in the order of their declaration."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            title = getattr(param, "rich_help_panel", None)
-            if record := param.get_help_record(ctx):
-                usual = f"{param.param_type_name.capitalize()}s"
-                sections.setdefault(title or usual, []).append(record)
-        for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
 
 
 class Program(TyperGroup):
@@ -84,8 +89,24 @@ class Program(TyperGroup):
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the commands with the first lines of their docstrings, and import none."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _first_line(*where)) for name, where in _COMMANDS.items()])
+        width = max(map(len, _COMMANDS))
+        for panel, commands in _PANELS.items():
+            with formatter.section(panel):
+                formatter.write_dl(
+                    [(name.ljust(width), _first_line(*where)) for name, where in commands.items()]
+                )
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command, and import none; or an option."""
+        from typer._click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [
+            CompletionItem(name, help=_first_line(*where))
+            for name, where in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
     def main(self, *args: object, **kwargs: object) -> Never:
         """Run a command, and exit."""
@@ -97,10 +118,16 @@ class Program(TyperGroup):
         except typer.TyperException as error:
             message = " ".join(_message(error).split()).rstrip(".")
             # Of pydantic, which typer reads values with.
-            message = message.replace("Value error, ", "")
+            message = re.sub(r"Value error, |, unable to parse .*", "", message)
+            message = message.replace("Input should", "it must") + _advice(message)
             context = getattr(error, "ctx", None)
             see = "" if context is None else f"; see {context.command_path} --help"
             _end(message + see, error.exit_code)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            advice = "free some space" if full else "give another path, or mend its permissions"
+            what = error.filename or "the output"
+            _end(f"{what} cannot be read or written ({error.strerror or error}): {advice}", 1)
 
 
 def _first_line(module: str, function: str, *_: str) -> str:
@@ -119,6 +146,19 @@ def _message(error: typer.TyperException) -> str:
     if close := getattr(error, "possibilities", None):
         return f"{error.message}; did you mean {close[0]}?"
     return error.format_message()
+
+
+def _advice(message: str) -> str:
+    """Name the file that a path which is not there may mean."""
+    found = _ABSENT.search(message)
+    if found is None:
+        return ""
+    if "://" in found[1]:
+        return "; it is an address: download the file first"
+    path = Path(found[1])
+    there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, there, 1)
+    return f"; did you mean {path.parent / close[0]}?" if close else ": check the path"
 
 
 def _end(message: str, code: int) -> Never:

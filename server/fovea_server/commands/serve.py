@@ -44,7 +44,10 @@ class ServeCommand(SwitchCommand):
 def serve(
     repository: Annotated[
         Path | None,
-        typer.Argument(help="Folder of models, as `fovea build` makes it; or --repository."),
+        typer.Argument(
+            metavar="REPOSITORY",
+            help="Folder of models, as `fovea build` makes it; or --repository.",
+        ),
     ] = None,
     **given: object,
 ) -> None:

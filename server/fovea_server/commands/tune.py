@@ -19,6 +19,7 @@ from fovea_engines.backends.cores import usable_cores
 from fovea_engines.commands.options import (
     AsJson,
     RepositoryOption,
+    ServedModelArgument,
     find_models,
     folder_option,
 )
@@ -41,7 +42,7 @@ _search_option = partial(typer.Option, rich_help_panel="Search")
 
 def tune(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model, or its path.")],
+    model: ServedModelArgument,
     images: Annotated[
         Path,
         folder_option(
@@ -67,7 +68,11 @@ def tune(
     ] = "1,2,4,8,16,32",
     seconds: Annotated[
         float,
-        _search_option(min=0.2, help="Length of a run; slow models get up to four times as long."),
+        _search_option(
+            metavar="SECONDS",
+            min=0.2,
+            help="Length of a run; slow models get up to four times as long.",
+        ),
     ] = 2.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")

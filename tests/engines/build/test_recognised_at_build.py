@@ -218,4 +218,4 @@ def test_a_model_without_class_names_is_told_what_they_must_be(shared, tmp_path)
     progress = Notes()
     prepare(plan(shared / "models" / "heads" / "rfdetr.onnx", tmp_path), progress)
     [said] = [note for note in progress.notes if "--labels" in note]
-    assert "a line for each of 91 (91 are COCO's category ids, 0 to 90" in said
+    assert "--labels coco91 if it was trained on those, else --labels FILE" in said

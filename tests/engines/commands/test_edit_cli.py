@@ -136,7 +136,7 @@ def test_an_edited_model_is_built_and_served_as_any(fovea, tmp_path):
     ("names", "says"),
     [
         ("cat, dog, bus", "no list of class names"),
-        ("['cat', 'dog']", "--meta names has 2 of them, and the model has 3 classes"),
+        ("['cat', 'dog']", "2 labels for a model of 3 classes: give one for each"),
     ],
 )
 def test_names_that_are_not_those_of_the_classes_are_refused(

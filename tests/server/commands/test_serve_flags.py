@@ -113,7 +113,7 @@ def test_the_repository_of_the_variable_is_that_of_every_command(monkeypatch, tm
     for over in (["models"], ["--repository=models"]):
         assert parse(*over).model_repository == (Path("models"),)
     for name in typer.main.get_command(app).commands:
-        if name not in ("serve", "sensitivity", "edit", "doctor", "health", "demo"):
+        if name not in ("serve", "sensitivity", "edit", "doctor", "health", "demo", "init"):
             told = CliRunner().invoke(app, [name, "--help"]).stdout
             assert "env var: FOVEA_MODEL_REPOSITORY" in " ".join(told.split()), name
 

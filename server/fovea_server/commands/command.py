@@ -1,0 +1,56 @@
+"""A command of `fovea`: how its help is written, in the same words for all."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
+
+_TYPE = re.compile(r" <(.*)>$")
+# Names of types, as Python has them -> as the flags of `fovea serve` show them.
+_TYPES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER", "path": "PATH", "dir": "DIR"}
+# typer puts a default in words into parentheses.
+_DEFAULT = re.compile(r"default: \((.*?)\)(?=[;\]])")
+
+
+class Command(TyperCommand):
+    """Shows its options in groups: plain text, so that it is the same in a pipe."""
+
+    def collect_usage_pieces(self, ctx: Context) -> list[str]:
+        """Name the arguments as their help does; optional ones in brackets."""
+        return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the options under the title of their panel, in the order of their declaration.
+
+        Those that have none come last.
+        """
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            title = getattr(param, "rich_help_panel", None)
+            if record := param.get_help_record(ctx):
+                usual = f"{param.param_type_name.capitalize()}s"
+                sections.setdefault(title or usual, []).append(_written(record, usual))
+        sections["Options"] = sections.pop("Options")
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _written(record: tuple[str, str], kind: str) -> tuple[str, str]:
+    """Write a type as a metavar, none for an argument, and a default without parentheses."""
+    name, text = record
+    if kind == "Arguments":
+        name = _TYPE.sub("", name).strip("{}")
+    else:
+        name = _TYPE.sub(lambda found: f" {_metavar(found[1])}", name)
+    return name, _DEFAULT.sub(r"default: \1", text)
+
+
+def _metavar(kind: str) -> str:
+    return _TYPES.get(kind.removesuffix(" range"), kind)

@@ -1,0 +1,80 @@
+"""docs/recipes.md: each recipe is cooked as it is written, and its result looked at."""
+
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import cv2
+import pytest
+from tests.docs.pages import ROOT, blocks, ported, served
+from tests.system import program
+
+PAGE = (ROOT / "docs" / "recipes.md").read_text()
+RECIPES = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+# What a recipe prints, as a pattern.
+PRINTED = {
+    "From a YOLO export to production": r'"class_name": ?"person"',
+    "INT8 with a gate": r"precision +│ int8",
+    "A classifier": r"police van|minibus",
+    "In place of Triton": r"\(1, 84, 8400\)",
+    "A detector for Frigate": r'"label": ?"person"',
+    "Small objects on large images": r"person",
+    "Masks as arrays": r"person +\(1080, 810\) \d{4,} pixels",
+    "How much load a model stands, and the settings for a p99": r"images/s",
+    "Noticing that a new version is worse": r"mAP50-95",
+}
+# A file that a recipe writes.
+WRITTEN = {
+    "A folder of images into a COCO file": "found/predictions.json",
+    "An annotated video": "drawn/annotated/street.mp4",
+}
+# A measurement that is to be believed takes longer than one that only runs.
+BRIEFLY = {"fovea bench": " --seconds 0.5 --warmup 0", "fovea tune": " --seconds 0.2 --clients 1"}
+
+
+@pytest.fixture(scope="module")
+def kitchen(workplace):
+    """With the engine of the first recipe, so that each of the others can run alone."""
+    folder, _ = workplace
+    subprocess.run("fovea build yolov8n.onnx", shell=True, check=True, capture_output=True)
+    street = cv2.VideoWriter(
+        str(folder / "street.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 5, (320, 240)
+    )
+    frame = cv2.resize(cv2.imread(str(folder / "bus.jpg")), (320, 240))
+    for _ in range(3):
+        street.write(frame)
+    street.release()
+    return workplace
+
+
+def test_every_recipe_is_looked_at():
+    assert list(RECIPES) == sorted([*PRINTED, *WRITTEN], key=list(RECIPES).index)
+    for text in RECIPES.values():
+        lead = text.strip().split("\n\n")[0]
+        assert lead.endswith((".", "one for each object.")), lead
+
+
+@pytest.mark.timeout(900)  # builds INT8, which takes minutes on a slow CPU
+@pytest.mark.parametrize("title", RECIPES)
+def test_a_recipe(kitchen, title):
+    program("curl", package="curl")
+    folder, ports = kitchen
+    said = []
+    with ExitStack() as servers:
+        for kind, block in blocks(RECIPES[title]):
+            text = ported(block, ports)
+            lines = [text] if kind == "python" else text.splitlines()
+            for line in lines:
+                if line.startswith("fovea serve"):
+                    servers.enter_context(served(line, ports[8000]))
+                elif kind == "python":
+                    said.append(subprocess.check_output([sys.executable, "-c", line], text=True))
+                else:
+                    extra = next((more for key, more in BRIEFLY.items() if key in line), "")
+                    said.append(subprocess.check_output(line + extra, shell=True, text=True))
+    if title in WRITTEN:
+        assert Path(folder, WRITTEN[title]).stat().st_size > 1000
+    else:
+        assert re.search(PRINTED[title], "\n".join(said)), said
