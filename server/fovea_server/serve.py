@@ -17,6 +17,7 @@ from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.connection.protocol import ServerProtocol
+from fovea_server.http.cors import Cors
 from fovea_server.http.v1.app import create_app
 from fovea_server.http.v1.front import ImageFront
 from fovea_server.http.v2.front import V2Front
@@ -67,6 +68,8 @@ class Server(uvicorn.Server):
                 *(scheme.upper(), host, port, scheme, near, port, what),
                 "read its documentation" if what else "try the models",
             )
+        if "*" in self._service.settings.cors_origin:
+            log.warning("--cors-origin is *: pages of every site may use this server")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop all servers concurrently: they share the time to exit."""
@@ -97,12 +100,13 @@ def make_server(service: Service) -> Server:
     settings = service.settings
     budget = ByteBudget(settings.max_held_bytes)
     certificate, key = https_files(settings) or (None, None)
+    app = Cors(settings.cors_origin).around(create_app(service, budget))
     # uvicorn calls it like a class.
     fronts = (V2Front(service, budget), ImageFront(service, budget))
     protocol = cast("type[asyncio.Protocol]", partial(ServerProtocol, fronts=fronts))
     return Server(
         uvicorn.Config(
-            WithTraffic(create_app(service, budget), service.traffic),
+            WithTraffic(app, service.traffic),
             host=settings.http_address,
             port=settings.http_port,
             loop="auto",

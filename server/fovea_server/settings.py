@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
 from fovea_server.log_lines import LogFormat
+from fovea_server.setting_types import Folders, Origins, Texts
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
@@ -35,27 +35,6 @@ class ModelControlMode(StrEnum):
     NONE = "none"
     POLL = "poll"
     EXPLICIT = "explicit"
-
-
-def _local(folder: object) -> object:
-    """Refuse the address of a store in a cloud."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(folder)):
-        raise ValueError(
-            f"{folder} is not a folder of this machine, and remote repositories are not "
-            "supported: copy or mount the models, and give the path"
-        )
-    return folder
-
-
-Folder = Annotated[Path, BeforeValidator(_local)]
-
-
-def _several(value: object) -> object:
-    """Take one value, as the environment has it, for a tuple of one."""
-    return (value,) if isinstance(value, str | Path) else value
-
-
-Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
 
 
 class _Environment(EnvSettingsSource):
@@ -79,6 +58,9 @@ class Listening(BaseSettings):
     )
     http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
     http_server_key: Path | None = Field(None, description="its key, PEM")
+    cors_origin: Origins = Field(
+        (), description="origin whose pages may use HTTP; * for every one; may be repeated"
+    )
     page: bool = Field(
         True, description="serve the page at /, where people try the models; --no-page for none"
     )
@@ -134,7 +116,7 @@ class Settings(Listening):
     The names are Triton's, where it has the setting too.
     """
 
-    model_repository: Annotated[tuple[Folder, ...], BeforeValidator(_several), NoDecode] = Field(
+    model_repository: Folders = Field(
         # DEFAULT_REPOSITORY of the engines, whose imports `fovea health` cannot wait for.
         (Path("repository"),),
         min_length=1,

@@ -139,7 +139,7 @@ def test_probes_and_scrapes_are_logged_at_debug(chatty_server, records):
 def test_only_whole_segments_of_a_path_make_a_probe(chatty_server, records):
     statistics = "/v1/models/digits/statistics"
     paths = {"/v1/health/live": "DEBUG", "/v1/healthfoo": "INFO", "/metricsfoo": "INFO"}
-    paths |= {statistics: "DEBUG", f"{statistics}foo": "INFO"}
+    paths |= {statistics: "DEBUG", f"{statistics}foo": "INFO", "/v1/models": "DEBUG"}
     paths |= {"/v1/models/nobody/statistics": "INFO", "/statistics": "INFO"}
     for path in paths:
         httpx.get(chatty_server.url + path)

@@ -139,7 +139,7 @@ def _needed(settings: Settings, name: str) -> str | None:
         return f"--api {Api.LABEL_STUDIO}"
     if name == "label_studio_token" and settings.label_studio_url is None:
         return "--label-studio-url"
-    switch = f"allow_{name.split('_')[0]}"
+    switch = "allow_http" if name in ("cors_origin", "page") else f"allow_{name.split('_')[0]}"
     # The address of HTTP is that of the other servers too.
     if name == "http_address" or getattr(settings, switch, True):
         return None

@@ -11,6 +11,7 @@ from typing import ClassVar
 from fovea_preprocess.errors import BodyTooLarge, FoveaError
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
+from fovea_server.http.cors import Cors
 from fovea_server.http.messages import Answer, Request
 from fovea_server.traffic.access_log import Access
 from fovea_server.traffic.request_id import HEADER, request_id
@@ -32,6 +33,7 @@ class Front(ABC):
     Attributes:
         keeps_refused: a refused request is answered after its body, and its connection is kept;
             otherwise it is answered at once, and its connection closes.
+        cors: marks the answers that pages from elsewhere may read.
     """
 
     keeps_refused: ClassVar[bool]
@@ -39,6 +41,7 @@ class Front(ABC):
     def __init__(self, service: Service, budget: ByteBudget) -> None:
         self.service = service
         self.budget = budget
+        self.cors = Cors(service.settings.cors_origin)
 
     @abstractmethod
     def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:

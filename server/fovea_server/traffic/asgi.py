@@ -58,9 +58,9 @@ class WithTraffic:
             predicts = path.endswith("/predict") and scope["method"] == "POST"
             if model and (predicts or "model" in state):
                 self._traffic.inferred(model, status, began, state.get("error"))
-            # Pages read it every other second.
+            # Pages read these every few seconds.
             polled = (scope["method"], status) == ("GET", 200)
-            polled &= path == f"/v1/models/{model}/statistics"
+            polled &= path in ("/v1/models", f"/v1/models/{model}/statistics")
             if (access_log := self._traffic.access_log) is not None:
                 client = scope["client"][0] if scope["client"] else "-"
                 target = b"?".join(filter(None, (scope["raw_path"], scope["query_string"])))

@@ -54,14 +54,14 @@ def browser(tmp_path_factory):
 
 
 @contextmanager
-def opened(browser, server, width=1300, **how):
-    """The page with a model chosen; an error in its scripts fails the test."""
+def opened(browser, server, width=1300, ready="openvino", **how):
+    """The page with a model of this backend chosen; an error in its scripts fails the test."""
     page = browser.new_page(viewport={"width": width, "height": 900}, **how)
     page.set_default_timeout(20_000)
     errors: list[object] = []
     page.on("pageerror", lambda error: errors.append(error))
     page.goto(server.url)
-    page.locator(".facts").filter(has_text="openvino").wait_for()
+    page.locator(".facts").filter(has_text=ready).wait_for()
     yield page
     page.close()
     assert errors == []

@@ -1,10 +1,10 @@
-"""axe-core finds nothing wrong with the page: empty, answered, comparing, with an error."""
+"""axe-core finds nothing wrong with the page in any state, and the keyboard reaches all of it."""
 
 from importlib.resources import files
 
 import pytest
 
-from .conftest import DEMO, choose, opened, says
+from .conftest import DEMO, answered, choose, opened, says
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,8 @@ def axe() -> str:
     return (files(package) / "axe.min.js").read_text()
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1300), ("dark", 390)])
+@pytest.mark.parametrize("width", [1300, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(browser, page_server, axe, scheme, width, tmp_path):
     (tmp_path / "notes.jpg").write_text("this is no image")
 
@@ -32,11 +33,98 @@ def test_axe_finds_nothing(browser, page_server, axe, scheme, width, tmp_path):
         choose(page, DEMO / "scene-1.jpg", DEMO / "scene-2.jpg")
         page.click("summary:has-text('Engine card')")
         check("answered")
+        page.fill("#tile", "2x2")
+        page.locator("#tile").blur()
+        page.locator("#overlap").wait_for()
+        check("tiles")
         page.click("#compare")
         says(page, "#summary", "Both")
         page.locator("#found .row").first.click()
         page.set_input_files("#files", tmp_path / "notes.jpg")
         page.locator("#alert").wait_for()
         check("comparing, and an error")
+        page.route("**/v1/models", lambda route: route.fulfill(json={"models": []}))
+        page.locator(".pane .problem").first.wait_for()
+        check("without a model")
         # Nothing is cut off on a phone.
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+# The element with the focus, and the outline of what is seen of it.
+FOCUSED = """
+() => {
+    const { activeElement: each } = document;
+    const seen = each.matches('.hidden, .tabs input') ? each.labels[0] : each;
+    return [each.id || each.className || each.tagName, getComputedStyle(seen).outlineStyle];
+}
+"""
+
+
+def test_the_keyboard_reaches_every_control_and_shows_where_it_is(page):
+    choose(page, DEMO / "scene-1.jpg", DEMO / "scene-2.jpg")
+    page.fill("#tile", "2x2")
+    page.locator("#tile").blur()
+    page.locator("#overlap").wait_for()
+    page.click("#compare")
+    says(page, "#summary", "oth")
+    page.locator("nav a").focus()
+    outlines = {}
+    while "copy" not in outlines:
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(FOCUSED)
+        outlines.setdefault(name, set()).add(outline)
+    assert list(outlines) == [
+        *("theme", "files", "camera", "compare", "SELECT", "SUMMARY", "BUTTON"),
+        *("conf", "iou", "tile", "overlap", "chip", "row", "INPUT", "copy"),
+    ]
+    assert set().union(*outlines.values()) == {"solid"}
+
+
+def test_arrows_choose_among_the_images(page):
+    choose(page, DEMO / "scene-1.jpg", DEMO / "scene-2.jpg")
+    page.set_input_files("#files", DEMO / "scene-1.jpg")
+    page.locator("#strip button").nth(2).wait_for()
+    current = page.locator("#strip [aria-current=true]")
+    current.focus()
+    for key, place in (("ArrowLeft", 1), ("Home", 0), ("ArrowLeft", 0), ("End", 2)):
+        page.keyboard.press(key)
+        assert page.locator("#strip button").nth(place).get_attribute("aria-current") == "true"
+        assert page.evaluate("document.activeElement.ariaCurrent") == "true"
+    answered(page)
+    assert page.locator("#strip [tabindex='0']").count() == 1
+
+
+def test_escape_closes_the_innermost(drawn, tmp_path):
+    (tmp_path / "notes.jpg").write_text("this is no image")
+    drawn.click("#compare")
+    says(drawn, "#summary", "Both")
+    drawn.set_input_files("#files", tmp_path / "notes.jpg")
+    drawn.locator("#alert").wait_for()
+    drawn.locator("#found .row").first.click()
+    drawn.locator("summary").first.click()
+    drawn.keyboard.press("Escape")
+    assert drawn.locator("details[open]").count() == 0
+    drawn.keyboard.press("Escape")
+    assert drawn.locator("#found [aria-pressed=true]").count() == 0
+    drawn.keyboard.press("Escape")
+    assert not drawn.locator("#alert").is_visible()
+    drawn.keyboard.press("Escape")
+    assert drawn.locator(".pane").count() == 1
+
+
+def test_results_are_read_aloud_once_they_stay(drawn):
+    says(drawn, "#said", r"^\d+ objects: ")
+    drawn.evaluate("""() => {
+        const said = document.getElementById('said');
+        window.heard = [];
+        new MutationObserver(() => heard.push(said.textContent)).observe(said, { childList: true });
+        const conf = document.getElementById('conf');
+        for (let value = 0.3; value < 0.99; value += 0.01) {
+            conf.value = value;
+            conf.dispatchEvent(new Event('input'));
+        }
+        conf.value = 1;
+        conf.dispatchEvent(new Event('input'));
+    }""")
+    says(drawn, "#said", "^Nothing found")
+    assert len(drawn.evaluate("heard")) == 1

@@ -69,7 +69,7 @@ def test_sliders_filter_what_was_answered_and_ask_for_the_rest(drawn, page_serve
         assert listed(drawn) == told(asked(page_server, conf=conf))
     assert not any("predict" in url for url in sent)
     slide(drawn, "conf", 0.01)
-    assert drawn.inner_text("#note") == "Below 0.05 a new request is needed."
+    assert drawn.inner_text("#note") == "For confidence 0.01 a new request is needed."
     with drawn.expect_response(re.compile(r"predict\?conf=0\.01&iou=0\.7$")):
         drawn.locator("#conf").dispatch_event("change")
     says(drawn, "#note", "^$")
@@ -243,4 +243,48 @@ def test_many_images_are_asked_about_four_at_a_time(page):
             page.wait_for_timeout(10)
         assert len(held) == min(left, 4)
         held.pop(0).continue_()
+    answered(page)
+
+
+def test_tiles_are_asked_for_and_stand_in_the_code(drawn, page_server):
+    with drawn.expect_response(re.compile(r"predict\?conf=0\.25&iou=0\.7&tile=2x2&overlap=0\.2$")):
+        drawn.fill("#tile", "2x2")
+        drawn.locator("#tile").blur()
+    says(drawn, "#note", "^$")
+    scene = DEMO / "scene-1.jpg"
+    assert listed(drawn) == told(asked(page_server, scene, tile="2x2"))
+    assert "predict?tile=2x2'" in drawn.inner_text("#code")
+    slide(drawn, "overlap", 0.4)
+    assert drawn.inner_text("#note") == "For an overlap of 0.40 a new request is needed."
+    drawn.locator("#overlap").dispatch_event("change")
+    says(drawn, "#note", "^$")
+    assert listed(drawn) == told(asked(page_server, scene, tile="2x2", overlap=0.4))
+    # What is found on tiles depends on the confidence, so it is asked for as it is set.
+    slide(drawn, "conf", 0.5, let_go=True)
+    says(drawn, "#note", "^$")
+    assert listed(drawn) == told(asked(page_server, scene, tile="2x2", overlap=0.4, conf=0.5))
+    drawn.get_by_label("Python").check(force=True)
+    assert 'conf=0.5, tile="2x2", overlap=0.4)' in drawn.inner_text("#code")
+    drawn.fill("#tile", "two")
+    drawn.locator("#tile").blur()
+    assert not drawn.locator("#tile").evaluate("(each) => each.validity.valid")
+    assert 'tile="2x2"' in drawn.inner_text("#code")
+    drawn.fill("#tile", "")
+    drawn.locator("#tile").blur()
+    says(drawn, "#note", "^$")
+    assert listed(drawn) == told(asked(page_server, scene, conf=0.5))
+
+
+def test_models_without_tiles_are_asked_without(page):
+    def of_text(route):
+        listing = route.fetch().json()
+        for model in listing["models"]:
+            model["task"] = "text"
+        route.fulfill(json=listing)
+
+    page.route("**/v1/models", of_text)
+    page.reload()
+    page.locator("#tiling").wait_for(state="hidden")
+    with page.expect_response(re.compile(r"predict\?conf=0\.05&iou=0\.7$")):
+        page.set_input_files("#files", DEMO / "scene-1.jpg")
     answered(page)

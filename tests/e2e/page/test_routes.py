@@ -1,13 +1,13 @@
 """The page's files over HTTP, and the client in them under Node."""
 
 import subprocess
-from dataclasses import fields
+from pathlib import Path
 
 import httpx
 import pytest
 from tests.system import program
 
-from fovea_engines.detect.options import PredictOptions
+from fovea_server.http import page
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
@@ -139,7 +139,16 @@ def test_headers_of_the_client_are_sent_with_its_own(told):
 def test_the_client_is_one_small_file(demo_server):
     client = httpx.get(demo_server.url + "/page/fovea.js")
     assert len(client.content) < 10_000
-    types, _, code = client.text.partition("*/")
-    assert "import " not in code
-    for option in fields(PredictOptions):
-        assert f" {option.name}?: " in types
+    assert "import " not in client.text.partition("*/")[2]
+    types = httpx.get(demo_server.url + "/page/fovea.d.ts")
+    assert types.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+def test_the_page_is_small(demo_server):
+    """All that a browser loads, compressed as it is sent; the types are for programmers."""
+    folder = Path(page.__file__).parent
+    loaded = [path for path in folder.iterdir() if path.suffix in (".js", ".css")]
+    answers = [httpx.get(f"{demo_server.url}/page/{path.name}") for path in loaded]
+    answers.append(httpx.get(demo_server.url, headers=HTML))
+    sent = sum(int(answer.headers["content-length"]) for answer in answers)
+    assert sent < 40_000

@@ -259,7 +259,7 @@ class Exchange:
         for name, value in self._connection.server_state.default_headers:
             pieces += (name, b": ", value, b"\r\n")
         pieces += (b"content-type: ", answer.media_type, _ID, self._request.id.encode())
-        for name, value in answer.headers:
+        for name, value in (*answer.headers, *self._front.cors.headers(self._request.headers)):
             pieces += (b"\r\n", name, b": ", value)
         pieces.append(b"\r\ncontent-length: %d\r\n" % size)
         pieces.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")

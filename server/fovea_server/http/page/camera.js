@@ -1,4 +1,6 @@
-// Frames of the camera, as JPEG files.
+// Images of the camera.
+
+import { pick } from "./images.js";
 
 /** The reason why there can be no camera; null where there may be one. */
 export function withoutCamera() {
@@ -6,8 +8,32 @@ export function withoutCamera() {
   return "Browsers give the camera only to pages over https, or on localhost.";
 }
 
+/**
+ * Yield images for as long as `isOn`, each once it is answered.
+ * @param {() => boolean} isOn
+ * @param {(image: import("./images.js").Picked) => Promise<Error | undefined>} ask
+ * @param {(error: Error | null) => void} onBusy the server asks for time, and then no more
+ */
+export async function* film(isOn, ask, onBusy) {
+  for await (const blob of frames(await openCamera())) {
+    if (!isOn()) return;
+    const image = await pick(blob, null, { name: "camera.jpg", onDisk: false });
+    const error = await ask(image);
+    if (!error) {
+      yield image;
+      continue;
+    }
+    URL.revokeObjectURL(image.url);
+    if (![429, 503].includes(error.status)) throw error;
+    onBusy(error);
+    const until = performance.now() + 1000 * (error.retryAfterS ?? 1);
+    while (isOn() && performance.now() < until) await new Promise((done) => setTimeout(done, 100));
+    onBusy(null);
+  }
+}
+
 /** Ask for the camera; an error tells people what to do. */
-export async function openCamera() {
+async function openCamera() {
   try {
     return await navigator.mediaDevices.getUserMedia({
       video: { facingMode: "environment", width: { ideal: 1280 } },
@@ -22,7 +48,7 @@ export async function openCamera() {
 }
 
 /** Yield frames until the caller leaves the loop or the camera ends; then the camera is closed. */
-export async function* frames(stream) {
+async function* frames(stream) {
   const video = document.createElement("video");
   Object.assign(video, { srcObject: stream, muted: true, playsInline: true });
   const canvas = document.createElement("canvas");

@@ -1,8 +1,9 @@
 // The models and versions that a user can pick.
 
 /**
- * @typedef {{key: string, name: string, version: string | undefined, label: string,
+ * @typedef {{id: string, key: string, name: string, version: string | undefined, task: string | null,
  *            reason: string | null}} Choice
+ * `id` stays the same when the models are listed again; `key` is of the version that answers.
  */
 
 /**
@@ -13,17 +14,16 @@
 export function choicesOf(models) {
   const all = models.flatMap((model) => {
     const others = model.versions.filter((each) => each.ready && each.version !== model.version);
-    return [
-      choice(model, undefined, without(model)),
-      ...others.reverse().map(({ version }) => choice(model, version, without(model))),
-    ];
+    return [choice(model), ...others.reverse().map(({ version }) => choice(model, version))];
   });
   return [...all.filter(({ reason }) => !reason), ...all.filter(({ reason }) => reason)];
 }
 
-function choice({ name }, version, reason) {
-  const key = version === undefined ? name : `${name}, version ${version}`;
-  return { key, name, version, reason, label: reason ? `${key} (${reason})` : key };
+function choice(model, version) {
+  const { name, task } = model;
+  const id = version === undefined ? name : `${name}, version ${version}`;
+  const key = `${name}, version ${version ?? model.version}`;
+  return { id, key, name, version, task, reason: without(model) };
 }
 
 function without({ ready, accepts_images: takesImages }) {

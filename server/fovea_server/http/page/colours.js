@@ -1,6 +1,15 @@
 // Colours of classes: the same as on the images that the server draws.
 
 const STRENGTHS = [1, 0.85, 0.7];
+let ids = new Map();
+
+/** Give classes of these names the colours of their places in the list, whatever their ids. */
+export function colourByName(names) {
+  ids = new Map(names.map((name, id) => [name, id]).reverse());
+}
+
+/** The colour of what has a class. */
+export const colourOf = ({ class_name, class_id }) => colour(ids.get(class_name) ?? class_id);
 
 /** Red, green and blue of a class; golden-ratio steps of hue keep neighbouring ids apart. */
 export function colour(classId) {

@@ -1,6 +1,6 @@
 // Draws what was found over an image: masks and maps on a canvas, outlines and labels in an SVG.
 
-import { colour, css, ink } from "./colours.js";
+import { colourOf, css, ink } from "./colours.js";
 import { percent } from "./found.js";
 import { placeLabels } from "./labels.js";
 import { drawMap, drawMasks } from "./masks.js";
@@ -40,7 +40,7 @@ export function light(svg, item) {
 
 function group(item, alone, ...shapes) {
   const made = element("g", { class: alone.has(item) ? "object alone" : "object" });
-  made.style.setProperty("--colour", css(colour(item.class_id)));
+  made.style.setProperty("--colour", css(colourOf(item)));
   made.item = item;
   made.append(...shapes);
   return made;
@@ -78,7 +78,7 @@ function labels(items, alone, scale, area) {
   const boxes = items.map(({ box }) => scaled(box, scale));
   return placeLabels(boxes, sizes, area).flatMap((place, index) => {
     if (!place) return [];
-    const made = group(items[index], alone, ...tag(texts[index], place, sizes[index], items[index].class_id));
+    const made = group(items[index], alone, ...tag(texts[index], place, sizes[index], items[index]));
     made.classList.add("label");
     return [made];
   });
@@ -92,19 +92,18 @@ function bars(items, height) {
     const y = top + index * (LABEL_HEIGHT + 4);
     const text = `${item.class_name}  ${percent(item.score)}`;
     const back = { x: 10, y, width: Math.max(BAR_WIDTH, textWidth(text)) + 14, height: LABEL_HEIGHT, rx: 3 };
-    const made = group(
+    return group(
       item,
       new Set(),
       element("rect", { class: "bar-back", ...back }),
       element("rect", { class: "bar", ...back, width: Math.max(3, back.width * item.score) }),
       written(text, { x: 17, y: y + 14, class: "bar-text" }),
     );
-    return made;
   });
 }
 
-function tag(text, { x, y }, size, classId) {
-  const words = written(text, { x: x + 5, y: y + 14, fill: ink(colour(classId)) });
+function tag(text, { x, y }, size, item) {
+  const words = written(text, { x: x + 5, y: y + 14, fill: ink(colourOf(item)) });
   return [element("rect", { class: "tag", x, y, ...size, rx: 3 }), words];
 }
 

@@ -1,5 +1,9 @@
 // What was found on an image: filtered, counted, compared.
 
+/** What an answer has, of `ImageAnswer`: two answers of different kinds cannot be compared. */
+export const kindOf = (answer) =>
+  ["detections", "classes", "semantic", "saliency", "depth"].find((kind) => answer[kind]);
+
 /** The rows to show for an answer, best first: detections, classes, areas, or a single map. */
 export function itemsOf(answer) {
   if (answer.detections) return answer.detections;
@@ -15,7 +19,8 @@ export function itemsOf(answer) {
 export function filtered(answer, asked, { conf, iou }) {
   if (!answer.detections) return itemsOf(answer);
   const kept = answer.detections.filter((each) => each.score >= conf);
-  return iou < asked.iou ? suppressed(kept, iou) : kept;
+  // Across tiles the server joins what is cut off, and suppresses by other rules.
+  return iou < asked.iou && !asked.tile ? suppressed(kept, iou) : kept;
 }
 
 /** Those that have one of the chosen classes; all where none is chosen. */
@@ -62,8 +67,23 @@ export function counts(lists, others = new Map()) {
 }
 
 /**
- * Pairs of what two models found: `{left, right, overlap}`, with null for what only one has.
- * Boxes of one class are paired by overlap, the closest first; everything else by class.
+ * The rows of one answer or of two: `{left, right, mark}`, with null for what only one has.
+ * @param {(object | undefined)[]} answers undefined for one that is not there yet
+ * @param {object[][]} kept the items of each to list
+ */
+export function rowsOf(answers, kept) {
+  const lefts = kept[0].map((left) => ({ left, right: null, mark: "" }));
+  if (answers.length < 2 || !answers.every(Boolean)) return lefts;
+  const [kind, other] = answers.map(kindOf);
+  if (kind === other) return paired(...kept);
+  const rights = kept[1].map((right) => ({ left: null, right, mark: "right" }));
+  return [...lefts.map((row) => ({ ...row, mark: "left" })), ...rights];
+}
+
+/**
+ * Pairs of what two models found, with how far they overlap.
+ * Boxes of one class are paired by overlap, the closest first; everything else by class. Classes
+ * are compared by name: models may have the same one under different ids.
  */
 export function paired(lefts, rights) {
   const candidates = [];
@@ -71,7 +91,7 @@ export function paired(lefts, rights) {
     for (const right of rights) {
       if (left.class_name !== right.class_name) continue;
       const shared = left.box && right.box ? overlap(left, right) : 1;
-      if (shared >= 0.5) candidates.push({ left, right, overlap: shared });
+      if (shared >= 0.5) candidates.push({ left, right, mark: "", overlap: shared });
     }
   }
   candidates.sort((a, b) => b.overlap - a.overlap);
@@ -82,8 +102,8 @@ export function paired(lefts, rights) {
     return true;
   });
   const alone = [
-    ...lefts.filter((each) => !taken.has(each)).map((left) => ({ left, right: null })),
-    ...rights.filter((each) => !taken.has(each)).map((right) => ({ left: null, right })),
+    ...lefts.filter((each) => !taken.has(each)).map((left) => ({ left, right: null, mark: "left only" })),
+    ...rights.filter((each) => !taken.has(each)).map((right) => ({ left: null, right, mark: "right only" })),
   ];
   return [...alone, ...pairs];
 }

@@ -5,43 +5,11 @@
  *     const fovea = new Fovea("http://127.0.0.1:8000");
  *     const { images } = await fovea.predict("yolov8n", file, { conf: 0.4 });
  *
- * @typedef {{x1: number, y1: number, x2: number, y2: number}} Box
- * @typedef {{name: string, x: number, y: number, score: number}} Keypoint
- * @typedef {{size: [number, number], counts: string}} RunLengths
- * @typedef {{size: [number, number], left: number, top: number, png: string}} CutOut
- * @typedef {{class_id: number, class_name: string, score: number}} ScoredClass
- * @typedef {ScoredClass & {
- *   box: Box, mask?: RunLengths | number[][] | CutOut | null, keypoints?: Keypoint[],
- *   rotated?: {cx: number, cy: number, w: number, h: number, angle: number},
- *   corners?: {x: number, y: number}[],
- * }} Detection
- * @typedef {{
- *   class_id: number, class_name: string, pixels: number, share: number,
- *   mask?: RunLengths | number[][],
- * }} ClassArea
- * @typedef {{
- *   width: number, height: number, orientation: number,
- *   detections?: Detection[], classes?: ScoredClass[],
- *   semantic?: {classes: ClassArea[], png?: string},
- *   saliency?: {share: number, png?: string},
- *   depth?: {min: number, max: number, unit: string | null,
- *            png?: string, scale?: number, offset?: number},
- * }} ImageAnswer
- * @typedef {{
- *   model: string, version: string, task: string, timing_ms: Record<string, number>,
- *   images: (ImageAnswer & {error?: {code: string, message: string}})[],
- * }} Prediction
- * @typedef {{
- *   conf?: number, iou?: number, classes?: string | (string | number)[], max_det?: number,
- *   top_k?: number, agnostic?: boolean, mask?: "rle" | "polygon" | "png" | "none",
- *   tile?: string | number, overlap?: number,
- *   version?: string | number, timeoutMs?: number, signal?: AbortSignal,
- * }} PredictOptions
+ * Its types are in fovea.d.ts, which TypeScript finds beside it.
  */
 
 /** A request that failed: `code` is for programs, `message` for people, `hint` says what to do. */
 export class FoveaError extends Error {
-  /** @param {{status?: number, code: string, hint?: string, retryAfterS?: number | null}} about */
   constructor(message, { status = 0, code, hint = "", retryAfterS = null }) {
     super(message);
     this.name = "FoveaError";
@@ -53,33 +21,18 @@ export class FoveaError extends Error {
 }
 
 export class Fovea {
-  /**
-   * @param {string | URL} url address of the server
-   * @param {{headers?: Record<string, string>}} [about] sent with each request, e.g. a secret
-   */
+  /** A server at an address, and headers to send with each request, e.g. a secret. */
   constructor(url, { headers = {} } = {}) {
     this.url = String(url).replace(/\/+$/, "");
     this.headers = headers;
   }
 
-  /**
-   * Find what is on one image, or on each of several.
-   * @param {string} model
-   * @param {Blob | BufferSource | (Blob | BufferSource)[]} image encoded, e.g. a JPEG
-   * @param {PredictOptions} [options]
-   * @returns {Promise<Prediction>}
-   */
+  /** Find what is on one encoded image, e.g. a JPEG, or on each of several. */
   async predict(model, image, options = {}) {
     return (await this.#post(model, image, options, "application/json")).json();
   }
 
-  /**
-   * Draw what is found into the image.
-   * @param {string} model
-   * @param {Blob | BufferSource} image
-   * @param {PredictOptions} [options]
-   * @returns {Promise<Blob>} a JPEG
-   */
+  /** Draw what is found into the image; a JPEG. */
   async annotate(model, image, options = {}) {
     return (await this.#post(model, image, options, "image/jpeg")).blob();
   }
@@ -127,12 +80,21 @@ export class Fovea {
       request.signal?.throwIfAborted();
       throw new FoveaError(`${this.url} does not answer`, {
         code: "connection_failed",
-        hint: "is the server running, and may this page or program reach it?",
+        hint: `is the server running, and may this page or program reach it?${elsewhere(this.url)}`,
       });
     }
     if (!response.ok) throw await refused(response);
     return response;
   }
+}
+
+/** Browsers do not tell pages why they got no answer. */
+function elsewhere(url) {
+  const here = globalThis.location?.origin;
+  if (!here || !url.includes("://") || here === new URL(url).origin) return "";
+  // A page that was opened as a file has no origin.
+  const origin = here === "null" ? "'*'" : here;
+  return ` \`fovea serve --cors-origin ${origin}\` lets pages of this address use it.`;
 }
 
 async function refused(response) {

@@ -1,6 +1,6 @@
 // Paints masks and maps onto a canvas of the image's size.
 
-import { colour, css } from "./colours.js";
+import { colourOf, css } from "./colours.js";
 
 const OPACITY = 0.45;
 const DIMMED = 0.75; // How dark the background of a foreground becomes.
@@ -14,10 +14,11 @@ const INFERNO = [
 /** Paint the masks of these items, worst first, so that the best are on top. */
 export function drawMasks(canvas, { width, height, semantic }, items) {
   const context = cleared(canvas, width, height);
-  for (const { mask, class_id, class_name } of [...items].reverse()) {
-    if (!mask?.counts || (semantic && class_name.toLowerCase() === BACKGROUND)) continue;
-    context.fillStyle = css(colour(class_id));
-    fillRuns(context, runs(mask.counts), height);
+  for (const item of [...items].reverse()) {
+    const background = semantic && item.class_name.toLowerCase() === BACKGROUND;
+    if (!item.mask?.counts || background) continue;
+    context.fillStyle = css(colourOf(item));
+    fillRuns(context, runs(item.mask.counts), height);
   }
   canvas.style.opacity = OPACITY;
 }

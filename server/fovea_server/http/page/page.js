@@ -1,12 +1,15 @@
 // The page: what the user chose, the requests that follow from it, and what is shown.
 
-import { frames, openCamera, withoutCamera } from "./camera.js";
+import { alarm, announce } from "./announce.js";
+import { film, withoutCamera } from "./camera.js";
 import { choicesOf } from "./choices.js";
 import { showCode } from "./codebox.js";
-import { filtered, ofClasses, paired } from "./found.js";
+import { colourByName } from "./colours.js";
+import { filtered, ofClasses, rowsOf } from "./found.js";
 import { Fovea } from "./fovea.js";
 import { pick, watch } from "./images.js";
 import { follow } from "./live.js";
+import { showOptions, wireOptions } from "./options.js";
 import { Pane } from "./pane.js";
 import { ask, missing, optionsFor } from "./request.js";
 import { showChips, showFound } from "./sidebar.js";
@@ -22,6 +25,8 @@ const state = {
   current: null, // the image that is shown
   conf: 0.25,
   iou: 0.7,
+  tile: "", // as the option of that name; "" for none
+  overlap: 0.2,
   classes: new Map(), // name -> id of the chosen ones; all are shown while there is none
   pinned: null, // the row that stays lit
   camera: false,
@@ -35,16 +40,17 @@ let panes = [];
 function askAll(image) {
   for (const { choice } of panes) {
     const entry = image.answers.get(choice.key);
-    if (!entry?.answer || missing(entry, state)) askOne(image, choice);
+    if (!entry?.answer || missing(entry, state, choice)) askOne(image, choice);
   }
 }
 
 async function askOne(image, choice) {
   const former = image.requests.get(choice.key);
-  if (former && !missing(former, state)) return;
+  if (former && !missing(former, state, choice)) return;
   former?.abort.abort();
-  const request = { asked: optionsFor(state), abort: new AbortController() };
+  const request = { asked: optionsFor(state, choice), abort: new AbortController() };
   image.requests.set(choice.key, request);
+  if (image === state.current) render();
   const entry = await ask(fovea, image, choice, request.asked, request.abort.signal);
   // A later request counts, whichever is answered first.
   if (image.requests.get(choice.key) !== request) return;
@@ -52,10 +58,6 @@ async function askOne(image, choice) {
   image.answers.set(choice.key, entry);
   if (image === state.current) render();
 }
-
-const needed = (image) =>
-  panes.map(({ choice }) => image.answers.get(choice.key))
-    .map((entry) => (entry ? missing(entry, state) : "")).find(Boolean) ?? "";
 
 // Images
 
@@ -93,24 +95,7 @@ async function runCamera() {
   alarm(null);
   setCamera(true);
   try {
-    for await (const blob of frames(await openCamera())) {
-      if (!state.camera) break;
-      const image = await pick(blob, null, { name: "camera.jpg", onDisk: false });
-      const entries = await Promise.all(panes.map(async ({ choice }) => {
-        const entry = await ask(fovea, image, choice, optionsFor(state));
-        image.answers.set(choice.key, entry);
-        return entry;
-      }));
-      const error = entries.find((entry) => entry.error)?.error;
-      if (error) {
-        URL.revokeObjectURL(image.url);
-        if (![429, 503].includes(error.status)) throw error;
-        alarm(error);
-        const until = performance.now() + 1000 * (error.retryAfterS ?? 1);
-        while (state.camera && performance.now() < until) await pause(100);
-        alarm(null);
-        continue;
-      }
+    for await (const image of film(() => state.camera, askFrame, alarm)) {
       state.images = [...state.images.filter((each) => each !== former), image];
       select(image);
       if (former) URL.revokeObjectURL(former.url);
@@ -123,6 +108,16 @@ async function runCamera() {
   at("camera").disabled = false;
 }
 
+/** Ask every shown model about a frame; returns an error, if there is one. */
+async function askFrame(image) {
+  const entries = await Promise.all(panes.map(async ({ choice }) => {
+    const entry = await ask(fovea, image, choice, optionsFor(state, choice));
+    image.answers.set(choice.key, entry);
+    return entry;
+  }));
+  return entries.find(({ error }) => error)?.error;
+}
+
 /** Have the camera stop after the frame that is under way. */
 function stopCamera() {
   state.camera = false;
@@ -132,49 +127,54 @@ function stopCamera() {
 function setCamera(on) {
   state.camera = on;
   at("camera").setAttribute("aria-pressed", on);
-  // A sentence for each frame would drown a screen reader.
-  at("summary").setAttribute("aria-live", on ? "off" : "polite");
 }
 
 // What is shown
 
-const UNSCORED = ["classify", "semantic", "saliency", "depth"]; // tasks without use for the sliders
-
 function render() {
   const image = state.current;
   if (!panes.length) return;
-  const idle = panes.every(({ model }) => UNSCORED.includes(model?.task));
-  at("conf").disabled = at("iou").disabled = idle;
-  at("filter").hidden = idle && !state.classes.size;
-  if (!image) return;
+  showOptions(panes.map(({ choice }) => choice.task), state.classes);
+  if (!image) {
+    for (const pane of panes) pane.warn(null);
+    return;
+  }
   const entries = panes.map(({ choice }) => image.answers.get(choice.key));
   const lists = entries.map((entry) => (entry?.answer ? filtered(entry.answer, entry.asked, state) : []));
   const kept = lists.map((items) => ofClasses(items, state.classes));
-  const rows = rowsOf(kept, entries);
+  const rows = rowsOf(entries.map((entry) => entry?.answer), kept);
   if (!rows.some(({ left, right }) => left === state.pinned?.left && right === state.pinned?.right)) {
     state.pinned = null;
   }
-  const alone = new Set(rows.filter((row) => row.compared && !(row.left && row.right))
-    .map(({ left, right }) => left ?? right));
-  panes.forEach((pane, index) => pane.report(entries[index], kept[index], alone));
+  const alone = new Set(rows.filter(({ mark }) => mark.endsWith("only")).map(({ left, right }) => left ?? right));
+  colourByName(panes.length === 2 ? panes[0].model?.labels ?? [] : []);
+  panes.forEach((pane, index) => {
+    const busy = !entries[index] || image.requests.has(pane.choice.key);
+    pane.report(entries[index], kept[index], alone, busy);
+  });
   showChips(at("classes"), lists, state.classes, toggleClass);
   showFound(at("found"), rows, state.pinned, light, pin);
-  at("summary").textContent = summary(entries, kept, rows);
-  at("note").textContent = needed(image);
+  const said = summary(entries, kept, rows, panes.map(({ model }) => model));
+  const note = panes.map(({ choice }, index) => noteOn(image, choice, entries[index])).find(Boolean) ?? "";
+  at("summary").textContent = said;
+  at("note").textContent = note;
+  // A sentence for each frame would drown a screen reader.
+  if (!state.camera && entries.every(Boolean)) announce(`${said} ${note}`.trim());
   light(null);
   showRequest(image);
 }
 
-function rowsOf(kept, entries) {
-  const compared = panes.length === 2 && entries.every((entry) => entry?.answer);
-  if (compared) return paired(...kept).map((row) => ({ ...row, compared }));
-  return kept[0].map((left) => ({ left, right: null }));
+/** What an answer does not tell yet of what is set. */
+function noteOn(image, choice, entry) {
+  const what = entry && missing(entry, state, choice);
+  if (!what) return "";
+  return image.requests.has(choice.key) ? `Asking for ${what}…` : `For ${what} a new request is needed.`;
 }
 
 function showRequest(image) {
-  const { name, version } = panes[0].choice;
-  const task = panes[0].model?.task;
-  showCode({ ...state, url: fovea.url, model: name, version, task, file: image.name });
+  const [{ choice: { name, version, task }, model }] = panes;
+  const labels = model?.labels ?? [];
+  showCode({ ...state, url: fovea.url, model: name, version, task, labels, file: image.name });
   const save = at("save");
   save.hidden = image.onDisk;
   Object.assign(save, { href: image.url, download: image.name, textContent: `Save ${image.name}` });
@@ -195,23 +195,16 @@ function pin(row) {
   render();
 }
 
-function toggleClass({ class_name, class_id }) {
+function toggleClass(class_name, class_id) {
   if (!state.classes.delete(class_name)) state.classes.set(class_name, class_id);
   render();
-}
-
-/** Say what went wrong outside of any model; null for nothing. */
-function alarm(error, name = "") {
-  at("alert").hidden = !error;
-  const words = error ? [name && `${name}:`, error.message, error.hint] : [];
-  at("alert").textContent = words.filter(Boolean).join(" ");
 }
 
 // Models
 
 function addPane(choice) {
-  const title = panes.length ? "Model on the right" : "Model";
-  const pane = new Pane(choices, choice, title, changeModel);
+  const pane = new Pane(panes.length ? "Model on the right" : "Model", changeModel);
+  pane.offer(choices, choice);
   panes.push(pane);
   at("panes").append(pane.element);
   if (state.current) pane.show(state.current);
@@ -225,7 +218,7 @@ async function changeModel(pane) {
   if (state.current) askAll(state.current);
   const { choice } = pane;
   const model = await fovea.model(choice.name, choice.version).catch(() => null);
-  if (model && pane.choice === choice) {
+  if (model && pane.choice.key === choice.key) {
     pane.describe(model);
     render();
   }
@@ -235,12 +228,15 @@ function toggleCompare() {
   const comparing = panes.length === 2;
   at("compare").setAttribute("aria-pressed", !comparing);
   if (comparing) {
-    panes.pop().element.remove();
+    const { element } = panes.pop();
+    if (element.contains(document.activeElement)) at("compare").focus();
+    element.remove();
     render();
     return;
   }
   const others = choices.filter(({ reason }) => !reason);
-  addPane(others[(others.indexOf(panes[0].choice) + 1) % others.length]);
+  const place = others.findIndex(({ id }) => id === panes[0].choice.id);
+  addPane(others[(place + 1) % others.length]);
 }
 
 const restartLive = follow(
@@ -248,42 +244,48 @@ const restartLive = follow(
   (words) => Object.entries(words).forEach(([id, text]) => { at(id).textContent = text; }),
 );
 
+const NO_MODEL = "No model that takes images is ready: /v1/models says why; `fovea build` makes one.";
+const LISTED_MS = 3000;
+
+/** Show the first model as soon as one is ready, and follow what becomes of the models. */
+async function followModels() {
+  for (;;) {
+    if (!document.hidden) await listModels().catch((error) => panes.length || alarm(error));
+    await new Promise((done) => setTimeout(done, LISTED_MS));
+  }
+}
+
+async function listModels() {
+  choices = choicesOf(await fovea.models());
+  const ready = choices.filter(({ reason }) => !reason);
+  if (!panes.length) {
+    alarm(ready.length ? null : new Error(NO_MODEL));
+    if (ready.length) {
+      addPane(ready[0]);
+      at("camera").disabled = withoutCamera() !== null;
+    }
+  } else {
+    for (const pane of panes) if (pane.offer(choices)) changeModel(pane);
+  }
+  at("compare").disabled = ready.length < 2 && panes.length < 2;
+}
+
 // Controls
 
-function wireSlider(id) {
-  const update = () => {
-    state[id] = Number(at(id).value);
-    at(`${id}-value`).textContent = state[id].toFixed(2);
-    render();
-  };
-  at(id).addEventListener("input", update);
-  at(id).addEventListener("change", () => state.current && askAll(state.current));
-  update();
+/** Close what is open, the innermost first. */
+function closeOne({ key, target }) {
+  if (key !== "Escape" || target.matches("select, #tile")) return;
+  const card = target.closest("details[open]");
+  if (card) {
+    card.open = false;
+    card.querySelector("summary").focus();
+  } else if (state.pinned) pin(state.pinned);
+  else if (!at("alert").hidden) alarm(null);
+  else if (state.camera) stopCamera();
+  else if (panes.length === 2) toggleCompare();
 }
 
-const NO_MODEL = "No model that takes images is ready: /v1/models says why; `fovea build` makes one.";
-const pause = (ms) => new Promise((done) => setTimeout(done, ms));
-
-/** Show the first model, as soon as one is ready. */
-async function start() {
-  let ready = [];
-  while (!ready.length) {
-    try {
-      choices = choicesOf(await fovea.models());
-      ready = choices.filter(({ reason }) => !reason);
-      alarm(ready.length ? null : new Error(NO_MODEL));
-    } catch (error) {
-      alarm(error);
-    }
-    if (!ready.length) await pause(3000);
-  }
-  addPane(ready[0]);
-  at("compare").disabled = ready.length < 2;
-  at("camera").disabled = withoutCamera() !== null;
-}
-
-wireSlider("conf");
-wireSlider("iou");
+wireOptions(state, render, () => state.current && askAll(state.current));
 wireTheme(at("theme"));
 at("files").addEventListener("change", ({ target }) => {
   addFiles([...target.files], { onDisk: true });
@@ -293,4 +295,5 @@ watch(addFiles);
 at("camera").title = withoutCamera() ?? "";
 at("camera").addEventListener("click", () => (state.camera ? stopCamera() : runCamera()));
 at("compare").addEventListener("click", toggleCompare);
-start();
+addEventListener("keydown", closeOne);
+followModels();

@@ -1,18 +1,16 @@
 // One model on the current image: its picker, drawing, timings and engine card.
 
+import { write } from "./announce.js";
 import { cardRows } from "./card.js";
+import { make } from "./dom.js";
 import { draw, light } from "./draw.js";
 
 const STAGES = ["decode", "letterbox", "queue", "infer", "postprocess"];
 
 export class Pane {
-  /**
-   * @param {import("./choices.js").Choice[]} choices
-   * @param {(pane: Pane) => void} onChoice the user has picked another model
-   */
-  constructor(choices, chosen, title, onChoice) {
-    const template = document.getElementById("pane").content.cloneNode(true);
-    this.element = template.firstElementChild;
+  /** @param {(pane: Pane) => void} onChoice the user has picked another model */
+  constructor(title, onChoice) {
+    this.element = document.getElementById("pane").content.cloneNode(true).firstElementChild;
     const find = (selector) => this.element.querySelector(selector);
     this.view = find(".view");
     this.image = find("img");
@@ -23,34 +21,45 @@ export class Pane {
     this.card = find(".card");
     this.facts = find(".facts");
     this.picker = find("select");
-    this.choices = choices;
-    this.model = null;
-    this.last = null;
-    this.picker.setAttribute("aria-label", title);
-    this.picker.append(...choices.map(({ label, reason }) => {
-      const option = new Option(label);
-      option.disabled = reason !== null;
-      option.title = reason ?? "";
-      return option;
-    }));
-    this.picker.selectedIndex = choices.indexOf(chosen);
-    this.picker.addEventListener("change", () => onChoice(this));
+    this.picker.ariaLabel = title;
+    this.picker.onchange = () => {
+      this.choice = this.choices[this.picker.selectedIndex];
+      onChoice(this);
+    };
+    this.choice = this.model = this.last = null;
     new ResizeObserver(() => this.redraw()).observe(this.view);
   }
 
-  get choice() {
-    return this.choices[this.picker.selectedIndex];
+  /**
+   * Offer models, and keep the one that is picked even if it is not among them any more.
+   * @param {import("./choices.js").Choice[]} choices
+   * @returns {boolean} whether another version answers now, or none
+   */
+  offer(choices, chosen = this.choice) {
+    const found = choices.find(({ id }) => id === chosen.id);
+    const gone = { ...chosen, reason: "no longer served" };
+    const former = this.choice;
+    this.choice = found ?? gone;
+    this.choices = found ? choices : [...choices, gone];
+    const options = this.choices.map(({ id, reason }) =>
+      make("option", { disabled: reason !== null, textContent: reason ? `${id} (${reason})` : id }));
+    // A list that is open would close.
+    const same = options.length === this.picker.length
+      && options.every(({ text }, index) => text === this.picker.options[index].text);
+    if (!same) this.picker.replaceChildren(...options);
+    this.picker.selectedIndex = this.choices.indexOf(this.choice);
+    return former?.key !== this.choice.key || former.reason !== this.choice.reason;
   }
 
-  /** Show the engine card of the chosen model, as the server describes it. */
+  /** Show the facts and the engine card of the model, as the server describes it. */
   describe(model) {
     this.model = model;
     this.card.hidden = false;
     const facts = [model.task, model.precision?.toUpperCase(), model.backend];
     this.facts.textContent = facts.filter(Boolean).join(" · ");
     this.card.querySelector("dl").replaceChildren(...cardRows(model).flatMap(([term, text]) => [
-      Object.assign(document.createElement("dt"), { textContent: term }),
-      Object.assign(document.createElement("dd"), { textContent: text }),
+      make("dt", { textContent: term }),
+      make("dd", { textContent: text }),
     ]));
     this.redraw();
   }
@@ -69,18 +78,27 @@ export class Pane {
 
   /**
    * Show what the model answered.
-   * @param {{answer?: object, error?: Error, timing?: object, ms?: number}} entry
+   * @param {import("./request.js").Entry | undefined} entry
    * @param {object[]} items those of the answer to draw
    * @param {Set<object>} alone those that the other model has not
+   * @param {boolean} busy it is being asked
    */
-  report(entry, items, alone) {
-    this.view.setAttribute("aria-busy", String(!entry));
-    this.problem.hidden = !entry?.error;
-    if (entry?.error) this.problem.textContent = problemText(entry.error);
+  report(entry, items, alone, busy) {
+    this.view.ariaBusy = String(busy);
+    this.warn(entry?.error);
     this.timing.hidden = !entry?.timing;
     if (entry?.timing) this.time(entry.timing, entry.ms);
     this.last = entry?.answer ? [entry.answer, items, alone] : null;
     this.redraw();
+  }
+
+  /** Say what is wrong with the model, or else with its answer; null for nothing. */
+  warn(error) {
+    const { name, reason } = this.choice;
+    const unserved = reason && `${name} is ${reason}: pick another model, or wait until it is served again.`;
+    const text = unserved || (error ? problemText(error) : "");
+    this.problem.hidden = !text;
+    write(this.problem, text);
   }
 
   light(item) {
@@ -106,17 +124,14 @@ export class Pane {
     const shown = parts.filter(([, each]) => each >= 0.05);
     const texts = shown.map(([name, each]) => `${name} ${each.toFixed(1)} ms`);
     const bar = this.timing.querySelector(".stages");
-    bar.setAttribute("aria-label", `${ms.toFixed(0)} ms: ${texts.join(", ")}`);
-    bar.replaceChildren(...shown.map(([name, each]) => {
-      const part = Object.assign(document.createElement("span"), { className: name });
+    bar.ariaLabel = `${ms.toFixed(0)} ms: ${texts.join(", ")}`;
+    bar.replaceChildren(...shown.map(([className, each]) => {
+      const part = make("span", { className });
       part.style.flexGrow = each;
       return part;
     }));
-    this.timing.querySelector(".legend").replaceChildren(...shown.map(([name, each]) => {
-      const line = Object.assign(document.createElement("li"), { className: name });
-      line.append(name, Object.assign(document.createElement("b"), { textContent: `${each.toFixed(1)} ms` }));
-      return line;
-    }));
+    this.timing.querySelector(".legend").replaceChildren(...shown.map(([className, each]) =>
+      make("li", { className }, className, make("b", { textContent: `${each.toFixed(1)} ms` }))));
   }
 }
 

@@ -5,17 +5,25 @@ import { decodeMap } from "./masks.js";
 // What the sliders hide is asked for too, down to this confidence, so that they need no request.
 const LEAST_CONF = 0.05;
 
+/** Tasks that take `tile` and `overlap`. */
+export const TILED = ["detect", "segment", "pose", "obb"];
+
 /**
- * @typedef {{asked: {conf: number, iou: number}, answer?: object, error?: Error,
+ * @typedef {{asked: object, answer?: object, error?: Error,
  *            timing?: Record<string, number>, ms?: number}} Entry
+ * with the options that were asked for
  */
 
 const MOST = 4; // Requests at a time: others wait in the page, and not in the server's queue.
 const waiting = [];
 let running = 0;
 
-/** The options to send for what the sliders ask. */
-export const optionsFor = ({ conf, iou }) => ({ conf: Math.min(conf, LEAST_CONF), iou });
+/** The options to send to a model for what the user has set. */
+export function optionsFor({ conf, iou, tile, overlap }, { task }) {
+  // Which box stands for an object on several tiles depends on all that is found on them.
+  if (tile && TILED.includes(task)) return { conf, iou, tile, overlap };
+  return { conf: Math.min(conf, LEAST_CONF), iou };
+}
 
 /**
  * Ask a model about an image, once it is its turn; the latest is the first. Never throws.
@@ -45,10 +53,19 @@ async function send(fovea, image, { name, version }, asked, signal) {
   }
 }
 
-/** What the sliders ask that an entry, or a request, does not tell; "" if it tells all. */
-export function missing({ asked, answer }, { conf, iou }) {
+const WORDS = {
+  conf: (value) => `confidence ${value.toFixed(2)}`,
+  iou: (value) => `IoU ${value.toFixed(2)}`,
+  tile: (value) => (value ? `tiles of ${value}` : "the image without tiles"),
+  overlap: (value) => `an overlap of ${value.toFixed(2)}`,
+};
+
+/** What is set and an entry, or a request, was not asked for, in words; "" if it tells all. */
+export function missing({ asked, answer }, state, choice) {
   if (answer && !answer.detections) return "";
-  if (conf < asked.conf) return `Below ${asked.conf.toFixed(2)} a new request is needed.`;
-  if (iou !== asked.iou) return `For IoU ${iou.toFixed(2)} a new request is needed.`;
-  return "";
+  const wanted = optionsFor(state, choice);
+  const differs = (name) =>
+    name === "conf" && !wanted.tile ? wanted.conf < asked.conf : wanted[name] !== asked[name];
+  const name = ["tile", "overlap", "conf", "iou"].find(differs);
+  return name ? WORDS[name](state[name]) : "";
 }

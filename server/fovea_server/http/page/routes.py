@@ -14,7 +14,7 @@ from starlette.routing import Route
 from fovea_preprocess.errors import NotFound
 from fovea_server.http.quality import weights
 
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".ts": "text/plain"}
 
 # Nothing is loaded from other hosts, and no script or style stands in the page itself.
 _POLICY = (

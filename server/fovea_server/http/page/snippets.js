@@ -1,10 +1,14 @@
 // Code that sends exactly the request that is on the page.
 
-const DEFAULTS = { conf: 0.25, iou: 0.7 };
+import { TILED } from "./request.js";
+
+const DEFAULTS = { conf: 0.25, iou: 0.7, overlap: 0.2 };
 
 /**
  * @typedef {{url: string, model: string, version: string | undefined, task: string,
- *            file: string, conf: number, iou: number, classes: Map<string, number>}} Asked
+ *            file: string, conf: number, iou: number, tile: string, overlap: number,
+ *            classes: Map<string, number>, labels: string[]}} Asked
+ * with the names of the chosen classes, and of all that the model has
  */
 
 /** Languages, and the functions that write an `Asked` in them. */
@@ -84,14 +88,16 @@ const JAVASCRIPT_LINES = {
 const kind = (task) =>
   ({ classify: "classes", semantic: "semantic", saliency: "saliency", depth: "depth" })[task] ?? "detections";
 
-/** The options that differ from the server's defaults; only detectors have these. */
-function optionsOf({ task, conf, iou, classes }) {
-  const options = {};
-  if (kind(task) === "detections") {
-    if (conf !== DEFAULTS.conf) options.conf = conf;
-    if (iou !== DEFAULTS.iou) options.iou = iou;
+/** The options that differ from the server's defaults, of those that the task has. */
+function optionsOf({ task, classes, labels, ...asked }) {
+  const tiled = asked.tile && TILED.includes(task) ? ["tile", "overlap"] : [];
+  const names = kind(task) === "detections" ? ["conf", "iou", ...tiled] : [];
+  const options = Object.fromEntries(
+    names.filter((name) => asked[name] !== DEFAULTS[name]).map((name) => [name, asked[name]]),
+  );
+  if (classes.size) {
+    options.classes = [...classes.keys()].map((name) => classOption(name, labels)).join(",");
   }
-  if (classes.size) options.classes = [...classes].map(classOption).join(",");
   return options;
 }
 
@@ -100,8 +106,11 @@ function withVersion(asked) {
   return asked.version ? { version: Number(asked.version), ...options } : options;
 }
 
-/** A plain name as it is; what the server might read otherwise as an id. */
-const classOption = ([name, id]) => (/^[a-z]([\w -]*\w)?$/i.test(name) ? name : id);
+/** A plain name as it is, else the id; a class without a name is called by its id already. */
+function classOption(name, labels) {
+  const id = labels.indexOf(name);
+  return /^[a-z]([\w -]*\w)?$/i.test(name) || id < 0 ? name : id;
+}
 
 const literal = (value) => JSON.stringify(value);
 

@@ -1,29 +1,64 @@
-// What was found, in a sentence for people and screen readers.
+// What was found, in sentences for people and screen readers.
 
-import { counts, percent } from "./found.js";
+import { counts, kindOf, percent } from "./found.js";
 
-/** What one model found, or how two differ; `rows` are what is listed. */
-export function summary(entries, kept, rows) {
+const KINDS = {
+  detections: "boxes",
+  classes: "classes of the whole image",
+  semantic: "areas of classes",
+  saliency: "a foreground",
+  depth: "depths",
+};
+
+/**
+ * What one model found, or how two differ.
+ * @param {(object | undefined)[]} entries one of each model, undefined while it is asked
+ * @param {object[][]} kept the items of each that are shown
+ * @param {object[]} rows the list of them, as `rowsOf` makes it
+ * @param {(object | null)[]} models as `Fovea.model` describes them
+ */
+export function summary(entries, kept, rows, models) {
   if (entries.some((entry) => !entry)) return "Asking…";
   if (entries.some((entry) => !entry.answer)) return "";
-  const { depth } = entries[0].answer;
-  if (depth) return depths(depth);
-  if (kept.length === 1 || !rows.length) return sentence(kept[0]);
-  const only = (side) => rows.filter((row) => row[side] && !(row.left && row.right)).length;
+  const [left, right] = entries.map(({ answer }, index) => sentence(answer, kept[index]));
+  if (right === undefined) return left;
+  const [kind, other] = entries.map(({ answer }) => kindOf(answer));
+  const both = `Left: ${left} Right: ${right}`;
+  if (kind !== other) return `${both} Not compared: one finds ${KINDS[kind]}, the other ${KINDS[other]}.`;
+  if (kind === "saliency" || kind === "depth") return both;
+  return `${difference(rows)}${caution(kind, models)}`;
+}
+
+function difference(rows) {
+  if (!rows.length) return "Neither finds anything at this confidence.";
+  const only = (side) => rows.filter(({ mark }) => mark === `${side} only`).length;
   const [left, right] = [only("left"), only("right")];
   if (!left && !right) return `Both find the same ${rows.length}.`;
   return `${rows.length - left - right} in both, ${left} left only, ${right} right only.`;
 }
 
-function sentence(items) {
-  if (!items.length) return "Nothing found at this confidence.";
-  if (!items[0].box) {
-    return items.slice(0, 3).map((each) => `${each.class_name} ${percent(each.score)}`).join(", ");
+/** What to know about a comparison, if anything. */
+function caution(kind, [left, right]) {
+  if (!left || !right) return "";
+  const names = new Set(left.labels);
+  if (left.labels && right.labels && !right.labels.some((name) => names.has(name))) {
+    return " The two models have no class name in common.";
   }
-  const parts = counts([items]).map(({ class_name, numbers: [number] }) => `${number} × ${class_name}`);
-  const objects = items.length === 1 ? "1 object" : `${items.length} objects`;
-  return parts.length === 1 ? parts[0] : `${objects}: ${parts.join(", ")}`;
+  if (!left.labels !== !right.labels) {
+    return ` The model on the ${left.labels ? "right" : "left"} has no class names to compare.`;
+  }
+  return kind === "detections" && left.task !== right.task ? " Only boxes are compared." : "";
 }
 
-const depths = ({ min, max, unit }) =>
-  `Depths from ${min.toPrecision(3)} to ${max.toPrecision(3)}${unit ? ` ${unit}` : ""}.`;
+function sentence({ depth }, items) {
+  if (depth) {
+    const [from, to] = [depth.min, depth.max].map((each) => each.toPrecision(3));
+    return `Depths from ${from} to ${to}${depth.unit ? ` ${depth.unit}` : ""}.`;
+  }
+  if (!items.length) return "Nothing found at this confidence.";
+  if (!items[0].box) {
+    return `${items.slice(0, 3).map((each) => `${each.class_name} ${percent(each.score)}`).join(", ")}.`;
+  }
+  const parts = counts([items]).map(({ class_name, numbers: [number] }) => `${number} × ${class_name}`);
+  return parts.length === 1 ? `${parts[0]}.` : `${items.length} objects: ${parts.join(", ")}.`;
+}

@@ -81,8 +81,8 @@ class V2Front(Front):
     keeps_refused = True
 
     def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Return True for everything under /v2."""
-        return target.startswith(b"/v2")
+        """Return True for everything under /v2 but preflights."""
+        return target.startswith(b"/v2") and not self.cors.is_preflight(method, headers)
 
     def admit(self, method: str, target: str, headers: dict[bytes, bytes]) -> Request:
         """Route a request by its head, or refuse it."""

@@ -1,5 +1,7 @@
 """The predict requests that take the short path, and the JSON of an image."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import orjson
 import pytest
@@ -9,6 +11,7 @@ from fovea_engines.detect.options import PredictOptions
 from fovea_server.http.v1.front import ImageFront
 from fovea_server.http.v1.image_json import image_json
 from fovea_server.http.v1.schemas import ImageAnswer, TensorAnswer
+from fovea_server.settings import Settings
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
@@ -16,7 +19,8 @@ JPEG = (b"content-type", b"image/jpeg")
 
 
 def takes(*headers: tuple[bytes, bytes], method="POST", target=b"/v1/models/m/predict") -> bool:
-    return ImageFront(None, None).takes(method, target, [(b"host", b"test"), *headers])
+    front = ImageFront(SimpleNamespace(settings=Settings()), None)
+    return front.takes(method, target, [(b"host", b"test"), *headers])
 
 
 def test_an_image_as_it_is_takes_the_short_path():

@@ -1,0 +1,39 @@
+// The controls for the options of requests.
+
+import { TILED } from "./request.js";
+
+const SLIDERS = ["conf", "iou", "overlap"];
+const UNSCORED = ["classify", "semantic", "saliency", "depth"]; // tasks without boxes
+const at = (id) => document.getElementById(id);
+
+/** Keep options as the user sets them: `onInput` while a slider moves, `onChange` when it is let go. */
+export function wireOptions(options, onInput, onChange) {
+  for (const id of SLIDERS) {
+    const update = () => {
+      options[id] = Number(at(id).value);
+      at(`${id}-value`).textContent = options[id].toFixed(2);
+    };
+    at(id).addEventListener("input", () => {
+      update();
+      onInput();
+    });
+    at(id).addEventListener("change", onChange);
+    update();
+  }
+  at("tile").addEventListener("change", ({ target }) => {
+    target.value = target.value.trim();
+    if (!target.reportValidity()) return;
+    options.tile = target.value;
+    at("overlapping").hidden = !options.tile;
+    onInput();
+    onChange();
+  });
+}
+
+/** Show the controls that models of these tasks follow; those of classes where some are chosen. */
+export function showOptions(tasks, chosen) {
+  const scored = tasks.some((task) => !UNSCORED.includes(task));
+  at("conf").disabled = at("iou").disabled = !scored;
+  at("options").hidden = !scored && !chosen.size;
+  at("tiling").hidden = !tasks.some((task) => TILED.includes(task));
+}
