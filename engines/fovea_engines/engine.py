@@ -134,7 +134,7 @@ class Engine(Closing):
     ) -> Finding:
         """Find what is in one image: uint8 [height, width, 3], RGB, upright.
 
-        It is in pixels of the image. `alone` as in `Session.infer`; tiles run with every core.
+        It is in pixels of the image. `alone` is that of `Session.infer`.
 
         Raises:
             UnsupportedModel: the head is not known; use `session.infer`.
@@ -144,25 +144,33 @@ class Engine(Closing):
             raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")
         options = self.resolve(options)
         if options.tile is not None:
-            return self._predict_tiles(pixels, options)
+            return self._predict_tiles(pixels, options, alone)
         outputs, back = self._run(self.preprocessor, pixels, alone)
         return self.head.decode(outputs, 0, options).to_source(back)
 
-    def _predict_tiles(self, pixels: NDArray[np.uint8], options: PredictOptions) -> Finding:
+    def _predict_tiles(
+        self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool
+    ) -> Finding:
         size = pixels.shape[0], pixels.shape[1]
         on_tile = replace(options, tile=None, overlap=_DEFAULTS.overlap)
         return joined(
             [
-                (tile, self.detect(np.ascontiguousarray(crop(pixels, tile)), on_tile))
+                (tile, self.detect(np.ascontiguousarray(crop(pixels, tile)), on_tile, alone=alone))
                 for tile in cut(options, size)
             ],
             size,
             options,
         )
 
-    def detect(self, pixels: NDArray[np.uint8], options: PredictOptions = _DEFAULTS) -> Detections:
+    def detect(
+        self,
+        pixels: NDArray[np.uint8],
+        options: PredictOptions = _DEFAULTS,
+        *,
+        alone: bool = True,
+    ) -> Detections:
         """Find the objects in one image, as `predict`; UnsupportedModel if it is for none."""
-        found = self.predict(pixels, options)
+        found = self.predict(pixels, options, alone=alone)
         if not isinstance(found, Detections):
             raise UnsupportedModel(
                 f"{self.card.name} finds no objects: its task is {self.card.task}"

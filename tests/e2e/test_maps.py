@@ -214,6 +214,7 @@ def test_predict_prints_the_servers_json_without_a_server(server, repository, pa
     [here] = json.loads(told.stdout)["images"]
     body = paths["bus.jpg"].read_bytes()
     answer = httpx.post(server.predict_url(name), content=body, params={"mask": "png"}, timeout=60)
+    assert here.pop("file") == str(paths["bus.jpg"])
     assert here == answer.json()["images"][0]
 
 

@@ -106,7 +106,7 @@ def test_an_option_that_would_be_ignored_is_refused(
         (("diff", "m", "m", "--images", "absent"), "--images"),
         (("diff", "m", "absent.onnx"), "absent.onnx"),
         (("predict", "m", "absent.jpg"), "absent.jpg: there is no such file"),
-        (("predict", "m", "empty"), "give the images in it, empty/*.jpg"),
+        (("predict", "m", "empty"), "empty has no image"),
         (("predict", "m", "http://a.b/c.jpg"), "http://a.b/c.jpg is an address"),
         (("eval", "here/m", "--data", "absent"), "--data"),
         (("eval", "here/m", "--data", "names.json", "--images", "absent"), "--images"),

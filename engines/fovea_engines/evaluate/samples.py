@@ -17,7 +17,7 @@ from fovea_preprocess.spec import PreprocessSpec
 Pixels = NDArray[np.uint8]
 
 MAX_SAMPLES = 16
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"}
+IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"))
 _PHOTOGRAPHS = Path(__file__).parent / "photographs"
 
 
@@ -27,7 +27,7 @@ def image_files(folder: Path, most: int) -> list[Path]:
         raise InvalidOption(f"{folder} is not a folder of images")
     files = sorted(p for p in folder.glob("*") if _is_image(p))
     if not files:
-        raise InvalidOption(f"{folder} has no image ({', '.join(sorted(_SUFFIXES))})")
+        raise InvalidOption(f"{folder} has no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
     taken = np.linspace(0, len(files) - 1, min(most, len(files))).round().astype(int)
     return [files[i] for i in taken]
 
@@ -38,7 +38,7 @@ def has_images(folder: Path) -> bool:
 
 
 def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES and path.is_file()
+    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
 
 
 def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tuple[str, Pixels]]:

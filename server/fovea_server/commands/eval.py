@@ -37,7 +37,8 @@ from fovea_engines.repository.accuracy import Accuracy, AnyAccuracy
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
 from fovea_preprocess.errors import InvalidRequest, UnsupportedModel
 from fovea_server.bench.accuracy import measure_answers, read_labels, request_options
-from fovea_server.commands.predictors import RemotePredictor
+from fovea_server.predict.entry import InputImage
+from fovea_server.predict.predictors import RemotePredictor
 
 _CLASSES_SHOWN = 20
 
@@ -157,7 +158,7 @@ def _through(
         def ask(path: Path) -> Prediction:
             nonlocal answered
             try:
-                prediction = remote.predict(path.read_bytes())
+                prediction = remote.predict(InputImage(path.read_bytes()))
             except ServerError as error:
                 if not error.of_one_image:
                     raise

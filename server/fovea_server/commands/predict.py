@@ -1,25 +1,14 @@
-"""`fovea predict`: images in, a table of what is on them out."""
+"""`fovea predict`: images and videos in; tables, labels and annotated images of them out."""
 
 from __future__ import annotations
 
-import json
-import re
-import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from fovea_client import (
-    FoveaClientError,
-    ImageError,
-    Prediction,
-    ServerError,
-)
+from fovea_client import FoveaClientError, ServerError
 from fovea_engines.commands.options import (
     OverlapOption,
     RepositoryOption,
@@ -33,30 +22,33 @@ from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, version_folder
-from fovea_preprocess.errors import InvalidImage, InvalidOption, NotFound
-from fovea_server.commands.predictors import LocalPredictor, RemotePredictor
-from fovea_server.commands.result_output import result_json, result_table
+from fovea_preprocess.errors import InvalidOption, NotFound
+from fovea_server.commands.predict_output import complain, print_json, show, write_files
+from fovea_server.predict.answers import count_images
+from fovea_server.predict.formats.annotated import FOLDER as DRAWN
+from fovea_server.predict.formats.registry import ANNOTATED, read_formats
+from fovea_server.predict.predictors import LocalPredictor, Predictor, RemotePredictor
+from fovea_server.predict.sources import find_sources
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}
-# A path has lost the second slash.
-_ADDRESS = re.compile(r"https?:/")
+# A server that others use as well may be full for a moment.
+_RETRIES = 3
 
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The prediction for one image, or the error; and the path of its annotated image."""
-
-    path: Path
-    prediction: Prediction | None = None
-    error: ImageError | None = None
-    saved: Path | None = None
+_results_option = partial(typer.Option, rich_help_panel="Results as files")
 
 
 def predict(
     context: typer.Context,
     model: ServedModelArgument,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Image files, folders of images, globs in quotes, videos (mp4, avi, mkv, mov, "
+            "webm).",
+        ),
+    ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     conf: Annotated[
@@ -96,31 +88,60 @@ def predict(
     ] = None,
     tile: TileOption = None,
     overlap: OverlapOption = None,
-    save: Annotated[
+    every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Take each N-th frame of a video.")
+    ] = 1,
+    out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write the images with what was found drawn in", file_okay=False
+        _results_option(metavar="DIR", help="Write the results into this folder.", file_okay=False),
+    ] = None,
+    format: Annotated[
+        list[str] | None,
+        _results_option(
+            metavar="FORMAT,...",
+            help="annotated: images and videos with what was found drawn in; coco: a dataset in "
+            "one JSON file; yolo: a label file for each image; csv: a row for each object; jsonl: "
+            "a line of JSON for each image, which is always written.",
+            show_default=ANNOTATED,
         ),
     ] = None,
+    resume: Annotated[
+        bool,
+        _results_option("--resume", help="Go on with a run into --out that was interrupted."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document, as the server answers.")
     ] = False,
 ) -> None:
-    """Find what is on images.
+    """Find what is on images and videos.
 
-    Opens the engine right here, or asks a running server (--url).
+    Opens the engine right here, or asks a running server (--url). Shows a table for each image, or
+    a line where a folder, a glob or a video is given; with --out it writes files instead.
 
-    An image that cannot be read fails only itself. Exits with 1 when any has failed.
+    A folder stands for all images below it. Names in the results are relative to the folder that
+    holds all sources. An image that cannot be read fails only itself; the exit code is 1 when any
+    has failed.
 
-    Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
+    Ctrl-C keeps what was found, and the same command with --resume goes on.
+
+    Examples of use:
+
+    fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
+
+    fovea predict yolov8n images/ --out found --format coco,annotated
+
+    fovea predict yolov8n 'data/**/*.jpg' --out found --format yolo
+
+    fovea predict yolov8n street.mp4 --every 5 --out found
     """
-    check_options(context, clashes=[("repository", "url")])
-    if address := next((str(path) for path in images if _ADDRESS.match(str(path))), None):
-        raise InvalidOption(
-            f"{address.replace(':/', '://')} is an address, and images are files: download it first"
-        )
-    if all(map(_objection, images)):
-        raise NotFound(f"{images[0]}: {_objection(images[0])}")
+    needs = {"format": {"out": ()}, "resume": {"out": ()}}
+    check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out")])
+    formats = read_formats(format or [ANNOTATED])
+    found = find_sources(sources, every=every, drawn=out and out / DRAWN)
+    if every > 1 and not any(source.is_video for source in found.files):
+        raise InvalidOption("--every is of videos, and there is none: leave it out")
+    if found.skipped:
+        typer.echo(f"skipped {counted(found.skipped, 'file')} of other kinds", err=True)
     given: dict[str, Any] = {
         "conf": conf,
         "iou": iou,
@@ -133,23 +154,21 @@ def predict(
         "overlap": overlap,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    outcomes = []
+    alone = count_images(found.files) == 1
     try:
-        with _open(context, model, repository, url, given) as predictor:
-            for outcome in _each_outcome(predictor, images, save):
-                outcomes.append(outcome)
-                if outcome.error is not None:
-                    _complain(f"{outcome.path}: {outcome.error.message}")
-                elif not as_json:
-                    _show(outcome)
+        with _open(context, model, repository, url, given, alone=alone) as predictor:
+            if out is not None:
+                tally = write_files(predictor, found, formats, out, given, resume=resume)
+            elif as_json:
+                tally = print_json(predictor, model, found)
+            else:
+                tally = show(predictor, found)
     except (FoveaClientError, OSError) as error:
-        _complain(f"error: {error}")
+        complain(f"error: {error}")
         wrong = isinstance(error, ServerError) and error.code in _WRONG
         raise typer.Exit(2 if wrong else 1) from error
-    if as_json:
-        sys.stdout.write(json.dumps(_document(model, outcomes), indent=2) + "\n")
-    if failures := sum(outcome.error is not None for outcome in outcomes):
-        _complain(f"error: {failures} of {counted(len(outcomes), 'image')} failed")
+    if tally.failed:
+        complain(f"error: {tally.failed} of {counted(tally.images, 'image')} failed")
         raise typer.Exit(1)
 
 
@@ -165,89 +184,16 @@ def _classes(text: str | None) -> tuple[int | str, ...] | None:
 
 
 def _open(
-    context: typer.Context, model: str, repository: Path, url: str | None, given: dict[str, Any]
-) -> RemotePredictor | LocalPredictor:
+    context: typer.Context,
+    model: str,
+    repository: Path,
+    url: str | None,
+    given: dict[str, Any],
+    *,
+    alone: bool,
+) -> Predictor:
     options = PredictOptions(**given)  # refuses what is out of range, before anything is sent
     if url is not None:
-        return RemotePredictor(url, model, given)
+        return RemotePredictor(url, model, given, retries=_RETRIES)
     [path] = find_models(context, repository, model)
-    return LocalPredictor(version_folder(path), options)
-
-
-def _each_outcome(
-    predictor: RemotePredictor | LocalPredictor, images: list[Path], save: Path | None
-) -> Iterator[_Outcome]:
-    """Predict one image after the other; with `save`, write each annotated into that folder.
-
-    It raises where the next image would fail as well.
-    """
-    if save is not None:
-        save.mkdir(parents=True, exist_ok=True)
-    for number, path in enumerate(images):
-        try:
-            image = path.read_bytes()
-        except OSError as error:
-            code = "not_found" if isinstance(error, FileNotFoundError) else "invalid_request"
-            message = _objection(path) or f"cannot be read: {error.strerror}"
-            yield _Outcome(path, error=ImageError(code, message))
-            continue
-        try:
-            prediction = predictor.predict(image)
-            saved = None if save is None else _saved(save, prediction.model, path, images[:number])
-            if saved is not None:
-                saved.write_bytes(predictor.annotate(image))
-        except InvalidImage as error:
-            yield _Outcome(path, error=ImageError(error.code, str(error)))
-        except ServerError as error:
-            if not error.of_one_image:
-                raise
-            yield _Outcome(path, error=ImageError(error.code, error.message))
-        else:
-            yield _Outcome(path, prediction, saved=saved)
-
-
-def _objection(path: Path) -> str | None:
-    if path.is_dir():
-        return f"it is a folder: give the images in it, {path}/*.jpg"
-    return None if path.exists() else "there is no such file"
-
-
-def _saved(folder: Path, model: str, path: Path, before: list[Path]) -> Path:
-    """Choose the path of an annotated image: never an image's, another's, or another model's."""
-    twins = sum(other.stem == path.stem for other in before)
-    twin = f"-{twins + 1}" if twins else ""
-    return folder / f"{path.stem}{twin}-{Path(model).name}-annotated.jpg"
-
-
-def _complain(text: str) -> None:
-    typer.secho(text, fg="red", err=True)
-
-
-def _show(outcome: _Outcome) -> None:
-    assert outcome.prediction is not None, "an error is not shown as a table"
-    console, image = Console(), outcome.prediction.image
-    console.print(Text(f"{outcome.path}  {image.width} x {image.height}", style="bold"))
-    console.print(result_table(image))
-    if outcome.saved is not None:
-        console.print(Text(f"saved {outcome.saved}"), soft_wrap=True)
-
-
-def _document(model: str, outcomes: list[_Outcome]) -> dict[str, Any]:
-    """Join all answers as if one request had carried all images."""
-    answers = [each.prediction for each in outcomes if each.prediction is not None]
-    timings = [asdict(answer.timing_ms) for answer in answers]
-    slowest = {stage: max(t[stage] for t in timings) for stage in (timings[0] if timings else ())}
-    total = {"total": round(sum(t["total"] for t in timings), 3)}
-    return {
-        "model": answers[0].model if answers else model,
-        "version": answers[0].version if answers else None,
-        "task": answers[0].task if answers else None,
-        "images": [_image_json(outcome) for outcome in outcomes],
-        "timing_ms": slowest | total,
-    }
-
-
-def _image_json(outcome: _Outcome) -> dict[str, Any]:
-    if outcome.prediction is None:
-        return {"error": asdict(outcome.error) if outcome.error else None}
-    return result_json(outcome.prediction.image)
+    return LocalPredictor(version_folder(path), options, alone=alone)

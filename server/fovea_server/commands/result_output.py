@@ -1,17 +1,17 @@
-"""Shows the results of an image: as a table or a line, and as JSON."""
+"""Shows the results of an image, as a table or a line."""
 
 from __future__ import annotations
 
-import base64
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from fovea_client import Detection, ImageResult, MaskFile, RunLengths
+from fovea_client import Detection, ImageError, ImageResult, MaskFile, RunLengths
+from fovea_server.predict.entry import Entry
 
 # Keypoints of a lower score are mostly hidden; a drawing leaves them out, too.
 _SEEN = 0.5
@@ -70,38 +70,26 @@ def _more(found: Detection) -> Iterator[str]:
         yield f"{seen} of {len(found.keypoints)}"
 
 
-def result_json(image: ImageResult) -> dict[str, Any]:
-    """Return the JSON of an image as the server writes it."""
-    size = {"width": image.width, "height": image.height, "orientation": image.orientation}
-    if image.tensors:
-        tensors = [
-            {
-                "name": tensor.name,
-                "datatype": tensor.data.dtype.name,
-                "shape": list(tensor.data.shape),
-                "data": tensor.data.ravel().tolist(),
-            }
-            for tensor in image.tensors
-        ]
-        return size | {"tensors": tensors}
+def result_line(image: ImageResult) -> str:
+    """Return what was found in one line, such as "3 person, 1 bus"."""
+    if image.detections:
+        counts = Counter(one.class_name for one in image.detections)
+        return ", ".join(f"{count} {name}" for name, count in counts.most_common())
     if image.classes:
-        return size | {"classes": [asdict(found) for found in image.classes]}
-    for name in ("semantic", "saliency", "depth"):
-        if (found := getattr(image, name)) is not None:
-            return size | {name: _plain(asdict(found))}
-    return size | {"detections": [_plain(asdict(found)) for found in image.detections]}
+        return ", ".join(f"{one.class_name} {one.score:.3f}" for one in image.classes)
+    if image.semantic is not None:
+        return ", ".join(f"{one.class_name} {one.share:.1%}" for one in image.semantic.classes)
+    text = result_table(image)
+    return text.plain.replace("\n", ", ") if isinstance(text, Text) else ""
 
 
-def _plain(value: object) -> object:
-    """Return a value without the parts that it does not have, and files in base64."""
-    match value:
-        case bytes():
-            return base64.b64encode(value).decode("ascii")
-        case dict():
-            # No unit and no class are answers, too.
-            said = ("unit", "classes")
-            given = {k: v for k, v in value.items() if k in said or v not in (None, ())}
-            return {k: _plain(v) for k, v in given.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-    return value
+def place(entry: Entry) -> str:
+    """Return the file, and the frame of a video."""
+    frame = "" if entry.frame is None else f" frame {entry.frame}"
+    return f"{entry.source.file}{frame}"
+
+
+def error_line(entry: Entry) -> str | None:
+    """Return what is wrong with an image; None where nothing is."""
+    found = entry.found
+    return f"{place(entry)}: {found.message}" if isinstance(found, ImageError) else None

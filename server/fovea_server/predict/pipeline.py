@@ -1,0 +1,32 @@
+"""Works on many things in several threads, in order and ahead of the results that are read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Thing = TypeVar("Thing")
+Done = TypeVar("Done")
+
+
+def in_order(
+    work: Callable[[Thing], Done], things: Iterable[Thing], *, threads: int, ahead: int
+) -> Generator[Done]:
+    """Yield what `work` makes of each thing, in their order.
+
+    At most `ahead` things are taken before the oldest result is read, so memory is bounded. What
+    `things` or `work` raise is raised in its turn; who leaves drops what was not begun.
+    """
+    waiting: deque[Future[Done]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="predict")
+    try:
+        for thing in things:
+            waiting.append(pool.submit(work, thing))
+            if len(waiting) == ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
