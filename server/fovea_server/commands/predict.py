@@ -124,15 +124,13 @@ def predict(
 
     Ctrl-C keeps what was found, and the same command with --resume goes on.
 
-    Examples of use:
+    Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
 
-    fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
+    Example: fovea predict yolov8n images/ --out found --format coco,annotated
 
-    fovea predict yolov8n images/ --out found --format coco,annotated
+    Example: fovea predict yolov8n 'data/**/*.jpg' --out found --format yolo
 
-    fovea predict yolov8n 'data/**/*.jpg' --out found --format yolo
-
-    fovea predict yolov8n street.mp4 --every 5 --out found
+    Example: fovea predict yolov8n street.mp4 --every 5 --out found
     """
     needs = {"format": {"out": ()}, "resume": {"out": ()}}
     check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out")])
