@@ -85,6 +85,12 @@ $(VENV)/apis: $(VENV)/dev
 	    "smart-open==9.0.2" "tldextract==5.1.3" "tqdm==4.70.1" "ujson==6.1.0" "wrapt==2.5.2" \
 	    "xmljson==0.2.1" || rm -rf $@
 
+# What the extra `remote` brings, and moto, an S3 server; constraints.txt has the versions.
+$(VENV)/remote: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --upgrade \
+	    --target $@/site-packages adlfs "fsspec[http]" gcsfs huggingface-hub s3fs \
+	    "moto[s3]==5.2.5" "flask==3.1.3" "flask-cors==6.0.5" || rm -rf $@
+
 run: $(VENV)/base
 	$(BIN)/fovea demo --port $(PORT) $(if $(TASK),--task $(TASK)) $(if $(ONCE),--once)
 
@@ -99,7 +105,7 @@ lint: $(VENV)/dev
 test: export PYTHONDONTWRITEBYTECODE =
 test: export OPENBLAS_NUM_THREADS = 1
 test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision \
-      $(VENV)/cvat $(VENV)/apis
+      $(VENV)/cvat $(VENV)/apis $(VENV)/remote
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 
 # These two need Linux, root, and Debian's podman, runc and debootstrap; they skip without.

@@ -17,9 +17,11 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip wheel --no-deps --wheel-dir /src/wheels .
 # A virtual environment moves to the next stage as one folder, without pip, its caches or headers.
 RUN python -m venv --without-pip /opt/fovea
+# Extras of pyproject.toml, as remote.
+ARG EXTRAS=
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip --python /opt/fovea/bin/python install \
-    --constraint /src/constraints.txt /src/wheels/*.whl
+    --constraint /src/constraints.txt "$(echo /src/wheels/*.whl)${EXTRAS:+[$EXTRAS]}"
 RUN /src/slim.sh /opt/fovea
 
 FROM python:3.13-slim-trixie

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +60,13 @@ def free_ports(count: int) -> list[int]:
 
 
 def start_server(
-    repository: Path,
+    repository: Path | str,
     folder: Path,
     flags: Sequence[str] = (),
     *,
     wait: bool = True,
     stderr: int | None = None,
+    environment: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "fovea_server.commands.cli"),
 ) -> RunningServer:
     """Serve a repository; returns when it is ready, or without `wait` when it is alive.
@@ -76,6 +77,7 @@ def start_server(
         flags: of `fovea serve`, beside the repository and the ports.
         wait: for readiness.
         stderr: a descriptor where the log goes instead.
+        environment: the server's; default that of the tests.
         program: arguments of Python that run `fovea`.
     """
     with reserved_ports(3) as (port, grpc_port, metrics_port):
@@ -87,6 +89,7 @@ def start_server(
                 [*command, *(f"{flag}={number}" for flag, number in ports.items()), *flags],
                 stderr=stream if stderr is None else stderr,
                 text=True,
+                env=environment,
             )
         scheme = "https" if any(flag.startswith("--http-server-cert") for flag in flags) else "http"
         server = RunningServer(process, port, log, grpc_port, metrics_port, scheme)

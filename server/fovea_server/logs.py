@@ -179,5 +179,5 @@ def set_up_logging(level: str, *, file: Path | None = None, verbose: int = 0) ->
     severities = frozenset(severity for severity in _SEVERITIES if severity >= least)
     SERVER_LOG.set_severities(severities, verbose or int(least < logging.INFO))
     # They log their own steps and every request, which Fovea logs already.
-    for library in ("httpx", "uvicorn"):
+    for library in ("aiobotocore", "azure", "botocore", "httpx", "httpx2", "uvicorn"):
         logging.getLogger(library).setLevel(logging.WARNING)

@@ -9,30 +9,26 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode
 
+from fovea_server.remote.address import Address
+
 _ORIGIN = re.compile(r"\*|(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+")
 
 
 def _several(value: object) -> object:
     """Take one value, as the environment has it, for a tuple of one."""
-    return (value,) if isinstance(value, str | Path) else value
+    return (value,) if isinstance(value, str | Path | Address) else value
 
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
 
 
-def _local(folder: object) -> object:
-    """Refuse the address of a store in a cloud."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(folder)):
-        raise ValueError(
-            f"{folder} is not a folder of this machine, and remote repositories are not "
-            "supported: copy or mount the models, and give the path"
-        )
-    return folder
+def _place(value: object) -> object:
+    """Tell the address of a store from the path of a folder."""
+    return (Address.parse(value) or value) if isinstance(value, str) else value
 
 
-Folders = Annotated[
-    tuple[Annotated[Path, BeforeValidator(_local)], ...], BeforeValidator(_several), NoDecode
-]
+Place = Annotated[Path | Address, BeforeValidator(_place)]
+Places = Annotated[tuple[Place, ...], BeforeValidator(_several), NoDecode]
 
 
 def _as_browsers_send(origins: tuple[str, ...]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from fovea_server.log_lines import LogFormat
-from fovea_server.setting_types import Folders, Origins, Texts
+from fovea_server.setting_types import Origins, Places, Texts
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
@@ -116,11 +116,20 @@ class Settings(Listening):
     The names are Triton's, where it has the setting too.
     """
 
-    model_repository: Folders = Field(
+    model_repository: Places = Field(
         # DEFAULT_REPOSITORY of the engines, whose imports `fovea health` cannot wait for.
         (Path("repository"),),
         min_length=1,
-        description="folder of models to serve; may be repeated, but no name may be in two",
+        description="folder of models to serve, or its address in a store (s3://BUCKET/PREFIX, "
+        "gs://, az://, hf://, https://); may be repeated, but no name may be in two",
+    )
+    repository_cache: Path | None = Field(
+        None,
+        description="folder that remote repositories are pulled to; default "
+        "~/.cache/fovea/repositories",
+    )
+    repository_max_gb: float = Field(
+        64.0, gt=0, description="largest remote repository that is pulled, GiB"
     )
     model_control_mode: ModelControlMode = Field(
         ModelControlMode.NONE,

@@ -203,3 +203,24 @@ def test_the_list_of_commands_is_whole(fovea, monkeypatch, columns):
     commands = shown[shown.index("First steps:") :]
     assert "..." not in commands
     assert "Measure how accurate a model is on labelled images." in " ".join(commands.split())
+
+
+def test_a_repository_in_a_store_is_for_serve_alone(fovea, tiny_model, monkeypatch, tmp_path):
+    store = "s3://key:hush@bucket/models"
+    for arguments in (
+        ("build", tiny_model),
+        ("predict", "tiny", "image.png"),
+        ("inspect",),
+        ("bench", "tiny", "--images", tmp_path),
+        ("eval", "tiny", "--data", tmp_path),
+    ):
+        code, _, err = fovea(*arguments, "--repository", store)
+        monkeypatch.setenv("FOVEA_MODEL_REPOSITORY", store)
+        assert (code, err) == (2, fovea(*arguments)[2])
+        monkeypatch.delenv("FOVEA_MODEL_REPOSITORY")
+        assert "`aws s3 sync s3://bucket/models repository`" in err
+        assert "hush" not in err
+        assert not (tmp_path / "s3:").exists()
+    monkeypatch.setenv("FOVEA_MODEL_REPOSITORY", store)
+    err = fovea("predict", "tiny", "image.png", "--url", "http://127.0.0.1:1")[2]
+    assert "takes a folder" not in err

@@ -26,6 +26,23 @@ _tensorrt_option = partial(typer.Option, rich_help_panel="TensorRT")
 folder_option = partial(typer.Option, metavar="DIR", exists=True, file_okay=False)
 
 
+def _local(context: typer.Context, folder: Path) -> Path:
+    """Refuse the address of a store, of whose slashes a path has kept one.
+
+    With --url no folder is read, whatever the environment says.
+    """
+    if context.params.get("url"):
+        return folder
+    if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(folder)):
+        address = f"{found[1]}://{str(folder)[found.end() :].rpartition('@')[2]}"
+        raise InvalidOption(
+            f"--repository is {address}, and this command takes a folder of this machine; only "
+            f"`fovea serve` reads stores. Copy the models first, for example with `aws s3 sync "
+            f"{address} repository`, and after a build back again"
+        )
+    return folder
+
+
 Needs: TypeAlias = Mapping[str, tuple[str, ...]]
 """Another option, and the values of it that give this one an effect; any value where none is."""
 
@@ -52,6 +69,7 @@ RepositoryOption = Annotated[
         show_envvar=True,
         help="Folder of the models.",
         file_okay=False,
+        callback=_local,
     ),
 ]
 ServedModelArgument = Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
+from fovea_engines.repository.locking import lock, locked
 from fovea_engines.repository.writing import swap, write_file
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
@@ -157,7 +157,7 @@ class ModelRepository:
         with self._staging(name) as staging:
             yield staging
             _finish(staging)
-            with _locked(self.root):
+            with locked(self.root):
                 if not self._is_there_already(name, staging):
                     model = self.root / name
                     model.mkdir(exist_ok=True)
@@ -177,7 +177,7 @@ class ModelRepository:
         with self._staging(name) as staging:
             yield staging
             _finish(staging)
-            with _locked(self.root):
+            with locked(self.root):
                 swap(staging, folder)
                 _sync(folder.parent)
                 _sync(self.root)
@@ -185,7 +185,7 @@ class ModelRepository:
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
         """Hold the model's lock, across threads and processes."""
-        with _locked(self.root / check_name(name)):
+        with locked(self.root / check_name(name)):
             yield
 
     def write_beside(self, name: str, file: str, text: str) -> None:
@@ -193,7 +193,7 @@ class ModelRepository:
         model = self.root / check_name(name)
         # The name is constant, so the next build overwrites the leftover of a killed one.
         new = model / f".{file}.new"
-        with _locked(self.root):
+        with locked(self.root):
             try:
                 write_file(new, text.encode())
                 new.chmod(0o644)  # regardless of the umask, because another user's server reads it
@@ -223,10 +223,10 @@ class ModelRepository:
 
     @contextmanager
     def _staging(self, name: str) -> Iterator[Path]:
-        with _locked(self.root):
+        with locked(self.root):
             self._remove_abandoned()
             staging = Path(tempfile.mkdtemp(prefix=f".{name}.staging-", dir=self.root))
-            owner = _lock(staging)
+            owner = lock(staging)
         try:
             yield staging
         finally:
@@ -237,7 +237,7 @@ class ModelRepository:
         # A running build locks its folder; the kernel releases the lock of a dead one.
         for staging in self.root.glob(".*.staging-*"):
             try:
-                os.close(_lock(staging))
+                os.close(lock(staging))
             except BlockingIOError:
                 continue
             shutil.rmtree(staging, ignore_errors=True)
@@ -247,25 +247,6 @@ def _finish(staging: Path) -> None:
     staging.chmod(0o755)  # mkdtemp's 0700 would keep another user's server out
     for path in [*staging.rglob("*"), staging]:
         _sync(path)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = _lock(folder, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(folder: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, operation)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _sync(path: Path) -> None:

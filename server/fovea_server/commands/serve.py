@@ -43,10 +43,11 @@ class ServeCommand(SwitchCommand):
 @with_flags
 def serve(
     repository: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
             metavar="REPOSITORY",
-            help="Folder of models, as `fovea build` makes it; or --repository.",
+            help="Folder of models, as `fovea build` makes it, or its address in a store "
+            "(s3://bucket/prefix); or --repository.",
         ),
     ] = None,
     **given: object,
@@ -98,7 +99,7 @@ def _serve(settings: Settings) -> None:
         server.run(listeners)
 
 
-def read_settings(repository: Path | None, given: dict[str, object]) -> Settings:
+def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
     """Make the settings of a command line.
 
     Args:
@@ -139,6 +140,9 @@ def _needed(settings: Settings, name: str) -> str | None:
         return f"--api {Api.LABEL_STUDIO}"
     if name == "label_studio_token" and settings.label_studio_url is None:
         return "--label-studio-url"
+    local = all(isinstance(place, Path) for place in settings.model_repository)
+    if name in ("repository_cache", "repository_max_gb") and local:
+        return "a --model-repository in a store"
     switch = "allow_http" if name in ("cors_origin", "page") else f"allow_{name.split('_')[0]}"
     # The address of HTTP is that of the other servers too.
     if name == "http_address" or getattr(settings, switch, True):

@@ -23,6 +23,7 @@ from fovea_preprocess.errors import (
 from fovea_server.models.config.files import check_engine_files, check_name, model_of_files
 from fovea_server.models.loader import Loader
 from fovea_server.models.model import ServedModel, State
+from fovea_server.models.remotes import Remotes
 from fovea_server.models.slot import IndexEntry, trim
 from fovea_server.models.source import Repositories, Source
 from fovea_server.scheduling.cache import ResponseCache
@@ -39,13 +40,15 @@ class Registry:
 
     Raises:
         NotFound: a repository is not a folder.
+        NotFound, Unavailable: one in a store cannot be read, and was not pulled before.
         InvalidOption: the setting of the cache cannot be read.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._mode = settings.model_control_mode
-        self._repositories = Repositories(settings.model_repository)
+        self._remotes = Remotes(settings)
+        self._repositories = Repositories(self._remotes.folders)
         self._repositories.models()
         given = settings.cache_config
         self.cache = None if given is None else ResponseCache.parse(given)
@@ -56,9 +59,13 @@ class Registry:
 
     def start(self) -> None:
         """Begin to load the models of the start, and return at once."""
+        self._remotes.start()
         self._thread.start()
 
     def _run(self) -> None:
+        self._remotes.wait()
+        if self._loader.closing.is_set():
+            return
         _attempt(self._load_first)
         self._scanned = self.started = True
         self._log_start()
@@ -176,7 +183,7 @@ class Registry:
     def reason(self) -> str:
         """The reason why the server is not ready, in a sentence; empty when it is."""
         if not self._scanned:
-            return "the repository is being read"
+            return self._remotes.reason or "the repository is being read"
         if not self._settings.strict_readiness:
             return "" if self.started else "models are being loaded"
         if not self._slots and self._mode is ModelControlMode.NONE:
@@ -192,6 +199,7 @@ class Registry:
         unserved = [f"{m.name}: {m.failure}" for m in self if m.failure]
         for _, slot in sorted(self._slots.items()):
             unserved += slot.unserved()
+        unserved += self._remotes.unserved
         return list(dict.fromkeys(unserved))
 
     def load(
@@ -234,6 +242,7 @@ class Registry:
         if files and config is None:
             raise InvalidModel("Load parameter 'config' must be specified for model file override")
         if not files:
+            self._remotes.pull()
             return self._loader.read(name, config)
         folder = stack.enter_context(model_of_files(name, files))
         source = Source.read(folder, name, self._settings, config)
@@ -261,6 +270,7 @@ class Registry:
     def close(self) -> None:
         """Drain and unload everything; models that are not loaded yet never will be."""
         self._loader.stop()
+        self._remotes.stop()
         if self._thread.ident is not None:
             self._thread.join()
         self._loader.close()

@@ -1,6 +1,7 @@
 """The command line of `fovea serve`: Triton's flag names, and `Settings` behind each."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -182,14 +183,37 @@ def test_no_flag_has_two_meanings():
     assert len(tables) == len(set(tables))
 
 
-@pytest.mark.parametrize("store", ["s3://bucket/models", "gs://b", "as://b", "https://h/m"])
-def test_a_repository_elsewhere_is_refused(store, monkeypatch):
+@pytest.mark.parametrize(
+    ("store", "told"),
+    [
+        ("as://account/container", "as:// is no store that is known: use s3://, gs://, az://"),
+        ("s3://key:hush@bucket/models", "s3://***@bucket has credentials in it"),
+        ("https://host/models?sig=hush", "credentials belong in the environment"),
+        ("hf://models", "hf://ORG/NAME@REVISION/PREFIX"),
+    ],
+)
+def test_a_store_that_cannot_be_meant_is_refused(store, told, monkeypatch):
     said = CliRunner().invoke(app, ["serve", f"--model-repository={store}"])
+    typed = CliRunner().invoke(app, ["serve", store])
     monkeypatch.setenv("FOVEA_MODEL_REPOSITORY", store)
     set_ = CliRunner().invoke(app, ["serve"])
-    assert said.exit_code == set_.exit_code == 2
-    assert f"{store} is not a folder" in said.stderr
-    assert said.stderr == set_.stderr
+    assert said.exit_code == set_.exit_code == typed.exit_code == 2
+    assert told in said.stderr
+    assert "hush" not in said.stderr
+    assert said.stderr == set_.stderr == typed.stderr
+
+
+def test_a_store_takes_packages_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    cache = f"--repository-cache={tmp_path}"
+    said = CliRunner().invoke(app, ["serve", "s3://bucket/models", cache])
+    assert said.exit_code == 2
+    assert "pip install 'fovea-serve[remote]'" in said.stderr
+
+
+def test_settings_of_stores_without_one_are_told():
+    said = CliRunner().invoke(app, ["serve", "nowhere", "--repository-max-gb=1"])
+    assert "--repository-max-gb: it has no effect here without" in said.stderr
 
 
 @pytest.mark.parametrize(

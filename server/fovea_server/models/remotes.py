@@ -1,0 +1,83 @@
+"""The repositories of a server that are in stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.remote.address import Address
+from fovea_server.remote.follower import Follower
+from fovea_server.remote.mirror import Mirror
+from fovea_server.settings import ModelControlMode, Settings
+
+
+class Remotes:
+    """Follows every repository that is in a store.
+
+    Attributes:
+        folders: of all repositories, those of this machine as they were given.
+
+    Raises:
+        NotFound, Unavailable: a store cannot be read, and nothing was pulled from it before.
+        InvalidOption: it takes packages that are not installed, or the cache cannot be written.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._followers: list[Follower] = []
+        folders: list[Path] = []
+        for place in settings.model_repository:
+            if isinstance(place, Address):
+                follower = _follower(place, settings)
+                follower.connect()
+                self._followers.append(follower)
+                folders.append(follower.mirror.root)
+            else:
+                folders.append(place)
+        self.folders = tuple(folders)
+
+    def start(self) -> None:
+        """Begin to pull, and return at once."""
+        for follower in self._followers:
+            follower.start()
+
+    def wait(self) -> None:
+        """Wait until every store was pulled once, or can be served as it was pulled before."""
+        for follower in self._followers:
+            follower.started.wait()
+
+    def pull(self) -> None:
+        """Pull everything that has changed now; faults are logged."""
+        for follower in self._followers:
+            follower.pull()
+
+    @property
+    def reason(self) -> str:
+        """The reason why there is nothing to serve yet, which names no address; else empty."""
+        waiting = [each for each in self._followers if not each.started.is_set()]
+        if any(follower.fault for follower in waiting):
+            return "the repository could not be pulled so far: the server's log says why"
+        return "the repository is being pulled" if waiting else ""
+
+    @property
+    def unserved(self) -> list[str]:
+        """List the models that the first pull refused and that are refused still, with reasons."""
+        return [each for follower in self._followers for each in follower.unserved]
+
+    def stop(self) -> None:
+        """Stop pulling."""
+        for follower in self._followers:
+            follower.stop()
+
+
+def _follower(address: Address, settings: Settings) -> Follower:
+    most_bytes = int(settings.repository_max_gb * 2**30)
+    polls = settings.model_control_mode is ModelControlMode.POLL
+    try:
+        cache = settings.repository_cache or Path.home() / ".cache" / "fovea" / "repositories"
+        mirror = Mirror(address, cache, most_bytes)
+    except (OSError, RuntimeError) as error:
+        raise InvalidOption(
+            f"models of {address} cannot be kept: {error}: give a folder that can be written with "
+            "--repository-cache"
+        ) from error
+    return Follower(mirror, every_s=settings.repository_poll_secs, polls=polls)

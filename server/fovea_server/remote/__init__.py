@@ -1,0 +1,1 @@
+"""Mirrors repositories that are in stores of objects into folders of this machine."""

@@ -1,0 +1,125 @@
+"""The files of a repository as a store lists them, by model, with what is wrong with their keys."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Self
+
+from fovea_engines.repository.digest import json_sha256
+from fovea_engines.repository.repository import check_name
+from fovea_preprocess.errors import InvalidModel, InvalidOption
+
+_LONGEST_NAME = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A digest that a store has of a file, computed over `prefix` and its bytes."""
+
+    algorithm: str
+    value: str
+    prefix: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file in a store.
+
+    Attributes:
+        key: path below the repository: digits/1/model.onnx.
+        name: what the store calls it.
+        tag: differs once the content does, such as an ETag.
+        digest: None where the store has none that can be computed.
+    """
+
+    key: str
+    name: str
+    size: int
+    tag: str
+    digest: Digest | None
+
+    @property
+    def content_id(self) -> str:
+        """An identifier of this content of this file; other content gets another one."""
+        return json_sha256([self.key, self.size, self.tag])[:40]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model's folder in a store.
+
+    Attributes:
+        problem: the reason why it cannot be a folder of this machine; empty if it can.
+    """
+
+    name: str
+    files: tuple[RemoteFile, ...]
+    problem: str = ""
+
+    @property
+    def content_id(self) -> str:
+        """An identifier of all files; other content gets another one."""
+        return json_sha256(sorted(file.content_id for file in self.files))[:40]
+
+    @classmethod
+    def of(cls, name: str, files: Iterable[RemoteFile]) -> Self:
+        """Make one of its files, and judge their keys."""
+        files = tuple(sorted(files, key=lambda file: file.key))
+        try:
+            _check_keys([file.key for file in files])
+        except InvalidModel as error:
+            return cls(name, files, str(error))
+        return cls(name, files)
+
+
+def models_of(files: Iterable[RemoteFile]) -> list[RemoteModel]:
+    """Sort files by model; those that are in no model's folder are left out."""
+    folders: dict[str, list[RemoteFile]] = defaultdict(list)
+    for file in files:
+        name, slash, _ = file.key.partition("/")
+        if slash and _names_a_model(name):
+            folders[name].append(file)
+    models = [RemoteModel.of(name, folders[name]) for name in sorted(folders)]
+    spelled: dict[str, list[str]] = defaultdict(list)
+    for name in folders:
+        spelled[name.casefold()].append(name)
+    return [
+        model
+        if len(same := spelled[model.name.casefold()]) == 1
+        else RemoteModel(model.name, model.files, _differ_in_case(*sorted(same)[:2]))
+        for model in models
+    ]
+
+
+def _names_a_model(name: str) -> bool:
+    try:
+        check_name(name)
+    except InvalidOption:
+        return False
+    return True
+
+
+def _check_keys(keys: list[str]) -> None:
+    """Raise InvalidModel where the keys are not the paths of files that can lie side by side."""
+    spelled: dict[str, str] = {}
+    folders: set[str] = set()
+    for key in keys:
+        for part in key.split("/"):
+            if part in ("", ".", "..") or "\\" in part or not part.isprintable():
+                raise InvalidModel(f"the key {key!r} is no path of a file below its model")
+            if len(part.encode()) > _LONGEST_NAME:
+                raise InvalidModel(f"the key {key[:80]!r}... has a name of over 255 bytes")
+        above = [str(folder) for folder in PurePosixPath(key).parents][:-1]
+        folders.update(above)
+        for path in (key, *above):
+            if spelled.setdefault(path.casefold(), path) != path:
+                raise InvalidModel(_differ_in_case(spelled[path.casefold()], path))
+    if both := folders.intersection(keys):
+        raise InvalidModel(f"the key {min(both)!r} is a file and a folder at once")
+
+
+def _differ_in_case(one: str, other: str) -> str:
+    return f"{one!r} and {other!r} differ in nothing but case: rename one of them"

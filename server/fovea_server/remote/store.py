@@ -1,0 +1,163 @@
+"""A store of objects, read through fsspec."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from threading import Thread
+from typing import BinaryIO, Protocol
+
+from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound, Unavailable
+from fovea_server.remote.address import Address
+from fovea_server.remote.listing import RemoteFile, RemoteModel, models_of
+from fovea_server.remote.schemes import SCHEMES, Listed
+
+# The bytes of one request, where a store is read by ranges.
+CHUNK = 8 << 20
+_PATIENCE_S = 30.0
+
+
+class FileSystem(Protocol):
+    """The operations of fsspec that are used; its own types are not."""
+
+    def invalidate_cache(self) -> None:
+        """Forget earlier listings."""
+
+    def find(self, path: str, *, detail: bool, **options: object) -> Mapping[str, Listed]:
+        """List all files below a path."""
+
+    def info(self, path: str) -> Listed:
+        """Describe a file."""
+
+    def open(
+        self, path: str, mode: str, *, block_size: int, cache_type: str
+    ) -> AbstractContextManager[BinaryIO]:
+        """Open a file."""
+
+
+class Store:
+    """The models below an address.
+
+    Raises:
+        InvalidOption: the packages for this kind of address are not installed.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._scheme = SCHEMES[address.scheme]
+        try:
+            fsspec = importlib.import_module("fsspec")
+            options = self._scheme.options()
+            make: Callable[..., FileSystem] = fsspec.filesystem
+            self._files = make(
+                address.scheme, use_listings_cache=False, skip_instance_cache=True, **options
+            )
+        except ImportError as error:
+            raise InvalidOption(
+                f"{address} takes packages that are not installed ({error}): "
+                "pip install 'fovea-serve[remote]', or '.[remote]' in a clone of the repository"
+            ) from error
+        except Exception as error:
+            raise self._unavailable(error) from error
+        self._asked: Future[list[RemoteModel]] | None = None
+        self._root = address.url.partition("://")[2]
+        if self._scheme.names_are_urls:
+            self._root = address.url
+
+    def models(self) -> list[RemoteModel]:
+        """List the models.
+
+        Raises:
+            NotFound: there is none. A page that asks for a login looks like this, too.
+            Unavailable: the store does not answer, or refuses.
+        """
+        if self._asked is None or self._asked.done():
+            self._asked = Future()
+            # A daemon: what the packages wait and try again for may add up to many minutes.
+            Thread(target=self._ask, args=(self._asked,), name="list", daemon=True).start()
+        try:
+            return self._asked.result(_PATIENCE_S)
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{self.address} cannot be read: it has not answered for {_PATIENCE_S:g} s"
+            ) from error
+
+    def _ask(self, answer: Future[list[RemoteModel]]) -> None:
+        try:
+            answer.set_result(self._list())
+        except FoveaError as error:
+            answer.set_exception(error)
+
+    def _list(self) -> list[RemoteModel]:
+        try:
+            models = models_of(self._listed())
+        except FileNotFoundError as error:
+            raise NotFound(f"there is nothing at {self.address}") from error
+        except FoveaError:
+            raise
+        except Exception as error:
+            raise self._unavailable(error) from error
+        if not any(re.search(r"^[^/]+/[1-9]\d*/", f.key) for m in models for f in m.files):
+            raise NotFound(f"there is no model at {self.address} (NAME/VERSION/model.*)")
+        return models
+
+    def _listed(self) -> Iterator[RemoteFile]:
+        self._files.invalidate_cache()
+        found = self._files.find(self._root, detail=True, **self._scheme.find_options)
+        for name, listed in found.items():
+            key = name.removeprefix(f"{self._root}/")
+            # A store without folders may have an empty object in the place of one.
+            if key == name or key.endswith("/") or listed.get("type") == "directory":
+                continue
+            if self._scheme.names_are_urls:
+                if "/" not in key or "?" in key:  # links of an index that sort it, or lead on
+                    continue
+                try:
+                    listed = self._files.info(name)
+                except FileNotFoundError as error:  # said of whatever goes wrong
+                    raise self._unavailable(error, key) from error
+            size, (tag, digest) = listed.get("size"), self._scheme.describe(listed)
+            if not isinstance(size, int) or not tag:
+                raise Unavailable(
+                    f"{self.address}: the server does not say how large {key} is, or has neither "
+                    "ETag nor Last-Modified, without which a change could not be seen"
+                )
+            yield RemoteFile(key, name, size, tag, digest)
+
+    def read(self, file: RemoteFile) -> Iterator[bytes]:
+        """Read a file in chunks.
+
+        Raises:
+            InvalidModel: what arrived has not the checksum that the store keeps.
+            NotFound: it has left meanwhile, or may not be read.
+            Unavailable: the store does not answer.
+        """
+        block = 0 if self._scheme.streams else CHUNK
+        try:
+            with self._files.open(file.name, "rb", block_size=block, cache_type="none") as opened:
+                while chunk := opened.read(CHUNK):
+                    yield chunk
+        except (FileNotFoundError, PermissionError) as error:
+            raise NotFound(str(self._unavailable(error, file.key))) from error
+        except Exception as error:
+            if "Checksum" in type(error).__name__:  # of botocore, which compares where S3 has one
+                raise InvalidModel(f"{file.key} was damaged in the store or on its way") from error
+            raise self._unavailable(error, file.key) from error
+
+    def digest_counts(self, file: RemoteFile) -> bool:
+        """Return False if a file's digest need not be that of the bytes which are read."""
+        encrypted = self._scheme.encrypted
+        try:
+            return encrypted is None or not encrypted(self._files, file.name)
+        except Exception as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception, key: str = "") -> Unavailable:
+        text = (str(error).strip() or repr(error)).splitlines()[0]
+        # Signatures and tokens are in queries.
+        text = re.sub(r"\?[^\s'\"]+", "?...", re.sub(r"//[^/\s@]+@", "//***@", text))
+        where = f"{self.address}/{key}" if key else self.address
+        return Unavailable(f"{where} cannot be read: {type(error).__name__}: {text}")
