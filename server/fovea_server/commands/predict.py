@@ -26,7 +26,7 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_server.commands.predict_output import complain, print_json, show, write_files
 from fovea_server.predict.answers import count_images
 from fovea_server.predict.formats.annotated import FOLDER as DRAWN
-from fovea_server.predict.formats.registry import ANNOTATED, read_formats
+from fovea_server.predict.formats.registry import ANNOTATED, FILES, read_formats
 from fovea_server.predict.predictors import LocalPredictor, Predictor, RemotePredictor
 from fovea_server.predict.sources import find_sources
 
@@ -103,6 +103,7 @@ def predict(
             "one JSON file; yolo: a label file for each image; csv: a row for each object; jsonl: "
             "a line of JSON for each image, which is always written.",
             show_default=ANNOTATED,
+            autocompletion=lambda: list(FILES),
         ),
     ] = None,
     resume: Annotated[

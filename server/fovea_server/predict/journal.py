@@ -81,8 +81,8 @@ class Journal(Closing):
         for name, value in self._settings.items():
             if before.get(name) != value:
                 raise InvalidOption(
-                    f"--resume cannot go on in {self._run.parent}: its {name} is "
-                    f"{_text(before.get(name))}, and now {_text(value)}; give it as it was, or "
+                    f"--resume cannot go on in {self._run.parent}: {name} was "
+                    f"{_text(before.get(name))}, and now is {_text(value)}: give what was, or "
                     "begin anew in another --out"
                 )
 
@@ -138,4 +138,6 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
     return value if isinstance(value, str) else json.dumps(value)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from glob import glob
 from pathlib import Path
 
@@ -88,9 +89,16 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
             raise InvalidOption(f"{text} lies where annotated images go: name another --out")
         paths |= files
     if not listed and not any(path.exists() for path in paths.values()):
-        raise NotFound(f"{given[0]}: there is no such file")
+        raise NotFound(f"{given[0]}: there is no such file{_meant(Path(given[0]))}")
     top = os.path.commonpath([_absolute(_top(text)) for text in given])
     return Sources(tuple(_named(paths.values(), top, every)), skipped, listed)
+
+
+def _meant(path: Path) -> str:
+    """Name the file that a path which is not there may mean."""
+    there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, there, 1)
+    return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
 def _matches(text: str) -> tuple[Iterable[Path], frozenset[str] | None]:
