@@ -28,7 +28,7 @@ $(VENV)/base: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/base
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,rtx]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,otel,rtx]'
 	touch $@
 
 # The Python bindings of TensorRT 10 and 11, a megabyte each, in folders of their own: both are
@@ -91,6 +91,11 @@ $(VENV)/remote: $(VENV)/dev
 	    --target $@/site-packages adlfs "fsspec[http]" gcsfs huggingface-hub s3fs \
 	    "moto[s3]==5.2.5" "flask==3.1.3" "flask-cors==6.0.5" || rm -rf $@
 
+# A parser of PromQL, for the queries of docker/monitoring.
+$(VENV)/promql: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
+	    "promql-parser==0.12.0" || rm -rf $@
+
 run: $(VENV)/base
 	$(BIN)/fovea demo --port $(PORT) $(if $(TASK),--task $(TASK)) $(if $(ONCE),--once)
 
@@ -105,7 +110,7 @@ lint: $(VENV)/dev
 test: export PYTHONDONTWRITEBYTECODE =
 test: export OPENBLAS_NUM_THREADS = 1
 test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision \
-      $(VENV)/cvat $(VENV)/apis $(VENV)/remote
+      $(VENV)/cvat $(VENV)/apis $(VENV)/remote $(VENV)/promql
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 
 # These two need Linux, root, and Debian's podman, runc and debootstrap; they skip without.

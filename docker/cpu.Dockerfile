@@ -21,7 +21,7 @@ RUN python -m venv --without-pip /opt/fovea
 ARG EXTRAS=
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip --python /opt/fovea/bin/python install \
-    --constraint /src/constraints.txt "$(echo /src/wheels/*.whl)${EXTRAS:+[$EXTRAS]}"
+    --constraint /src/constraints.txt "$(echo /src/wheels/fovea_serve-*.whl)[otel${EXTRAS:+,$EXTRAS}]"
 RUN /src/slim.sh /opt/fovea
 
 FROM python:3.13-slim-trixie

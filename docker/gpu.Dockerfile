@@ -44,7 +44,7 @@ RUN python -m venv --without-pip /opt/fovea
 ARG TENSORRT=tensorrt
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip --python /opt/fovea/bin/python install --constraint /src/constraints.txt \
-    "$(echo /src/wheels/fovea_serve-*.whl)[$TENSORRT]" /src/wheels/pycuda-*.whl
+    "$(echo /src/wheels/fovea_serve-*.whl)[$TENSORRT,otel]" /src/wheels/pycuda-*.whl
 RUN /src/slim.sh /opt/fovea
 
 FROM python:3.13-slim-trixie

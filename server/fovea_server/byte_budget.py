@@ -10,26 +10,31 @@ from fovea_preprocess.size import size_text
 
 
 class ByteBudget:
-    """Counts the bytes of all requests and unsent answers; on the event loop only."""
+    """Counts the bytes of all requests and unsent answers; on the event loop only.
+
+    Attributes:
+        limit: most bytes, but for a single larger body.
+        held: bytes that are held now; any thread may read it.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held = 0
+        self.limit = limit
+        self.held = 0
 
     def take(self, size: int) -> None:
         """Count `size` more bytes as held; QueueFull if that and other bytes exceed the limit."""
         # A single body may exceed the limit: it could never be accepted otherwise.
-        if self._held and self._held + size > self._limit:
+        if self.held and self.held + size > self.limit:
             raise QueueFull(
-                f"{size_text(self._held)} of requests and answers are held already, of at most "
-                f"{size_text(self._limit)}: send again later, or raise --max-held-mb",
+                f"{size_text(self.held)} of requests and answers are held already, of at most "
+                f"{size_text(self.limit)}: send again later, or raise --max-held-mb",
                 retry_after_s=1.0,
             )
-        self._held += size
+        self.held += size
 
     def give_back(self, size: int) -> None:
         """Count `size` bytes as no longer held."""
-        self._held -= size
+        self.held -= size
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:

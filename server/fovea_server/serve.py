@@ -79,6 +79,8 @@ class Server(uvicorn.Server):
         await asyncio.to_thread(self._service.plane.close)
         self._service.cuda_shared_memory.close()
         self._service.traffic.close()
+        if (tracer := self._service.traffic.tracer) is not None:
+            await asyncio.to_thread(tracer.close)
         log.info("stopped")
 
     async def _stop_others(self, grace_s: float) -> None:
@@ -139,5 +141,5 @@ def _others(service: Service, budget: ByteBudget) -> list[GrpcServer | MetricsSe
     if service.settings.allow_metrics:
         from fovea_server.metrics.listener import MetricsServer
 
-        others.append(MetricsServer(service))
+        others.append(MetricsServer(service, budget))
     return others

@@ -182,6 +182,18 @@ class Settings(Listening):
         "triton,log-frequency=N: requests that leave timestamps in a file; may be repeated",
     )
 
+    otel: bool = Field(
+        False,
+        description="send traces to an OpenTelemetry collector, over OTLP; OTEL_... variables say "
+        "where it is",
+    )
+    otel_ratio: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="share of the requests that are traced, of those whose caller does not say",
+    )
+
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level that is logged; debug includes health probes and scrapes"
     )

@@ -52,7 +52,8 @@ def test_serving_does_not_load_what_only_a_build_needs():
 
     code = (
         "import sys, fovea_server.http.v1.app, fovea_server.serve;"
-        "print([m for m in ('onnx', 'onnxslim', 'onnxruntime', 'openvino', 'grpc')"
+        "print([m for m in ('onnx', 'onnxslim', 'onnxruntime', 'openvino', 'grpc',"
+        " 'opentelemetry.sdk')"
         " if m in sys.modules])"
     )
     result = subprocess.run(

@@ -1,5 +1,6 @@
 """docker-compose.yml: valid, and as closed as it is meant to be."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,30 @@ def test_the_repository_is_the_only_volume_and_is_declared(
     volume, _, target = mount.partition(":")
     assert volume in compose["volumes"]
     assert target == "/repository"
+
+
+@pytest.mark.parametrize("name", ["prometheus", "grafana"])
+def test_monitoring_is_pinned_closed_and_seen_from_this_machine_only(
+    name: str, compose: dict[str, Any], root: Path
+) -> None:
+    service = compose["services"][name]
+    assert service["profiles"] == ["monitoring"]
+    assert re.fullmatch(r"\w+/\w+:v?\d+\.\d+\.\d+", service["image"])
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    for mount in service["volumes"]:
+        source, _, _ = mount.partition(":")
+        if source.startswith("."):
+            assert mount.endswith(":ro")
+            assert (root / source).is_dir()
+        else:
+            assert source in compose["volumes"]
+
+
+def test_monitoring_needs_no_fovea_of_this_file(compose: dict[str, Any]) -> None:
+    assert compose["services"]["grafana"]["depends_on"] == ["prometheus"]
+    assert "depends_on" not in compose["services"]["prometheus"]
 
 
 def test_it_needs_no_environment(root: Path) -> None:

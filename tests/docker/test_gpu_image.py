@@ -22,7 +22,7 @@ def cpu(root: Path) -> list[Instruction]:
 def test_both_are_built_alike(gpu: list[Instruction], cpu: list[Instruction]) -> None:
     done = {run.text for run in all_of(cpu, "RUN")}
     [installing] = [run for run in all_of(gpu, "RUN") if run.stage > 0 and run.text not in done]
-    assert "[$TENSORRT]" in installing.text
+    assert "[$TENSORRT,otel]" in installing.text
     [argument] = all_of(gpu, "ARG")
     assert argument.text == "TENSORRT=tensorrt"
 

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from importlib import metadata, util
 from pathlib import Path
 
-import psutil
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -23,6 +22,7 @@ from fovea_engines.backends.installing import install, install_extra
 from fovea_engines.backends.registry import CPU_BACKENDS, GPU_BACKENDS, available_backends
 from fovea_engines.commands.options import AsJson
 from fovea_engines.device import cpu_flags, processor_name, visible_gpus
+from fovea_server.metrics.memory import Memory, memory
 
 # Name for people -> the flag in /proc/cpuinfo.
 _CPU_FEATURES = {
@@ -60,15 +60,6 @@ class Cpu:
     cores: int
     usable: int
     features: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Main memory of the machine or its container, and the size of /dev/shm (0: none), bytes."""
-
-    total: int
-    available: int
-    shared: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,28 +134,6 @@ def cpu_features(root: Path) -> tuple[str, ...] | None:
     if flags is None:
         return None
     return tuple(name for name, flag in _CPU_FEATURES.items() if flag in flags)
-
-
-def memory(root: Path) -> Memory:
-    """Read the memory of the machine, cut to the cgroup's limit, and the size of dev/shm."""
-    machine = psutil.virtual_memory()
-    total, available = machine.total, machine.available
-    # A container sees the host in /proc, and its own limit at the root of /sys/fs/cgroup.
-    for limit_file, used_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limit = int((root / "sys/fs/cgroup" / limit_file).read_text())
-            used = int((root / "sys/fs/cgroup" / used_file).read_text())
-        except (OSError, ValueError):  # ValueError: the limit is "max"
-            continue
-        total, available = min(total, limit), min(available, max(0, limit - used))
-    try:
-        shm = os.statvfs(root / "dev/shm")
-    except OSError:
-        return Memory(total, available, 0)
-    return Memory(total, available, shm.f_frsize * shm.f_blocks)
 
 
 def driver_version(root: Path) -> str | None:

@@ -143,6 +143,8 @@ def _needed(settings: Settings, name: str) -> str | None:
     local = all(isinstance(place, Path) for place in settings.model_repository)
     if name in ("repository_cache", "repository_max_gb") and local:
         return "a --model-repository in a store"
+    if name == "otel_ratio" and not settings.otel:
+        return "--otel"
     switch = "allow_http" if name in ("cors_origin", "page") else f"allow_{name.split('_')[0]}"
     # The address of HTTP is that of the other servers too.
     if name == "http_address" or getattr(settings, switch, True):

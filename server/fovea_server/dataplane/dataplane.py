@@ -36,6 +36,7 @@ from fovea_server.dataplane.model_documents import (
     model_document,
     model_list,
 )
+from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.v2_documents import model_metadata, version_statistics
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.models.model import ServedModel, State
@@ -45,6 +46,7 @@ from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Vocabulary
 from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.traffic.spans import SPAN
 
 # Sorting this many elements takes about a millisecond.
 _MANY = 65_536
@@ -71,6 +73,7 @@ class DataPlane:
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
         self.get, self.find, self.index = registry.get, registry.find, registry.index
         self.cache, self.close = registry.cache, registry.close
+        self.availability = registry.availability
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._registry)
@@ -172,6 +175,8 @@ class DataPlane:
         if request.trace is not None:
             self._trace.save(request.trace)
         results = [image if isinstance(image, FoveaError) else next(answers) for image in images]
+        if (span := SPAN.get()) is not None:
+            record_images(span, model, engine, results, started)
         return Prediction(
             model=model.name,
             version=model.version,
@@ -228,7 +233,11 @@ class DataPlane:
             if tensor.name in classes:
                 check_class_type(tensor.datatype)
         request.trace = self._trace.sample(model.name, model.version, request.id)
+        if (span := SPAN.get()) is not None:
+            request.spans, arrived = [], time.monotonic()
         response = await model.scheduler.infer(request)
+        if span is not None:
+            record_tensors(span, model, request, arrived)
         if classes:
             await _classify(response, classes, model)
         if request.trace is not None:

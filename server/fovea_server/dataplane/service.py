@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fovea_engines.backends.installing import install_extra
+from fovea_preprocess.errors import InvalidOption
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.extensions.apis import parse_apis
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
@@ -13,6 +15,7 @@ from fovea_server.extensions.trace import TraceSettings
 from fovea_server.logs import SERVER_LOG
 from fovea_server.models.registry import Registry
 from fovea_server.settings import Settings
+from fovea_server.traffic.spans import Tracer
 from fovea_server.traffic.traffic import Traffic
 
 
@@ -32,6 +35,20 @@ class Service:
         self.trace = TraceSettings(settings.trace_config, registry)
         self.plane = DataPlane(registry, self.trace)
         self.log_settings = LogSettings(SERVER_LOG)
-        self.traffic = Traffic(registry, log_access=settings.log_access)
+        self.traffic = Traffic(registry, log_access=settings.log_access, tracer=_tracer(settings))
         self.http_restrictions = Restrictions.parse(settings.http_restricted_api)
         self.grpc_restrictions = Restrictions.parse(settings.grpc_restricted_protocol)
+
+
+def _tracer(settings: Settings) -> Tracer | None:
+    if not settings.otel:
+        return None
+    try:
+        # Its import takes a quarter of a second.
+        from fovea_server.traffic.otel import OtelTracer
+    except ModuleNotFoundError as error:
+        raise InvalidOption(
+            f"--otel needs packages that are not installed ({error.name}): "
+            f"{install_extra('otel')}, or leave --otel out"
+        ) from error
+    return OtelTracer(settings.otel_ratio)

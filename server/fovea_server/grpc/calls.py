@@ -21,6 +21,7 @@ from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.log_lines import REQUEST_ID
 from fovea_server.traffic.access_log import Access
 from fovea_server.traffic.request_id import HEADER, request_id
+from fovea_server.traffic.spans import SPAN, RequestSpan
 from fovea_server.traffic.traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Call:
     Attributes:
         status: name of the gRPC status.
         size: bytes of the answers.
+        span: of a call that is traced; None for nearly all.
         message: the request; None until it is read, and for a stream.
         model: of the latest request of a stream; "" for none.
     """
@@ -60,10 +62,24 @@ class Call:
         self._began = time.monotonic()
         self._method, self._context, self._traffic = method, context, traffic
         self._metadata = dict(context.invocation_metadata() or ())
-        given = self._metadata.get(HEADER)
-        self._id = request_id(given if isinstance(given, str) else None)
+        self._id = request_id(self._text(HEADER))
         REQUEST_ID.set(self._id)
+        self.span = self.traced() if method.endswith("/ModelInfer") else None
         context.set_trailing_metadata(((HEADER, self._id),))
+
+    def traced(self) -> RequestSpan | None:
+        """Begin the span of a request of this call, if it is traced, and set it for its task."""
+        if (tracer := self._traffic.tracer) is None:
+            return None
+        span = tracer.begin(self._text("traceparent"), self._text("tracestate"))
+        if span is not None:
+            span.name, span.id = self._method.removeprefix("/"), self._id
+            SPAN.set(span)
+        return span
+
+    def _text(self, name: str) -> str | None:
+        value = self._metadata.get(name)
+        return value if isinstance(value, str) else None
 
     def check(self, restrictions: Restrictions, api: str) -> None:
         """Raise Restricted if the call lacks the secret of an API."""
@@ -72,8 +88,7 @@ class Call:
             raise Restricted(f"This protocol is restricted, expecting header '{_SECRET}{key}'")
 
     def _secret(self, key: str) -> str | None:
-        value = self._metadata.get(f"{_SECRET}{key}".lower())
-        return value if isinstance(value, str) else None
+        return self._text(f"{_SECRET}{key}".lower())
 
     async def write(self, message: bytes) -> None:
         """Send one message of a stream."""
@@ -108,7 +123,7 @@ class Call:
         if not model and method.startswith("Model"):
             model = getattr(self.message, "name", "")
         if method == "ModelInfer":
-            self._traffic.inferred(model, self.status, self._began, self._error)
+            self._traffic.inferred(model, self.status, self._began, self._error, self.span)
         if self._traffic.access_log is None:
             return
         self._traffic.access_log.add(

@@ -133,7 +133,7 @@ class InferStream:
     async def run(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Answer until the client's last request; cancelling this cancels those in flight."""
         strict = _STRICT in (context.invocation_metadata() or ())
-        self._reader = asyncio.create_task(self._read(requests))
+        self._reader = asyncio.create_task(self._read(requests, call))
         try:
             while (task := await self._begun.get()) is not None:
                 request_id, answer, call.model = await task
@@ -157,26 +157,26 @@ class InferStream:
         if self._reader is not None:
             self._reader.cancel()
 
-    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+    async def _read(self, requests: AsyncIterator[bytes], call: Call) -> None:
         try:
             async for data in requests:
                 while not self._has_room(len(data)):
                     self._freed.clear()
                     await self._freed.wait()
                 self._under_way += 1
-                task = asyncio.ensure_future(self._answer(data, self._take(len(data))))
+                task = asyncio.ensure_future(self._answer(data, self._take(len(data)), call))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 self._begun.put_nowait(task)
         finally:
             self._begun.put_nowait(None)
 
-    async def _answer(self, data: bytes, full: FoveaError | None) -> StreamedAnswer:
-        began = time.monotonic()
+    async def _answer(self, data: bytes, full: FoveaError | None, call: Call) -> StreamedAnswer:
+        began, span = time.monotonic(), call.traced()
         outcome = StreamedAnswer("", full, "") if full is not None else await self._outcome(data)
         error = outcome.answer if isinstance(outcome.answer, FoveaError) else None
         status = "OK" if error is None else grpc_status(error)
-        self._traffic.inferred(outcome.model, status, began, error)
+        self._traffic.inferred(outcome.model, status, began, error, span)
         return outcome
 
     async def _outcome(self, data: bytes) -> StreamedAnswer:

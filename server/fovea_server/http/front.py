@@ -63,7 +63,10 @@ class Front(ABC):
         """Make a request without a route, with its id."""
         given = headers.get(ID_HEADER)
         own_id = request_id(None if given is None else given.decode("latin-1"))
-        return Request(method, target, headers, own_id, time.monotonic())
+        request = Request(method, target, headers, own_id, time.monotonic())
+        if (tracer := self.service.traffic.tracer) is not None:
+            request.span = tracer.begin(request.header("traceparent"), request.header("tracestate"))
+        return request
 
     async def answer(self, request: Request) -> Answer:
         """Answer a complete request that has an endpoint."""
@@ -93,7 +96,11 @@ class Front(ABC):
         traffic, model = self.service.traffic, request.names.get("model") or ""
         status, error = (_CLIENT_LEFT, None) if answer is None else (answer.status, answer.error)
         if request.api == "inference":
-            traffic.inferred(model, status, request.began, error)
+            if request.span is not None:
+                path = request.target.partition("?")[0]
+                operation = f"{path[:3]}/models/{{model}}/{path.rpartition('/')[2]}"
+                request.span.name, request.span.id = f"{request.method} {operation}", request.id
+            traffic.inferred(model, status, request.began, error, request.span)
         if traffic.access_log is not None:
             address = str(client[0]) if client else "-"
             asked = request.method, request.target

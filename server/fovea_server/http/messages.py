@@ -10,6 +10,7 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest
 
 if TYPE_CHECKING:
     from fovea_server.dataplane.service import Service
+    from fovea_server.traffic.spans import RequestSpan
 
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
@@ -38,6 +39,7 @@ class Request:
         api: name of its API in restrictions.
         names: "model", "version", "region", ... in the path; None if absent.
         timeout_s: seconds that it may take in all; None for no limit.
+        span: of a request that is traced; None for nearly all.
         hold: counts bytes held for the request, also those sent; raises QueueFull.
     """
 
@@ -52,6 +54,7 @@ class Request:
     api: str = ""
     names: Mapping[str, str | None] = field(default_factory=dict)
     timeout_s: float | None = None
+    span: RequestSpan | None = None
     hold: Callable[[int], None] = field(init=False)
 
     def header(self, name: str) -> str | None:

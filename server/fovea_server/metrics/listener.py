@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
 from fovea_server.listen import bind
@@ -32,8 +33,8 @@ class _Connection(H11Protocol):
 class MetricsServer:
     """Answers /metrics as Triton does: all other paths are empty."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, budget: ByteBudget) -> None:
+        self._service, self._budget = service, budget
         self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
         # A separate thread, so that a scrape does not wait for the requests that it measures.
         self._thread = ThreadPoolExecutor(1, "metrics")
@@ -83,7 +84,7 @@ class MetricsServer:
         else:
             # In a thread: with many models it would block the event loop.
             text = await asyncio.get_running_loop().run_in_executor(
-                self._thread, metrics_text, self._service, self._machine
+                self._thread, metrics_text, self._service, self._budget, self._machine
             )
             answer = PlainTextResponse(text)
         await answer(scope, receive, send)

@@ -11,12 +11,17 @@ import resource
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 
 import psutil
 
 from fovea_preprocess.errors import ModelNotReady
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
+from fovea_server.metrics.batches import add_batches, batch_family
+from fovea_server.metrics.limits import limit_families
 from fovea_server.metrics.machine import MachineMetrics
+from fovea_server.metrics.memory import memory
 from fovea_server.models.model import ServedModel, State
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.statistics.family import Family, Labels, gauge, label_name, render
@@ -86,7 +91,7 @@ _OF_CACHED_MODELS: _Counters = {
 }
 
 
-def metrics_text(service: Service, machine: MachineMetrics) -> str:
+def metrics_text(service: Service, budget: ByteBudget, machine: MachineMetrics) -> str:
     """Write all metrics of a service, its process and its machine in Prometheus' text format."""
     cache = service.plane.cache
     return render(
@@ -94,6 +99,7 @@ def metrics_text(service: Service, machine: MachineMetrics) -> str:
             *model_families(service.plane),
             *(cache_families(cache) if cache is not None else ()),
             service.traffic.durations.family(),
+            *limit_families(service, budget),
             *process_families(),
             *machine.families(),
         ]
@@ -115,7 +121,7 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
         "gauge",
         "Instantaneous number of pending requests awaiting execution per-model.",
     )
-    stages = stage_family()
+    stages, batches = stage_family(), batch_family()
     for model in models:
         if model.state is not State.READY:
             continue
@@ -128,9 +134,10 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
         # The model may be unloaded meanwhile.
         with suppress(ModelNotReady):
             pending.add(labels, model.scheduler.pending)
+        add_batches(batches, labels, model.statistics.batch_sizes())
         if model.takes_images:
             model.statistics.stages.add_to(stages, labels)
-    return [success, failure, *others, pending, stages]
+    return [success, failure, *others, pending, batches, stages]
 
 
 def _labels(model: ServedModel) -> Labels:
@@ -170,7 +177,7 @@ def process_families() -> list[Family]:
     # psutil, because prometheus-client's collector reports nothing on macOS.
     process = psutil.Process()
     with process.oneshot():
-        memory, times = process.memory_info(), process.cpu_times()
+        used, times = process.memory_info(), process.cpu_times()
         started, files = process.create_time(), process.num_fds()
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     build = Family("fovea_build_info", "gauge", "Version of Fovea and what it runs on")
@@ -182,8 +189,13 @@ def process_families() -> list[Family]:
     return [
         build,
         cpu,
-        gauge("process_resident_memory_bytes", "Resident memory size in bytes", memory.rss),
-        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes", memory.vms),
+        gauge("process_resident_memory_bytes", "Resident memory size in bytes", used.rss),
+        gauge(
+            "fovea_memory_limit_bytes",
+            "Memory of the machine, or of the container where that has less",
+            memory(Path("/")).total,
+        ),
+        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes", used.vms),
         gauge("process_open_fds", "Number of open file descriptors", files),
         gauge("process_max_fds", "Maximum number of open file descriptors", most_files),
         gauge("process_start_time_seconds", "Start time since the Unix epoch in seconds", started),

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
+from itertools import chain
 
 from fovea_engines.plural import counted
 from fovea_preprocess.errors import (
@@ -174,6 +175,22 @@ class Registry:
         slot = self._slots.get(name)
         return [IndexEntry(name)] if slot is None else list(slot.entries(ready))
 
+    def availability(self) -> dict[str, bool]:
+        """Tell of each model that was loaded or tried whether it can answer, by name.
+
+        A model that is not served any more and has left the repository is forgotten.
+        """
+        try:
+            folders = self._repositories.folders()
+        except (FoveaError, OSError):
+            # Nothing has left a repository only because it cannot be read now.
+            folders = set(self._slots)
+        return {
+            name: bool(slot.ready)
+            for name, slot in sorted(self._slots.items())
+            if slot.ready or name in folders
+        }
+
     @property
     def ready(self) -> bool:
         """True if all models of the start are ready, and none has died."""
@@ -196,11 +213,9 @@ class Registry:
     @property
     def unserved(self) -> list[str]:
         """Models that the start could not load, and those that have died, each with its reason."""
-        unserved = [f"{m.name}: {m.failure}" for m in self if m.failure]
-        for _, slot in sorted(self._slots.items()):
-            unserved += slot.unserved()
-        unserved += self._remotes.unserved
-        return list(dict.fromkeys(unserved))
+        slots = (slot.unserved() for _, slot in sorted(self._slots.items()))
+        died = (f"{m.name}: {m.failure}" for m in self if m.failure)
+        return list(dict.fromkeys([*died, *chain(*slots), *self._remotes.unserved]))
 
     def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None

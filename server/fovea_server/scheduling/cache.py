@@ -227,7 +227,7 @@ async def _again(
     """Return a kept answer as one of its own to this request."""
     if not isinstance(found, ImageResult):
         return None
-    answer = replace(found, timing=Timing())
+    answer = replace(found, timing=Timing(), batch=0)
     if request.encode is not None:
         # Boxes are written in microseconds, and raw outputs of any size are not.
         heavy = answer.tensors is not None

@@ -140,6 +140,7 @@ class ImageJob(Job):
         began, result, head = time.monotonic(), self.result, self.kind.engine.head
         if self.row is not None:
             self.kind.give_back(self.row)
+        result.batch = rows
         # A job that waits for others of its request must not hold pixels.
         self.data, self.placed, self.row = b"", None, None
         if head is None:

@@ -110,6 +110,7 @@ class RowScheduler(Scheduler):
             request.trace.computed(job.times)
         if request.spans is not None:
             request.spans.append(job.times)
+            request.batch = job.batch
         return job.outputs
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:

@@ -52,6 +52,7 @@ class TensorJob(Job):
         super().__init__(kind, request, checked.rows, arrived_ns)
         self.checked = checked
         self.outputs: Outputs = {}
+        self.batch = 0
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +75,7 @@ class TensorJob(Job):
 
     def finish(self, outputs: Outputs, row: int, rows: int) -> None:
         """Keep its rows of the outputs."""
-        self.outputs = outputs
+        self.outputs, self.batch = outputs, rows
         if rows > self.rows:
             self.outputs = {name: array[row : row + self.rows] for name, array in outputs.items()}
 

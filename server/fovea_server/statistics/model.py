@@ -112,6 +112,11 @@ class ModelStatistics:
             self.queue.add(queue_ns)
             self.cache_hit.add(lookup_ns)
 
+    def batch_sizes(self) -> dict[int, int]:
+        """Return how many executions there were of each number of rows."""
+        with self._lock:
+            return {rows: batch.compute_infer.count for rows, batch in self.batches.items()}
+
     def missed(self, ns: int) -> None:
         """Count a cache miss; `ns` is the time of lookup and insertion."""
         with self._lock:

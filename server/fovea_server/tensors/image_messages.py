@@ -48,6 +48,7 @@ class ImageResult:
         found: in pixels of the upright image; None where the head is not recognised.
         tensors: the raw output rows, by name, where the head is not recognised; else None.
         pixels: the upright image, uint8 [h, w, 3] RGB, if the request keeps it.
+        batch: rows of the execution that computed it; 0 for none, or several.
         encoded: the result of the request's `encode`, if it has that.
     """
 
@@ -59,6 +60,7 @@ class ImageResult:
     pixels: NDArray[np.uint8] | None = None
     timing: Timing = field(default_factory=Timing)
     encoded: bytes = b""
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

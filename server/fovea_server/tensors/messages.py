@@ -83,7 +83,8 @@ class InferRequest:
         timeout_us: longest time in the queue; 0 for the model's default.
         sequence_id: 0 or "" for none.
         trace: records its timestamps; None for nearly all.
-        spans: collects the engine's times for an ensemble; None for nearly all.
+        spans: collects the engine's times, for an ensemble or a trace; None for nearly all.
+        batch: rows of the execution that answered it, where `spans` are collected.
     """
 
     model_name: str
@@ -99,6 +100,7 @@ class InferRequest:
     sequence_end: bool = False
     trace: RequestTrace | None = None
     spans: list[Spans] | None = None
+    batch: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fovea_server.log_lines import REQUEST_ID
 from fovea_server.traffic.access_log import Access
 from fovea_server.traffic.request_id import HEADER, request_id
+from fovea_server.traffic.spans import SPAN, RequestSpan
 from fovea_server.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -34,9 +35,14 @@ class WithTraffic:
             await self._app(scope, receive, send)
             return
         began = time.monotonic()
-        given = dict(scope["headers"]).get(_HEADER)
-        own_id = request_id(None if given is None else given.decode("latin-1"))
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        path: str = scope["path"]
+        own_id = request_id(_text(headers, _HEADER))
         REQUEST_ID.set(own_id)
+        span: RequestSpan | None = None
+        if (tracer := self._traffic.tracer) is not None and path.endswith("/predict"):
+            span = tracer.begin(_text(headers, b"traceparent"), _text(headers, b"tracestate"))
+            SPAN.set(span)
         # 499 is what proxies log where the client went away before there was an answer.
         status, size = 499, 0
 
@@ -52,12 +58,14 @@ class WithTraffic:
         try:
             await self._app(scope, receive, counted)
         finally:
-            path: str = scope["path"]
             state = scope.get("state", {})
             model = state.get("model") or scope.get("path_params", {}).get("name", "")
             predicts = path.endswith("/predict") and scope["method"] == "POST"
             if model and (predicts or "model" in state):
-                self._traffic.inferred(model, status, began, state.get("error"))
+                if span is not None:
+                    route = scope["route"].path.replace("{name}", "{model}")
+                    span.name, span.id = f"POST {route}", own_id
+                self._traffic.inferred(model, status, began, state.get("error"), span)
             # Pages read these every few seconds.
             polled = (scope["method"], status) == ("GET", 200)
             polled &= path in ("/v1/models", f"/v1/models/{model}/statistics")
@@ -69,3 +77,8 @@ class WithTraffic:
                     Access(client, method, text, model, status, size, began, own_id),
                     probe=f"{path}/".startswith(_PROBES) or polled,
                 )
+
+
+def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")

@@ -12,6 +12,7 @@ from fovea_preprocess.errors import FoveaError, ModelNotReady, QueueFull, Shutti
 from fovea_server.logs import SERVER_LOG
 from fovea_server.statistics.histogram import Durations
 from fovea_server.traffic.access_log import AccessLog
+from fovea_server.traffic.spans import RequestSpan, Tracer
 
 log = logging.getLogger("fovea_server.refused")
 
@@ -28,10 +29,14 @@ class Traffic:
     Attributes:
         durations: of the requests that asked a model to infer.
         access_log: of every request; None where that is switched off.
+        tracer: of the same requests as `durations`; None where that is switched off.
     """
 
-    def __init__(self, models: Container[str], *, log_access: bool) -> None:
+    def __init__(
+        self, models: Container[str], *, log_access: bool, tracer: Tracer | None = None
+    ) -> None:
         self._models = models
+        self.tracer = tracer
         self.durations = Durations(models)
         self.access_log = AccessLog(SERVER_LOG) if log_access else None
         # (model, reason) -> (how many, the latest message), since the last warning.
@@ -39,12 +44,20 @@ class Traffic:
         self._timer: asyncio.TimerHandle | None = None
 
     def inferred(
-        self, model: str, status: int | str, began: float, error: FoveaError | None
+        self,
+        model: str,
+        status: int | str,
+        began: float,
+        error: FoveaError | None,
+        span: RequestSpan | None,
     ) -> None:
         """Measure a request that asked a model to infer, and began by `time.monotonic`.
 
-        `status` is that of HTTP, or the name of gRPC's; `error` was the answer, if any.
+        `status` is that of HTTP, or the name of gRPC's; `error` was the answer, if any. A `span`
+        is there if it is traced.
         """
+        if span is not None and self.tracer is not None:
+            self.tracer.end(span, model, status, began, error)
         self.durations.observe(model, status, time.monotonic() - began)
         if isinstance(error, _REFUSALS):
             key = (model if model in self._models else "", error.code)

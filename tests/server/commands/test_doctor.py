@@ -17,14 +17,13 @@ from fovea_server.commands.doctor import (
     Cpu,
     Gpu,
     Machine,
-    Memory,
     cpu_features,
     diagnose,
     doctor,
     driver_version,
     look,
-    memory,
 )
+from fovea_server.metrics.memory import Memory, memory
 
 GIB = 2**30
 MIB = 2**20

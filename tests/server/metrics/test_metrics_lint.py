@@ -8,6 +8,7 @@ import re
 import pytest
 
 from fovea_server.metrics import machine
+from fovea_server.metrics.batches import add_batches, batch_family
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.metrics import cache_families, model_families, process_families
 from fovea_server.scheduling.cache import ResponseCache
@@ -62,11 +63,14 @@ def families(monkeypatch) -> list[Family]:
     for seconds in (0.0001, 0.004, 0.004, 9.0):
         stages.observe(Timing(seconds, seconds, seconds, seconds, seconds))
     stages.add_to(family, {"model": "m", "version": "1"})
-    models = [one for one in model_families([]) if one.name != family.name]
+    batches = batch_family()
+    add_batches(batches, {"model": "m", "version": "1"}, {1: 5, 3: 2, 500: 1})
+    filled = {family.name: family, batches.name: batches}
+    models = [filled.pop(one.name, one) for one in model_families([])]
     durations = Durations({"m"})
     for seconds in (0.001, 40.0):
         durations.observe("m", 200, seconds)
-    own = [family, durations.family(), *process_families()]
+    own = [durations.family(), *process_families()]
     return [*models, *own, *cache_families(ResponseCache(10)), *MachineMetrics(0).families()]
 
 
@@ -119,7 +123,7 @@ def test_fovea_s_own_names_keep_all_rules(families):
 
 
 def test_a_histogram_adds_up(families):
-    family = next(one for one in families if one.kind == "histogram")
+    family = next(one for one in families if one.name == "fovea_stage_duration_seconds")
     decode = [one for one in family.samples if one[1]["stage"] == "decode"]
     buckets = [value for suffix, _, value in decode if suffix == "_bucket"]
     assert buckets == sorted(buckets)
@@ -128,6 +132,13 @@ def test_a_histogram_adds_up(families):
     totals = {suffix: value for suffix, _, value in decode if suffix != "_bucket"}
     assert totals["_count"] == 4
     assert totals["_sum"] == pytest.approx(9.0081)
+
+
+def test_batches_are_counted_by_their_rows(families):
+    text = render(families)
+    for bound, count in {"1.0": 5, "2.0": 5, "4.0": 7, "128.0": 7, "+Inf": 8}.items():
+        assert f'fovea_batch_rows_bucket{{le="{bound}",model="m",version="1"}} {count}\n' in text
+    assert 'fovea_batch_rows_sum{model="m",version="1"} 511\n' in text
 
 
 def test_gpus_are_told_by_their_uuid(families):

@@ -27,7 +27,7 @@ def test_the_first_is_logged_at_once_and_the_others_together(short, caplog):
         counted = Traffic({"a", "b"}, log_access=False)
 
         def refuse(model: str, error: FoveaError) -> None:
-            counted.inferred(model, 503, time.monotonic(), error)
+            counted.inferred(model, 503, time.monotonic(), error, None)
 
         for _ in range(500):
             refuse("a", QueueFull("256 images waiting", 1.0))

@@ -17,6 +17,7 @@ from fovea_server.http.messages import Answer, Buffer, Request
 from fovea_server.http.receive import late, stopped
 from fovea_server.http.v2.answers import refusal
 from fovea_server.log_lines import REQUEST_ID
+from fovea_server.traffic.spans import SPAN
 
 if TYPE_CHECKING:
     from fovea_server.http.connection.protocol import ServerProtocol
@@ -210,6 +211,8 @@ class Exchange:
 
     async def _run(self) -> None:
         REQUEST_ID.set(self._request.id)
+        if self._request.span is not None:
+            SPAN.set(self._request.span)
         try:
             answer = await self._front.answer(self._request)
         except asyncio.CancelledError:

@@ -43,13 +43,13 @@ def test_a_body_that_does_not_arrive(runner, app, budget):
     assert start["status"] == 400
     assert (b"connection", b"close") in start["headers"]
     assert b"did not arrive within 0.5 s" in body["body"]
-    assert budget._held == 0
+    assert budget.held == 0
 
 
 def test_a_client_that_leaves_while_it_sends(runner, app, budget):
     piece = {"type": "http.request", "body": bytes(1000), "more_body": True}
     assert asked(runner, app, piece, {"type": "http.disconnect"}) == []
-    assert budget._held == 0
+    assert budget.held == 0
 
 
 def test_a_client_that_leaves_before_its_answer(runner, service, budget):
@@ -70,7 +70,7 @@ def test_a_client_that_leaves_before_its_answer(runner, service, budget):
     body = {"type": "http.request", "body": b"{}"}
     assert asked(runner, V2App(Slow(service, budget)), body, {"type": "http.disconnect"}) == []
     assert started == cancelled != []
-    assert budget._held == 0
+    assert budget.held == 0
 
 
 def test_a_server_that_stops_before_the_answer(runner, service, budget):
@@ -92,17 +92,17 @@ def test_large_answers_are_counted(runner, service):
     class Large(V2Front):
         async def answer(self, request):
             answer = await super().answer(request)
-            held.append(self.budget._held)
+            held.append(self.budget.held)
             return replace(answer, body=[bytes(60_000), bytes(60_000)])
 
     app = V2App(Large(service, budget))
     sent = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
     assert sum(len(message.get("body", b"")) for message in sent) == 120_000
-    assert budget._held == 0
+    assert budget.held == 0
     budget.take(100_000)
     start, _ = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
     assert start["status"] == 503
-    assert budget._held == 100_000
+    assert budget.held == 100_000
 
 
 def test_below_a_mount_point(runner, app):

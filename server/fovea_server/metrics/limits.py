@@ -1,0 +1,33 @@
+"""Metrics of what alerts are about: is the server ready, and how near is it to its limits."""
+
+from __future__ import annotations
+
+from fovea_server.byte_budget import ByteBudget
+from fovea_server.dataplane.service import Service
+from fovea_server.statistics.family import Family, gauge
+
+
+def limit_families(service: Service, budget: ByteBudget) -> list[Family]:
+    """Build the families of readiness, of the queues' limit and of the bytes that are held."""
+    models = Family(
+        "fovea_model_ready", "gauge", "1 if a version of the model can answer, 0 if none can"
+    )
+    for name, ready in service.plane.availability().items():
+        models.add({"model": name}, int(ready))
+    return [
+        gauge("fovea_ready", "1 if the server takes requests, else 0", int(service.plane.ready)),
+        models,
+        gauge(
+            "fovea_queue_limit_requests",
+            "Most requests of one model accepted and not yet answered (--max-queue)",
+            service.settings.max_queue,
+        ),
+        gauge(
+            "fovea_held_bytes", "Bytes of requests and unsent answers that are held", budget.held
+        ),
+        gauge(
+            "fovea_held_limit_bytes",
+            "Most bytes of requests and unsent answers (--max-held-mb)",
+            budget.limit,
+        ),
+    ]

@@ -1,0 +1,241 @@
+"""Traces of a real server reach a real OTLP receiver, over v1, v2 and gRPC."""
+
+import queue
+import secrets
+import time
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+from tests.e2e.collector import Collector, collecting
+from tests.serving import RunningServer, free_ports, start_server
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
+
+STAGES = ["queue", "decode", "letterbox", "infer", "postprocess"]
+OF_TENSORS = ["queue", "input", "infer", "output"]
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def traced(demo_batches, collector, tmp_path_factory) -> Iterator[RunningServer]:
+    """A server that traces what its callers trace."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        patch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+        flags = ("--otel", "--otel-ratio=0")
+        server = start_server(demo_batches, tmp_path_factory.mktemp("log"), flags)
+    yield server
+    assert server.stop() == 0
+
+
+class Caller:
+    """A span of a client, and the headers that it sends."""
+
+    def __init__(self, flags: str = "01") -> None:
+        self.trace, self.span = secrets.token_hex(16), secrets.token_hex(8)
+        parent = f"00-{self.trace}-{self.span}-{flags}"
+        self.headers = {"traceparent": parent, "tracestate": "test=1"}
+
+
+def attributes(span) -> dict[str, str | int]:
+    return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
+
+
+def check(collector: Collector, caller: Caller, stages: list[str]) -> tuple[dict, list]:
+    """The attributes of a request's span, and its stages, which lie in it end to end."""
+    server, parts = collector.trace(caller.trace)
+    assert server.parent_span_id.hex() == caller.span
+    assert server.trace_state == "test=1"
+    assert sorted(part.name for part in parts) == sorted(stages)
+    parts.sort(key=lambda part: stages.index(part.name))
+    at = server.start_time_unix_nano
+    for part in parts:
+        assert part.parent_span_id == server.span_id
+        assert part.start_time_unix_nano >= at - 1000
+        at = part.end_time_unix_nano
+    assert at <= server.end_time_unix_nano
+    return attributes(server), parts
+
+
+def about(model_status: dict[str, str | int], **more: str | int) -> dict[str, str | int]:
+    return {
+        "fovea.model": "digits",
+        "fovea.version": "1",
+        "fovea.backend": "onnxruntime",
+        "fovea.precision": "fp32",
+        "fovea.batch": 1,
+        **model_status,
+        **more,
+    }
+
+
+OK = {"http.response.status_code": 200}
+# A status of 0 is the default of protobuf, which `attributes` reads.
+RPC = {"rpc.system": "grpc", "rpc.grpc.status_code": 0, "fovea.images": 1}
+
+
+@pytest.mark.parametrize("accept", ["application/json", "image/jpeg"])
+def test_v1(traced, collector, scene, accept):
+    caller = Caller()
+    headers = caller.headers | {"x-request-id": caller.span, "accept": accept}
+    answer = httpx.post(traced.predict_url("digits"), content=scene, headers=headers)
+    assert answer.status_code == 200
+    told, parts = check(collector, caller, STAGES)
+    assert told == about(OK, **{"fovea.request_id": caller.span, "fovea.images": 1})
+    server, _ = collector.trace(caller.trace)
+    assert server.name == "POST /v1/models/{model}/predict"
+    if accept == "application/json":
+        timing = answer.json()["timing_ms"]
+        spans = {part.name: part.end_time_unix_nano - part.start_time_unix_nano for part in parts}
+        for name, ns in spans.items():
+            assert ns / 1e6 == pytest.approx(timing[name], abs=0.01)
+        assert sum(spans.values()) / 1e6 <= timing["total"] + 0.01
+
+
+def test_each_image_of_a_request_has_its_stages(traced, collector, scene, second_scene):
+    caller = Caller()
+    files = [("image", ("a.jpg", scene)), ("image", ("b.jpg", second_scene))]
+    answer = httpx.post(traced.predict_url("digits"), files=files, headers=caller.headers)
+    assert answer.status_code == 200, answer.text
+    _, parts = collector.trace(caller.trace)
+    timing = answer.json()["timing_ms"]
+    assert len(parts) == 2 * len(STAGES)
+    for stage in STAGES:
+        pair = [part for part in parts if part.name == stage]
+        assert {attributes(part).get("fovea.image", 0) for part in pair} == {0, 1}
+        longest = max(part.end_time_unix_nano - part.start_time_unix_nano for part in pair)
+        assert longest / 1e6 == pytest.approx(timing[stage], abs=0.01)
+
+
+def test_v2_over_http(traced, collector, scene):
+    caller = Caller()
+    url = f"{traced.url}/v2/models/digits/infer"
+    bare = {"inference-header-content-length": "0"}
+    answer = httpx.post(url, content=scene, headers=caller.headers | bare)
+    assert answer.status_code == 200, answer.text
+    told, _ = check(collector, caller, STAGES)
+    assert told == about(OK, **{"fovea.request_id": answer.headers["x-request-id"]}) | {
+        "fovea.images": 1
+    }
+    server, _ = collector.trace(caller.trace)
+    assert server.name == "POST /v2/models/{model}/infer"
+
+
+def images(scene: bytes) -> InferInput:
+    sent = InferInput("images", [1], "BYTES")
+    sent.set_data_from_numpy(np.array([scene], object))
+    return sent
+
+
+def test_grpc(traced, collector, scene):
+    caller = Caller()
+    with InferenceServerClient(f"127.0.0.1:{traced.grpc_port}") as client:
+        headers = caller.headers | {"x-request-id": caller.span}
+        client.infer("digits", [images(scene)], headers=headers)
+    told, _ = check(collector, caller, STAGES)
+    assert told == about(RPC, **{"fovea.request_id": caller.span})
+    server, _ = collector.trace(caller.trace)
+    assert server.name == "inference.GRPCInferenceService/ModelInfer"
+
+
+def test_tensors_over_grpc(traced, collector):
+    caller, other = Caller(), Caller()
+    with InferenceServerClient(f"127.0.0.1:{traced.grpc_port}") as client:
+        config = client.get_model_metadata("digits").inputs[0]
+        shape = [2, *config.shape[1:]]
+        tensor = InferInput(config.name, shape, config.datatype)
+        tensor.set_data_from_numpy(np.zeros(shape, np.float32))
+        client.infer("digits", [tensor], headers=caller.headers)
+        with pytest.raises(InferenceServerException):
+            client.infer("nobody", [tensor], headers=other.headers)
+    told, _ = check(collector, caller, OF_TENSORS)
+    assert told["fovea.batch"] == 2
+    assert "fovea.images" not in told
+    told, _ = check(collector, other, [])
+    assert (told["fovea.model"], told["rpc.grpc.status_code"]) == ("nobody", 5)
+
+
+def test_each_request_of_a_stream_has_a_span(traced, collector, scene):
+    caller = Caller()
+    answers: queue.Queue = queue.Queue()
+    with InferenceServerClient(f"127.0.0.1:{traced.grpc_port}") as client:
+        client.start_stream(lambda result, error: answers.put(error), headers=caller.headers)
+        client.async_stream_infer("digits", [images(scene)])
+        assert answers.get(timeout=60) is None
+        client.stop_stream()
+    told, _ = check(collector, caller, STAGES)
+    assert told["rpc.grpc.status_code"] == 0
+    server, _ = collector.trace(caller.trace)
+    assert server.name == "inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def test_refused_requests_have_a_span(traced, collector, scene):
+    for model, content, status in (("nobody", scene, 404), ("digits", b"none", 400)):
+        caller = Caller()
+        answer = httpx.post(traced.predict_url(model), content=content, headers=caller.headers)
+        assert answer.status_code == status
+        server, _ = collector.trace(caller.trace)
+        told = attributes(server)
+        assert (told["fovea.model"], told["http.response.status_code"]) == (model, status)
+        assert told["error.type"] == answer.json()["error"]["code"]
+
+
+def test_who_is_not_sampled_is_not_traced_and_health_never_is(traced, collector, scene):
+    unsampled, probe, last = Caller("00"), Caller(), Caller()
+    url = traced.predict_url("digits")
+    for headers in ({}, unsampled.headers):
+        assert httpx.post(url, content=scene, headers=headers).status_code == 200
+    httpx.get(f"{traced.url}/v2/health/ready", headers=probe.headers)
+    httpx.get(f"{traced.url}/v1/health/ready", headers=probe.headers)
+    httpx.post(url, content=scene, headers=last.headers)
+    # Spans arrive in the order of their requests.
+    collector.trace(last.trace)
+    assert not collector.has(unsampled.trace)
+    assert not collector.has(probe.trace)
+
+
+def test_the_server_says_who_it_is(traced, collector, scene):
+    caller = Caller()
+    httpx.post(traced.predict_url("digits"), content=scene, headers=caller.headers)
+    collector.trace(caller.trace)
+    assert collector.sender["service.name"] == "fovea"
+    assert collector.sender["service.version"]
+    assert collector.sender["deployment.environment"] == "test"
+
+
+def test_spans_that_wait_are_sent_before_the_end(
+    demo_batches, collector, scene, serve, monkeypatch
+):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
+    server, caller = serve(demo_batches, "--otel"), Caller()
+    httpx.post(server.predict_url("digits"), content=scene, headers=caller.headers)
+    assert server.stop() == 0
+    collector.trace(caller.trace)
+
+
+def test_a_collector_that_is_down_is_one_warning_and_no_delay(
+    demo_batches, scene, serve, monkeypatch
+):
+    [nobody] = free_ports(1)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{nobody}")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    server = serve(demo_batches, "--otel")
+    until = time.monotonic() + 60
+    while "spans do not reach the collector" not in (text := server.log.read_text()):
+        assert time.monotonic() < until, text
+        assert httpx.post(server.predict_url("digits"), content=scene).status_code == 200
+    for _ in range(5):
+        assert httpx.post(server.predict_url("digits"), content=scene).status_code == 200
+    assert server.stop() == 0
+    text = server.log.read_text()
+    assert text.count("WARNING") == text.count("spans do not reach the collector") == 1
+    assert "Traceback" not in text

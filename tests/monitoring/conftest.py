@@ -1,0 +1,80 @@
+"""A real server that has served, and what its /metrics exposes."""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.conftest import DEMO
+from tests.monitoring.promql import OWN
+from tests.serving import RunningServer, start_server
+
+from fovea_server.metrics.machine import _GPU_METRICS
+
+EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
+
+
+def predict(server: RunningServer, model: str = "digits") -> int:
+    """The status of an image."""
+    image = (DEMO / "scene-1.jpg").read_bytes()
+    return httpx.post(server.predict_url(model), content=image).status_code
+
+
+def control(server: RunningServer, action: str, model: str = "digits") -> None:
+    """Load or unload a model."""
+    url = f"{server.url}/v2/repository/models/{model}/{action}"
+    assert httpx.post(url, json={}).status_code == 200
+
+
+def scrape(server: RunningServer) -> str:
+    answer = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics")
+    assert answer.status_code == 200
+    return answer.text
+
+
+def series(text: str) -> dict[str, list[dict[str, str]]]:
+    """Metric, as it is written -> labels of each of its series."""
+    found = defaultdict(list)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            # The parser ends the names of counters in _total, where Triton's do not.
+            plain = sample.name.removesuffix("_total")
+            name = plain if f"\n{plain}{{" in text or f"\n{plain} " in text else sample.name
+            found[name].append(sample.labels)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cached_repository(demo_batches, tmp_path_factory) -> Path:
+    """The demo model, whose answers are kept."""
+    repository = tmp_path_factory.mktemp("cached") / "repository"
+    shutil.copytree(demo_batches, repository)
+    with (repository / "digits" / "config.pbtxt").open("a") as config:
+        config.write("\nresponse_cache { enable: true }\n")
+    return repository
+
+
+@pytest.fixture(scope="module")
+def served(cached_repository, tmp_path_factory) -> Iterator[RunningServer]:
+    """A server that has answered, refused, unloaded and loaded."""
+    flags = (*EXPLICIT, "--cache-config=local,size=1048576")
+    server = start_server(cached_repository, tmp_path_factory.mktemp("log"), flags)
+    assert predict(server) == 200
+    control(server, "unload")
+    assert predict(server) == 503
+    control(server, "load")
+    assert predict(server) == 200
+    yield server
+    server.process.kill()
+    server.process.wait()
+
+
+@pytest.fixture(scope="module")
+def known(served) -> dict[str, set[str]]:
+    """Metric -> names of its labels; those of GPUs from their table where there is none."""
+    exposed = series(scrape(served))
+    labels = {name: set().union(*found) for name, found in exposed.items()}
+    return OWN | {name: {"gpu_uuid"} for name in _GPU_METRICS} | labels
