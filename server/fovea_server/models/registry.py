@@ -40,8 +40,7 @@ class Registry:
     `model_control_mode` of the settings says. It has `started` once every model was tried.
 
     Raises:
-        NotFound: a repository is not a folder.
-        NotFound, Unavailable: one in a store cannot be read, and was not pulled before.
+        NotFound, Unavailable: a repository is no folder, or in a store that cannot be read now.
         InvalidOption: the setting of the cache cannot be read.
     """
 
