@@ -110,7 +110,14 @@ def reading(response: Response, kind: str) -> Iterator[dict[str, Any]]:
     raise_for_status(response)
     try:
         yield json.loads(response.content[: json_size(response)])
-    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+    except (
+        AttributeError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise UnexpectedAnswer(
             f"the answer is not {kind} ({type(error).__name__}: {error}); "
             "is this the address of a Fovea server?"

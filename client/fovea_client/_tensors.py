@@ -51,6 +51,8 @@ def request(
         "parameters": {**(parameters or {}), "binary_data_output": True},
         "inputs": described,
     }
+    if isinstance(outputs, str):
+        raise TypeError(f"outputs is a list of names: outputs=[{outputs!r}]")
     if outputs is not None:
         binary = {"binary_data": True}
         document["outputs"] = [{"name": name, "parameters": binary} for name in outputs]

@@ -63,14 +63,23 @@ def test_files_of_label_studio_are_fetched_with_its_token(server, site):
         "s3://bucket/bus.jpg",
         "/data/moved",
         f"{site.cloud.url}/public.jpg",
+        # Addresses of another host after the slash, which joining takes for whole ones.
+        f"/{site.cloud.url}/public.jpg",
+        f"/ {site.cloud.url.removeprefix('http:')}/public.jpg",
     )
     results = predict(server, "yolov8n", xml, *addresses, project=project)
-    assert [len(each["result"]) for each in results] == [4] * 5
+    assert [len(each["result"]) for each in results[:6]] == [4] * 6
     asked = dict(site.asked)
     assert set(asked.values()) == {f"Token {TOKEN}"}
     assert "/data/upload/5/bus.jpg" in asked
     # The token is for Label Studio alone.
     assert {authorization for _, authorization in site.cloud.asked} == {None}
+
+
+@pytest.mark.parametrize("hostname", ["http://[", "file:///etc", "nowhere"])
+def test_what_is_no_address_is_no_label_studio(server, hostname):
+    answer = post(server, "yolov8n", "setup", project="6", schema="<View/>", hostname=hostname)
+    assert (answer.status_code, "no address of a Label Studio" in answer.text) == (422, True)
 
 
 def test_a_bad_image_among_good_ones_fails_alone(server, inline):

@@ -193,6 +193,7 @@ def test_errors_have_a_message(server, images):
         ({"model_id": "yolov8n/1", "image": image | {"value": data[:8000]}}, 400, "image"),
         ({"model_id": "yolov8n/1", "image": image, "confidence": "NaN"}, 422, "confidence is"),
         ({"model_id": "yolov8n/1", "image": image, "max_detections": 0}, 422, "max_detections"),
+        ({"model_id": "yolov8n/1", "image": image, "max_detections": "1" * 5000}, 422, "from 1"),
         ({"model_id": "yolov8n/1", "image": image, "class_filter": ["bsu"]}, 422, "bus"),
     ):
         answer = infer(server, **given)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import cv2
@@ -19,6 +19,7 @@ from tests.conftest import DEMO
 
 from fovea_client import Client
 from fovea_engines.evaluate.samples import read_image
+from fovea_server.predict.video import VideoFile
 
 MODEL = "digits"
 SIZE = (640, 480)
@@ -142,6 +143,14 @@ def begun(*arguments: object) -> Iterator[subprocess.Popen[str]]:
             run.kill()
 
 
+def ended(run: subprocess.Popen[str], how: signal.Signals) -> tuple[str, str]:
+    """What a run wrote that a signal ends; again, if it came right before the pipe was opened."""
+    while True:
+        run.send_signal(how)
+        with suppress(subprocess.TimeoutExpired):
+            return run.communicate(timeout=20)
+
+
 @pytest.mark.parametrize(
     ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
@@ -149,8 +158,7 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_does(
     fovea, demo_repository, mixed, tmp_path, how, code
 ):
     with begun("--repository", demo_repository) as run:
-        run.send_signal(how)
-        _, err = run.communicate(timeout=60)
+        _, err = ended(run, how)
         assert run.returncode == code
     journal = tmp_path / "out" / "predictions.jsonl"
     if how == signal.SIGKILL:
@@ -204,8 +212,29 @@ def test_other_options_do_not_go_on(fovea, demo_repository, tmp_path, change, sa
     shutil.copy(DEMO / "scene-1.jpg", tmp_path)
     given = ("predict", MODEL, "scene-1.jpg", "--repository", demo_repository, "--out", "out")
     assert fovea(*given, "--resume")[0] == 0  # there was nothing to go on with
+    code, _, err = fovea(*given)
+    assert (code, "out has results: name another --out" in err) == (2, True), err
     code, _, err = fovea(*given, "--resume", *change)
     assert (code, says in err) == (2, True), err
+
+
+def test_one_run_at_a_time_writes_into_a_folder(fovea, demo_repository, mixed, tmp_path):
+    given = ("predict", MODEL, "mixed/*", "--repository", demo_repository, *FORMATS)
+    with begun("--repository", demo_repository):
+        code, _, err = fovea(*given, "--out", "out", "--resume")
+    assert (code, "another run is writing into out" in err) == (2, True), err
+
+
+def test_a_video_that_is_not_written_whole_has_no_name(tmp_path):
+    video = VideoFile(tmp_path / "v.mp4", 25, (64, 48))
+    for _ in range(5):
+        video.add(np.zeros((48, 64, 3), np.uint8))
+    # OpenCV reports no disk that is full.
+    (tmp_path / "v.part.mp4").unlink()
+    (tmp_path / "v.part.mp4").write_bytes(b"cut off")
+    with pytest.raises(OSError, match="was not written whole"):
+        video.finish()
+    assert not (tmp_path / "v.mp4").exists()
 
 
 def test_another_version_or_other_images_do_not_go_on(fovea, demo_versions, tmp_path):
@@ -275,5 +304,7 @@ def test_originals_are_not_overwritten(fovea, demo_repository, tmp_path):
     assert fovea("predict", MODEL, ".", *given)[0] == 0
     assert (tmp_path / "scene-1.jpg").read_bytes() == (DEMO / "scene-1.jpg").read_bytes()
     assert read_image(tmp_path / "annotated" / "scene-1.jpg").shape == (480, 640, 3)
+    for result in ("run.json", "predictions.jsonl"):
+        (tmp_path / result).unlink()
     assert fovea("predict", MODEL, ".", *given)[0] == 0  # the annotated one is a result
     assert len(lines(tmp_path)) == 1

@@ -4,13 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 from fovea_preprocess.image import decode_image
 
 # Times mean nothing on a shared machine, and a run must not depend on the ones before it.
-settings.register_profile("fovea", deadline=None, derandomize=True, database=None)
+settings.register_profile(
+    "fovea",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine draws slowly
+)
 settings.load_profile("fovea")
 
 

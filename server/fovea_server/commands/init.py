@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from importlib.resources import files
 from pathlib import Path
@@ -34,7 +35,7 @@ def init(
 
     Example: fovea init my-project
     """
-    if taken := [name for name in _FILES if (folder / name).exists()]:
+    if taken := [name for name in _FILES if os.path.lexists(folder / name)]:
         raise InvalidOption(
             f"{folder.absolute()} has {', '.join(taken)} already, and nothing is overwritten: "
             "give the name of a new folder, as in `fovea init my-project`"

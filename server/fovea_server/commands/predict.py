@@ -162,7 +162,7 @@ def predict(
                 tally = print_json(predictor, model, found)
             else:
                 tally = show(predictor, found)
-    except (FoveaClientError, OSError) as error:
+    except FoveaClientError as error:
         complain(f"error: {error}")
         wrong = isinstance(error, ServerError) and error.code in _WRONG
         raise typer.Exit(2 if wrong else 1) from error

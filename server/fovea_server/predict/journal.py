@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import orjson
 
 from fovea_client import image_result
+from fovea_engines.repository.locking import lock
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
 from fovea_server.predict.entry import Entry
@@ -40,29 +42,40 @@ class Settings:
 class Journal(Closing):
     """The journal of a run in its folder, which is made if it is not there.
 
-    Without `resume` it begins anew, and over the results of a complete run. With it, it goes on
-    where there is something to go on with.
+    With `resume` it goes on where there is something to go on with. Only one run at a time may
+    write into a folder.
 
     Raises:
-        InvalidOption: the folder has an interrupted run, which would be lost, or that of another
-            model or other options.
+        InvalidOption: the folder has results already, or those of another model or other options,
+            or another run is writing there.
     """
 
     def __init__(self, folder: Path, settings: Settings, *, resume: bool) -> None:
         self._path, self._run = folder / LINES, folder / _RUN
         self._settings: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
         folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = lock(folder)
+        except BlockingIOError as error:
+            raise InvalidOption(
+                f"another run is writing into {folder}: wait for its end, or name another --out"
+            ) from error
+        try:
+            self._begin(folder, resume=resume)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _begin(self, folder: Path, *, resume: bool) -> None:
         before = self._before()
         if before is not None and resume:
             self._check(before)
             _drop_torn_line(self._path)
-        else:
-            if before is not None and not before.get("complete"):
-                raise InvalidOption(
-                    f"{folder} has a run that was interrupted: go on with --resume, or remove "
-                    f"{self._run} to begin anew"
-                )
-            self._path.unlink(missing_ok=True)
+        elif before is not None or self._path.exists():
+            # Files of images that are not in the new run would stay among the new ones.
+            ended = before is None or before.get("complete")
+            what = "results" if ended else "a run that was interrupted (--resume goes on)"
+            raise InvalidOption(f"{folder} has {what}: name another --out, or remove what is there")
         self._write_run(complete=False)
         self._file = self._path.open("ab")
 
@@ -125,7 +138,9 @@ class Journal(Closing):
 
     def close(self) -> None:
         """Close the file. Calling it again does nothing."""
-        self._file.close()
+        if not self._file.closed:
+            self._file.close()
+            os.close(self._lock)
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -17,7 +17,8 @@ def in_order(
     """Yield what `work` makes of each thing, in their order.
 
     At most `ahead` things are taken before the oldest result is read, so memory is bounded. What
-    `things` or `work` raise is raised in its turn; who leaves drops what was not begun.
+    `work` raises is raised in its turn, and what `things` raises at once. A caller that leaves
+    drops what was not begun.
     """
     waiting: deque[Future[Done]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="predict")

@@ -144,7 +144,9 @@ def _below(folder: Path) -> Iterator[Path]:
 
     for here, folders, files in os.walk(folder, onerror=fail):
         folders[:] = (name for name in folders if not name.startswith("."))
-        yield from (Path(here, name) for name in files if not name.startswith("."))
+        paths = (Path(here, name) for name in files if not name.startswith("."))
+        # A pipe would be waited for. A broken link fails as a file that is not there.
+        yield from (path for path in paths if path.is_file() or path.is_symlink())
 
 
 def _natural(path: Path) -> list[list[tuple[int, str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ class VideoFile:
     """A video that is written frame by frame; it has its name once it is whole."""
 
     def __init__(self, path: Path, rate: float, size: tuple[int, int]) -> None:
-        self._path = path
+        self._path, self._frames = path, 0
         self._part = path.with_name(f"{path.stem}.part{path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
         code = cv2.VideoWriter.fourcc(*"mp4v")
@@ -94,11 +95,19 @@ class VideoFile:
 
     def add(self, frame: Pixels) -> None:
         """Append a frame, uint8 RGB of the size of all."""
+        self._frames += 1
         self._writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
 
     def finish(self) -> None:
         """Complete the file."""
         self._writer.release()
+        # OpenCV does not report a disk that is full.
+        try:
+            whole = VideoHeader.read(self._part).frames == self._frames
+        except InvalidImage:
+            whole = False
+        if not whole:
+            raise OSError(errno.EIO, "a video was not written whole: is the disk full?", self._path)
         self._part.replace(self._path)
 
     def abandon(self) -> None:

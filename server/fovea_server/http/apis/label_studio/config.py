@@ -72,9 +72,20 @@ def parse_config(xml: str) -> list[Control]:
     }
     return [
         control
-        for element in root.iter()
-        if element.tag in TASKS and (control := _control(element, images)) is not None
+        for element in _outermost(root)
+        if (control := _control(element, images)) is not None
     ]
+
+
+def _outermost(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
+    """Yield the controls; those inside another one have no meaning, and are passed over."""
+    waiting = [root]
+    while waiting:
+        element = waiting.pop()
+        if element.tag in TASKS:
+            yield element
+        else:
+            waiting.extend(reversed(element))
 
 
 def controls_for(xml: str, model: str, task: str) -> list[Control]:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from urllib.parse import quote, urljoin, urlsplit
 
-from fovea_preprocess.errors import InvalidImage
+from fovea_preprocess.errors import InvalidImage, InvalidOption
 from fovea_server.http.v1.body import Source, Url
 from fovea_server.settings import Settings
 
@@ -38,13 +38,15 @@ class Hosts:
     def __init__(self, settings: Settings) -> None:
         self._given: Host | None = None
         if settings.label_studio_url is not None:
-            self._given = Host(settings.label_studio_url, settings.label_studio_token or "")
+            self._given = Host(
+                checked(settings.label_studio_url), settings.label_studio_token or ""
+            )
         self._told: OrderedDict[str, Host] = OrderedDict()
 
     def tell(self, project: str, url: str, token: str) -> None:
         """Remember the host of a project; the least recent is forgotten where they are many."""
         self._told.pop(project, None)
-        self._told[project] = Host(url, token)
+        self._told[project] = Host(checked(url), token)
         if len(self._told) > _MOST_PROJECTS:
             self._told.popitem(last=False)
 
@@ -62,20 +64,39 @@ class Hosts:
             coded = quote(base64.b64encode(address.encode()).decode("ascii"))
             address = f"/tasks/{quote(str(task_id), safe='')}/presign/?fileuri={coded}"
         elif scheme in ("http", "https"):
-            known = host is not None and _origin(host.url) == _origin(address)
-            return Url(address, host.authorization if host is not None and known else None)
+            return _url(address, host)
         if host is None:
             return InvalidImage(
                 f"'{address[:60]}' is on a Label Studio that this server does not know: open the "
                 "project's Model page there, which connects again, or start the server with "
                 "--label-studio-url and --label-studio-token"
             )
-        return Url(urljoin(f"{host.url.rstrip('/')}/", address.lstrip("/")), host.authorization)
+        return _url(urljoin(f"{host.url.rstrip('/')}/", address.lstrip("/")), host)
+
+
+def _url(address: str, host: Host | None) -> Source:
+    """Return an image to fetch; none but the Label Studio itself is told the token."""
+    try:
+        own = host is not None and _origin(host.url) == _origin(address)
+    except ValueError:
+        return InvalidImage(f"'{address[:60]}' is no address")
+    return Url(address, host.authorization if host is not None and own else None)
 
 
 def _origin(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     return parts.scheme.lower(), parts.netloc.lower()
+
+
+def checked(url: str) -> str:
+    """Return the address of a Label Studio; InvalidOption if it is none."""
+    try:
+        scheme, host = _origin(url)
+    except ValueError:
+        scheme, host = "", ""
+    if scheme not in ("http", "https") or not host:
+        raise InvalidOption(f"'{url[:60]}' is no address of a Label Studio, as http://HOST:8080")
+    return url
 
 
 def _inline(address: str) -> Source:

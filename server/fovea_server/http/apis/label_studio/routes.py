@@ -136,7 +136,8 @@ def _backend(prefix: str, about: str) -> APIRouter:
     health_, inference, metadata = map(restricted, ("health", "inference", "metadata"))
     for method, endpoint, needed in (
         ("GET", health, health_),
-        ("POST", setup, metadata),
+        # What it remembers decides where images come from.
+        ("POST", setup, inference),
         ("POST", validate, metadata),
         # Label Studio used to POST, and now GETs.
         ("GET", versions, metadata),

@@ -141,7 +141,7 @@ def _least_keypoint(given: Mapping[str, Any]) -> float:
 
 def _whole(name: str, value: object, most: int) -> int:
     text = str(value)
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= most:
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or not 1 <= int(text) <= most:
         raise InvalidOption(f"{name} is '{text[:60]}'; it must be a whole number from 1 to {most}")
     return int(text)
 
