@@ -19,7 +19,6 @@ from tests.conftest import DEMO
 
 from fovea_client import Client
 from fovea_engines.evaluate.samples import read_image
-from fovea_server.predict.video import VideoFile
 
 MODEL = "digits"
 SIZE = (640, 480)
@@ -223,18 +222,6 @@ def test_one_run_at_a_time_writes_into_a_folder(fovea, demo_repository, mixed, t
     with begun("--repository", demo_repository):
         code, _, err = fovea(*given, "--out", "out", "--resume")
     assert (code, "another run is writing into out" in err) == (2, True), err
-
-
-def test_a_video_that_is_not_written_whole_has_no_name(tmp_path):
-    video = VideoFile(tmp_path / "v.mp4", 25, (64, 48))
-    for _ in range(5):
-        video.add(np.zeros((48, 64, 3), np.uint8))
-    # OpenCV reports no disk that is full.
-    (tmp_path / "v.part.mp4").unlink()
-    (tmp_path / "v.part.mp4").write_bytes(b"cut off")
-    with pytest.raises(OSError, match="was not written whole"):
-        video.finish()
-    assert not (tmp_path / "v.mp4").exists()
 
 
 def test_another_version_or_other_images_do_not_go_on(fovea, demo_versions, tmp_path):
