@@ -9,12 +9,13 @@ PORT   ?= 8000
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-images test-bare test-fiftyone clean
+.PHONY: help run test lint test-cluster test-images test-bare test-fiftyone clean
 
 help:
 	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
 	@echo "make test   run every check: ruff, mypy, import-linter, pytest"
 	@echo "make lint   the checks without pytest"
+	@echo "make test-cluster  serve on three nodes of Ray, replace and kill them under load"
 	@echo "make test-images  build the container images, and run them and 'make run' in containers"
 	@echo "make test-bare    'make run' and 'make test' in a container with nothing else in it"
 	@echo "make test-fiftyone  check that FiftyOne takes the client's results"
@@ -28,7 +29,7 @@ $(VENV)/base: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/base
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,otel,rtx]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,otel,ray,rtx]'
 	touch $@
 
 # The Python bindings of TensorRT 10 and 11, a megabyte each, in folders of their own: both are
@@ -96,6 +97,16 @@ $(VENV)/promql: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
 	    "promql-parser==0.12.0" || rm -rf $@
 
+# The types of a dashboard, of the version of Grafana that docker-compose.yml names. npm gets them.
+$(VENV)/grafana: $(VENV)/dev
+	npm install --silent --no-save --ignore-scripts --no-audit --no-fund --prefix $@ \
+	    "@grafana/schema@13.2.3" || rm -rf $@
+
+# Schemas of Kubernetes, for the manifests of docker/kubernetes.
+$(VENV)/kubernetes: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ \
+	    "kubernetes-validate==1.37.0" "importlib-resources==7.1.0" || rm -rf $@
+
 run: $(VENV)/base
 	$(BIN)/fovea demo --port $(PORT) $(if $(TASK),--task $(TASK)) $(if $(ONCE),--once)
 
@@ -110,16 +121,21 @@ lint: $(VENV)/dev
 test: export PYTHONDONTWRITEBYTECODE =
 test: export OPENBLAS_NUM_THREADS = 1
 test: lint $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/vision \
-      $(VENV)/cvat $(VENV)/apis $(VENV)/remote $(VENV)/promql
+      $(VENV)/cvat $(VENV)/apis $(VENV)/remote $(VENV)/promql $(VENV)/grafana $(VENV)/kubernetes
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
 
-# These two need Linux, root, and Debian's podman, runc and debootstrap; they skip without.
+# These two need Linux, root, and Debian's podman, runc, debootstrap, iptables and aardvark-dns; they
+# skip without.
 $(VENV)/compose: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "podman-compose==1.6.0"
 	touch $@
 
 test-images: $(VENV)/compose
 	$(BIN)/python -m pytest tests/images --deselect tests/images/test_bare_machine.py::test_make_test
+
+# Three nodes of Ray on this machine; it takes some minutes, most of them to start processes.
+test-cluster: $(VENV)/dev $(VENV)/remote
+	$(BIN)/python -m pytest tests/server/ray tests/cluster
 
 test-fiftyone: $(VENV)/fiftyone
 	$(BIN)/python -m pytest tests/client/test_fiftyone.py

@@ -96,8 +96,13 @@ def read(found: Finding, options: PredictOptions) -> None:
         list(encoded_masks(found.masks, options.mask))
 
 
-def start_server(repository: Path, image: bytes) -> tuple[subprocess.Popen[bytes], int, float]:
-    """Start `fovea serve`; returns it, its port and the seconds until its first answer."""
+def start_server(
+    repository: Path, image: bytes, settings: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], int, float]:
+    """Start `fovea serve`; returns it, its port and the seconds until its first answer.
+
+    `settings` are variables of its environment.
+    """
     with ExitStack() as held:
         probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         port, *others = (probe.getsockname()[1] for probe in probes)
@@ -111,7 +116,8 @@ def start_server(repository: Path, image: bytes) -> tuple[subprocess.Popen[bytes
             "serve",
             str(repository),
             *(f"{flag}={number}" for flag, number in flags),
-        ]
+        ],
+        env=os.environ | (settings or {}),
     )
     head = f"POST /v1/models/{MODEL}/predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
     request = head.encode() + f"Content-Length: {len(image)}\r\n\r\n".encode() + image

@@ -66,7 +66,7 @@ class Footprint:
             round(server.memory_info().rss / 1e6, 1),
             server.num_fds(),
             server.num_threads(),
-            tuple(sorted(path.name for path in Path("/dev/shm").iterdir())),
+            shared_memory(),
         )
 
     def growth(self, later: Footprint) -> list[str]:
@@ -79,6 +79,11 @@ class Footprint:
         if new := set(later.shared_memory) - set(self.shared_memory):
             grown.append(f"there is more in /dev/shm: {', '.join(sorted(new))}")
         return grown
+
+
+def shared_memory() -> tuple[str, ...]:
+    """List the regions of all programs."""
+    return tuple(sorted(path.name for path in Path("/dev/shm").iterdir()))
 
 
 def memory_growth(footprints: Sequence[Footprint]) -> list[str]:
@@ -147,7 +152,7 @@ def shared_region(port: int) -> Iterator[None]:
 
 def soak(models: Path, requests: int, images: int) -> dict[str, object]:
     """Load a server, and say what came of it."""
-    before = sorted(path.name for path in Path("/dev/shm").iterdir())
+    before = shared_memory()
     footprints, started = [], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         with serving(models, Path(folder)) as (process, http_port, grpc_port):
@@ -166,8 +171,8 @@ def soak(models: Path, requests: int, images: int) -> dict[str, object]:
     faults = errors[:10] + footprints[0].growth(footprints[-1]) + memory_growth(footprints)
     if code != 0:
         faults.append(f"the server ended with exit code {code}")
-    if sorted(path.name for path in Path("/dev/shm").iterdir()) != before:
-        faults.append("something is left in /dev/shm")
+    if left := set(shared_memory()) - set(before):
+        faults.append(f"left in /dev/shm: {', '.join(sorted(left))}")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{processor_name()}, {len(os.sched_getaffinity(0))} cores, {platform.system()}",

@@ -57,9 +57,10 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def precision() -> str:
-    """Gain and loss of INT8."""
+    """Gain and loss of bfloat16 and INT8, and how fast the choice of `auto` is."""
     accuracies = {
         "fp32": "mAP50-95 FP32",
+        "bf16": "mAP bf16",
         "fp16": "mAP FP16",
         "int8": "mAP INT8",
         "int8 for TensorRT": "mAP INT8 for TensorRT",
@@ -70,8 +71,10 @@ def precision() -> str:
         fp32 = [rounds for name, rounds in rates.items() if name.startswith("fp32")]
         kept = [accuracy(found["map50_95"][name]) for name in accuracies]
         fastest = max(fp32, key=statistics.median)
-        rows.append([model, spread(fastest, ".1f"), ratio(found["ratios"]["int8"]), *kept])
-    head = ["model", "fastest FP32, images/s", "INT8 to the fastest FP32"]
+        gains = [ratio(found["ratios"][name]) for name in ("bf16", "int8")]
+        chosen = f"{found['auto'].split()[0]}, {ratio(found['auto_to_best']['ratios'])}"
+        rows.append([model, spread(fastest, ".1f"), *gains, chosen, *kept])
+    head = ["model", "fastest FP32, images/s", "bf16 to it", "INT8 to it", "`auto` to the best"]
     return markdown([*head, *accuracies.values()], rows)
 
 

@@ -11,7 +11,6 @@ in a process of its own, which drops them.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import get_context
 from pathlib import Path
-from unittest import mock
 
 import onnx
 import psutil
@@ -61,8 +59,7 @@ def receiver() -> Iterator[str]:
 @contextmanager
 def served(repository: Path, body: bytes, **settings: str) -> Iterator[tuple[int, psutil.Process]]:
     """A server with these settings: its port and process."""
-    with mock.patch.dict(os.environ, settings | {"FOVEA_LOG_ACCESS": "false"}):
-        server, port, _ = start_server(repository, body)
+    server, port, _ = start_server(repository, body, settings | {"FOVEA_LOG_ACCESS": "false"})
     try:
         yield port, psutil.Process(server.pid)
     finally:

@@ -68,6 +68,7 @@ def start_server(
     stderr: int | None = None,
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "fovea_server.commands.cli"),
+    ports: Sequence[int] = (),
 ) -> RunningServer:
     """Serve a repository; returns when it is ready, or without `wait` when it is alive.
 
@@ -79,14 +80,16 @@ def start_server(
         stderr: a descriptor where the log goes instead.
         environment: the server's; default that of the tests.
         program: arguments of Python that run `fovea`.
+        ports: of HTTP, gRPC and metrics; default free ones.
     """
-    with reserved_ports(3) as (port, grpc_port, metrics_port):
+    with reserved_ports(3) as free:
+        port, grpc_port, metrics_port = ports or free
         log = folder / f"serve-{port}.log"
-        ports = {"--http-port": port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
+        given = {"--http-port": port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
         command = [sys.executable, *program, "serve", str(repository)]
-        with log.open("w") as stream:
+        with log.open("a") as stream:
             process = subprocess.Popen(
-                [*command, *(f"{flag}={number}" for flag, number in ports.items()), *flags],
+                [*command, *(f"{flag}={number}" for flag, number in given.items()), *flags],
                 stderr=stream if stderr is None else stderr,
                 text=True,
                 env=environment,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,21 +28,30 @@ def coco(
     return [_coco_row(each, image_id, categories[each.class_name]) for each in result.detections]
 
 
+# Decimals of pixels and of scores, as the server answers them.
+_PIXEL, _SCORE = 2, 5
+
+
 def _coco_row(found: Detection, image_id: int, category_id: int) -> dict[str, Any]:
     box = found.box
     row: dict[str, Any] = {
         "image_id": image_id,
         "category_id": category_id,
-        "bbox": [box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1],
-        "score": found.score,
+        "bbox": _pixels((box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1)),
+        "score": round(found.score, _SCORE),
     }
     if isinstance(found.mask, RunLengths):
         row["segmentation"] = {"size": list(found.mask.size), "counts": found.mask.counts}
     elif isinstance(found.mask, tuple):
-        row["segmentation"] = [list(outline) for outline in found.mask]
+        row["segmentation"] = [_pixels(outline) for outline in found.mask]
     if found.keypoints:
-        row["keypoints"] = [value for p in found.keypoints for value in (p.x, p.y, p.score)]
+        points = ((*_pixels((p.x, p.y)), round(p.score, _SCORE)) for p in found.keypoints)
+        row["keypoints"] = [value for point in points for value in point]
     return row
+
+
+def _pixels(places: Iterable[float]) -> list[float]:
+    return [round(place, _PIXEL) for place in places]
 
 
 def supervision(result: ImageResult) -> Any:

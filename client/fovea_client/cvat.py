@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from typing import Any, Unpack
+from weakref import finalize
 
 from fovea_client._client import Client
 from fovea_client._display import LEAST_SCORE
@@ -51,6 +52,8 @@ class DetectionFunction:
         self._cvat = imported("cvat_sdk.auto_annotation", "cvat-sdk")
         self._encode_mask = imported("cvat_sdk.masks", "cvat-sdk").encode_mask
         self._client = Client(url, retries=3)
+        # CVAT does not say when it is done with a function.
+        finalize(self, self._client.close)
         self._name, self._options = model, options
         described = self._client.model(model, options.get("version"))
         self._type = _type(described, boxes)
@@ -80,7 +83,7 @@ class DetectionFunction:
         match self._type:
             case "tag":
                 best = [each for each in found.classes[:1] if each.score >= (least or 0)]
-                return [self._cvat.tag(self._ids[each.class_id]) for each in best]
+                return [self._cvat.tag(self._number(each.class_id)) for each in best]
             case "mask":
                 areas = found.semantic.classes if found.semantic else found.detections
                 return [shape for each in areas for shape in self._masks(each.class_id, each.mask)]
@@ -88,12 +91,21 @@ class DetectionFunction:
                 return [self._skeleton(each, found) for each in found.detections]
         return [self._rectangle(each) for each in found.detections]
 
+    def _number(self, class_id: int) -> int:
+        """Return the number of a class's label."""
+        if class_id >= len(self._ids):
+            raise ValueError(
+                f"class {class_id} of {self._name!r} has no name, as its labels end before it: "
+                "build it with `fovea build --labels`, with a name for each class"
+            )
+        return self._ids[class_id]
+
     def _masks(self, class_id: int, mask: Mask | None) -> Iterator[Any]:
         if isinstance(mask, RunLengths) and (pixels := mask.pixels).any():
-            yield self._cvat.mask(self._ids[class_id], self._encode_mask(pixels))
+            yield self._cvat.mask(self._number(class_id), self._encode_mask(pixels))
         elif isinstance(mask, tuple):
             for outline in mask:
-                yield self._cvat.polygon(self._ids[class_id], list(outline))
+                yield self._cvat.polygon(self._number(class_id), list(outline))
 
     def _skeleton(self, found: Detection, image: ImageResult) -> Any:
         points = [
@@ -105,10 +117,10 @@ class DetectionFunction:
             )
             for index, point in enumerate(found.keypoints)
         ]
-        return self._cvat.skeleton(self._ids[found.class_id], points)
+        return self._cvat.skeleton(self._number(found.class_id), points)
 
     def _rectangle(self, found: Detection) -> Any:
-        number, box = self._ids[found.class_id], found.box
+        number, box = self._number(found.class_id), found.box
         if (turned := found.rotated) is None:
             return self._cvat.rectangle(number, [box.x1, box.y1, box.x2, box.y2])
         across, down = turned.w / 2, turned.h / 2

@@ -105,6 +105,9 @@ class QueueFull(Unavailable):
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
+    def __reduce__(self) -> tuple[type[Self], tuple[str, float]]:
+        return type(self), (str(self), self.retry_after_s)
+
     def with_text(self, text: str) -> Self:
         """Return the same error in other words."""
         return type(self)(text, self.retry_after_s)

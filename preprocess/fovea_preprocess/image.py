@@ -95,10 +95,15 @@ _BAND = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Most bytes of an encoded image, and most pixels, width times height, of a decoded one."""
+    """Most bytes of an encoded image, and most pixels, width times height, of a decoded one.
+
+    With each comes advice for people whose image is over the limit.
+    """
 
     max_bytes: int = 32 * 1024 * 1024
     max_pixels: int = 64_000_000
+    bytes_advice: str = "make it smaller, or compress it more"
+    pixels_advice: str = "make it smaller, or cut it into parts"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,8 +149,7 @@ def decode_image(
     """
     if len(data) > limits.max_bytes:
         raise ImageTooLarge(
-            f"the image is over the limit of {size_text(limits.max_bytes)}: send it smaller, "
-            "compress it more, or raise the server's --max-image-mb"
+            f"the image is over the limit of {size_text(limits.max_bytes)}: {limits.bytes_advice}"
         )
     if isinstance(data, memoryview):
         data = bytes(data)
@@ -205,7 +209,7 @@ def _check_size(width: int, height: int, limits: ImageLimits) -> None:
     if width * height > limits.max_pixels:
         raise ImageTooLarge(
             f"the image is {width}x{height}, over the limit of {limits.max_pixels / 1e6:g} "
-            "megapixels: send it smaller, or raise the server's --max-megapixels"
+            f"megapixels: {limits.pixels_advice}"
         )
 
 

@@ -16,10 +16,16 @@ def bind_all(settings: Settings) -> list[socket.socket]:
     """Open the listener for HTTP, if that is served, and check that the other servers can listen.
 
     Raises:
-        Unavailable: a port is taken, or an address is not this machine's.
+        Unavailable: a port is taken, or an address is not this machine's; it names all of them.
     """
+    problems = []
     for name in settings.listening:
-        _bind(settings, name).close()
+        try:
+            _bind(settings, name).close()
+        except Unavailable as error:
+            problems.append(str(error))
+    if problems:
+        raise Unavailable("; ".join(problems))
     return [_bind(settings, "http")] if settings.allow_http else []
 
 

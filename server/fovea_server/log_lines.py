@@ -19,8 +19,8 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 
 # Attributes of every record; all others are extra fields of one record.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# uvicorn repeats the message in colour; the others are Fovea's own fields.
-_LEFT_OUT = _STANDARD | {"color_message", "time", "level", "logger"}
+# uvicorn repeats the message in colour, Ray adds its own time; the others are Fovea's own fields.
+_LEFT_OUT = _STANDARD | {"color_message", "_ray_timestamp_ns", "time", "level", "logger"}
 _LONGEST_MESSAGE = 8192
 # A name from a client may be as long as its message.
 LONGEST_NAME = 1024

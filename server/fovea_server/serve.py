@@ -7,6 +7,7 @@ import logging
 import math
 import signal
 import socket
+import time
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, cast
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 # Clients reuse connections; one that is closed as a request is sent is an error for them.
 KEEP_ALIVE_S = 75
+# Time between two looks at a second Ctrl-C.
+_LOOK_S = 0.1
 
 
 class Server(uvicorn.Server):
@@ -47,6 +50,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._others = others
+        self._drained_at: float | None = None
+        """On the monotonic clock, once it drains."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start all servers; Unavailable: another server cannot listen."""
@@ -71,11 +76,31 @@ class Server(uvicorn.Server):
         if "*" in self._service.settings.cors_origin:
             log.warning("--cors-origin is *: pages of every site may use this server")
 
+    async def on_tick(self, counter: int) -> bool:
+        """Return True when it is time to stop: `drain_secs` after the signal."""
+        if not await super().on_tick(counter):
+            return False
+        if self._drained_at is None:
+            seconds = self._service.settings.drain_secs
+            self._drained_at = time.monotonic() + seconds
+            self._service.plane.draining = True
+            if seconds:
+                log.info("not ready any more, and stopping in %g s", seconds)
+        return self.force_exit or time.monotonic() >= self._drained_at
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop all servers concurrently: they share the time to exit."""
         log.info("stopping")
         timeout_s = self._service.settings.exit_timeout_secs
-        await asyncio.gather(super().shutdown(sockets), self._stop_others(timeout_s))
+        others = asyncio.create_task(self._stop_others(timeout_s))
+        await super().shutdown(sockets)
+        while not (await asyncio.wait({others}, timeout=_LOOK_S))[0]:
+            if self.force_exit:
+                await self._stop_others(0)
+        await others
+        if self.force_exit:
+            # uvicorn leaves it to be cancelled, with a traceback.
+            await self.lifespan.shutdown()
         await asyncio.to_thread(self._service.plane.close)
         self._service.cuda_shared_memory.close()
         self._service.traffic.close()
@@ -87,7 +112,7 @@ class Server(uvicorn.Server):
         await asyncio.gather(*(other.stop(grace_s) for other in self._others))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; the second SIGINT does not wait for answers.
+        """Stop; the second SIGINT waits neither for load balancers nor for answers.
 
         uvicorn's own raises the signal again after shutting down: that would kill the process, and
         orchestrators would report a failed stop.

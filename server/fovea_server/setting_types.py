@@ -1,4 +1,4 @@
-"""Types of settings that are more than a number or a text, with what they refuse."""
+"""Types of settings that are more than a number or a text, and variables that are no settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from pydantic_settings import NoDecode
 
 from fovea_server.remote.address import Address
 
+# Kubernetes adds these to every pod for a Service that is called fovea, or fovea-something.
+_OF_KUBERNETES = re.compile(
+    r"FOVEA_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
 _ORIGIN = re.compile(r"\*|(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+")
 
 
@@ -41,3 +45,9 @@ def _as_browsers_send(origins: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Origins = Annotated[Texts, AfterValidator(_as_browsers_send)]
+
+
+def links_a_service(name: str, value: str) -> bool:
+    """Return True if Kubernetes made a variable, for a Service called fovea or fovea-something."""
+    linked = name.upper().endswith("_PORT") and "://" in value
+    return linked or _OF_KUBERNETES.fullmatch(name) is not None

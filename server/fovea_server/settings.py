@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from enum import StrEnum
 from itertools import combinations
@@ -19,14 +18,9 @@ from pydantic_settings import (
 )
 
 from fovea_server.log_lines import LogFormat
-from fovea_server.setting_types import Origins, Places, Texts
+from fovea_server.setting_types import Origins, Places, Texts, links_a_service
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
-
-# Kubernetes adds these to every pod for a Service that is called fovea, or fovea-something.
-_OF_KUBERNETES = re.compile(
-    r"FOVEA_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
-)
 
 
 class ModelControlMode(StrEnum):
@@ -39,7 +33,7 @@ class ModelControlMode(StrEnum):
 
 class _Environment(EnvSettingsSource):
     def __call__(self) -> dict[str, object]:
-        return {k: v for k, v in super().__call__().items() if not _links_a_service(k, str(v))}
+        return {k: v for k, v in super().__call__().items() if not links_a_service(k, str(v))}
 
 
 class Listening(BaseSettings):
@@ -123,6 +117,11 @@ class Settings(Listening):
         description="folder of models to serve, or its address in a store (s3://BUCKET/PREFIX, "
         "gs://, az://, hf://, https://); may be repeated, but no name may be in two",
     )
+    model_name: str | None = Field(
+        None,
+        description="name of the model where the repository is the folder of a single one "
+        "(VERSION/model.*), as KServe mounts it",
+    )
     repository_cache: Path | None = Field(
         None,
         description="folder that remote repositories are pulled to; default "
@@ -154,6 +153,13 @@ class Settings(Listening):
         True, description="ready only when every model that was to be loaded at start is"
     )
     exit_on_error: bool = Field(False, description="stop when a model fails to load at start")
+    drain_secs: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="time after SIGTERM in which requests are still accepted, and the server says "
+        "that it is not ready, so that load balancers turn to others",
+    )
     exit_timeout_secs: float = Field(30.0, ge=0, description="time to finish what was accepted")
     id: str = Field("triton", description="name in the server's metadata; clients may look at it")
     rebuild: bool = Field(
@@ -280,14 +286,8 @@ def ignored_variables() -> Iterator[tuple[str, bool]]:
     for name, value in sorted(os.environ.items()):
         if name.upper().startswith("FOVEA_"):
             is_setting = name.lower().removeprefix("fovea_") in Settings.model_fields
-            if is_setting == _links_a_service(name, value):
+            if is_setting == links_a_service(name, value):
                 yield name, is_setting
-
-
-def _links_a_service(name: str, value: str) -> bool:
-    """Return True if Kubernetes made a variable, for a Service called fovea or fovea-something."""
-    linked = name.upper().endswith("_PORT") and "://" in value
-    return linked or _OF_KUBERNETES.fullmatch(name) is not None
 
 
 def silence_grpc() -> None:

@@ -20,7 +20,7 @@ def detect(server, body, path="detection", **fields):
 
 
 def expected(found, model, body, **options):
-    """What /v1 answers, as DeepStack writes it."""
+    """The answer of /v1, as DeepStack writes it."""
     return [
         {
             "label": each["class_name"],
@@ -126,6 +126,10 @@ def test_errors_have_deepstacks_form(server, images):
         assert (told["success"], told["code"]) == (False, status)
         assert says in told["error"]
         assert "predictions" not in told
+    for route in ("face", "face/recognize", "scene", "alpr"):
+        answer = detect(server, image, route)
+        assert (answer.status_code, answer.json()["success"]) == (404, False)
+        assert f"no /v1/vision/{route}: of DeepStack's routes it serves" in answer.json()["error"]
     bare = httpx.post(server.url + "/v1/vision/detection", content=image)
     assert "multipart" in bare.json()["error"]
     two = [("image", image), ("image2", image)]

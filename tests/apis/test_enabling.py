@@ -1,8 +1,7 @@
 """The APIs are there when they are named, and change nothing of what was there before."""
 
 import shutil
-import subprocess
-import sys
+import socket
 
 import httpx
 import openapi_spec_validator
@@ -156,9 +155,31 @@ def test_settings():
             parse_apis(wrong)
 
 
-def test_an_unknown_name_is_refused(demo_repository):
-    ports = [f"--{kind}-port=0" for kind in ("http", "grpc", "metrics")]
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "serve", demo_repository, *ports]
-    ended = subprocess.run([*command, "--api", "deepstak"], capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert "there is no API 'deepstak' to serve; there are deepstack, roboflow" in ended.stderr
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("deepstak", "there is no API 'deepstak' to serve; there are deepstack, roboflow"),
+        (
+            "deepstack=digts",
+            "--api deepstack=digts: the repository has no such model; did you mean",
+        ),
+        ("label-studio=x", "the repository has no such model; its models are digits"),
+    ],
+)
+def test_an_unknown_name_is_refused(fovea, demo_repository, given, says):
+    """Also where the ports are taken, which is told later."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = f"--http-port={taken.getsockname()[1]}"
+        code, _, err = fovea("serve", demo_repository, "--api", given, port)
+    assert (code, says in err) == (2, True), err
+
+
+def test_a_model_that_may_still_come_is_warned_of(demo_repository, tmp_path):
+    flags = ["--api=deepstack=later", "--model-control-mode=explicit"]
+    server = start_server(demo_repository, tmp_path, flags)
+    try:
+        answer = httpx.post(server.url + "/v1/vision/detection", files={"image": b"x"})
+        assert (answer.status_code, "'later'" in answer.json()["error"]) == (404, True)
+        assert "--api deepstack=later: the repository has no such model" in server.log.read_text()
+    finally:
+        server.stop()

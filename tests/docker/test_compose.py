@@ -11,6 +11,8 @@ import pytest
 from ruamel.yaml import YAML
 from tests.docker.dockerfile import all_of, read_dockerfile
 
+from fovea_server.settings import Settings
+
 
 @pytest.fixture(scope="module")
 def compose(root: Path) -> dict[str, Any]:
@@ -94,6 +96,20 @@ def test_monitoring_is_pinned_closed_and_seen_from_this_machine_only(
             assert (root / source).is_dir()
         else:
             assert source in compose["volumes"]
+
+
+def test_grafana_keeps_the_plugins_of_its_image(compose: dict[str, Any]) -> None:
+    """Version 13.2 would replace Prometheus' one, and have none where the root is read-only."""
+    grafana = compose["services"]["grafana"]
+    assert grafana["read_only"] is True
+    assert grafana["environment"]["GF_PLUGINS_PREINSTALL_DISABLED"] == "true"
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_it_has_the_time_to_finish_what_it_accepted(name: str, compose: dict[str, Any]) -> None:
+    # Then the last spans go to the collector, which may take five seconds.
+    needed = Settings.model_fields["exit_timeout_secs"].default + 5
+    assert int(compose["services"][name]["stop_grace_period"].removesuffix("s")) > needed
 
 
 def test_monitoring_needs_no_fovea_of_this_file(compose: dict[str, Any]) -> None:

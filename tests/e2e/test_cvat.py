@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 from tests.conftest import DEMO, ROOT
@@ -43,13 +44,18 @@ def server(shared, tmp_path_factory):
     for task, source in sources.items():
         (repository / task / "1").mkdir(parents=True)
         (repository / task / "1" / "model.onnx").symlink_to(source)
+    few = onnx.load(DEMO / "digits.onnx")
+    del few.metadata_props[:]
+    (repository / "few" / "1").mkdir(parents=True)
+    onnx.save(few, repository / "few" / "1" / "model.onnx")
+    (repository / "few" / "labels.txt").write_text("0\n")
     running = start_server(repository, tmp_path_factory.mktemp("log"))
     yield running
     assert running.stop() == 0
 
 
 def cvat_cli(server, double, folder, words, model, flags):
-    """What cvat-cli came to with a model as its function."""
+    """Run cvat-cli with a model as its function."""
     parameters = {"url": f"str:{server.url}", "model": f"str:{model}"}
     program = [sys.executable, "-m", "cvat_cli", "--server-host", "http://127.0.0.1"]
     program += ["--server-port", str(double.server_address[1]), *words]
@@ -213,6 +219,14 @@ def test_what_cannot_be_annotated_says_why(server, bus, tmp_path, model, told):
         done = cvat_cli(server, double, tmp_path, words, model, ())
     assert done.returncode != 0
     assert told in done.stderr
+
+
+def test_a_class_without_a_name_says_what_to_do(server, tmp_path):
+    with cvat([DEMO / "scene-1.jpg"], [label(1, "0", "any")]) as double:
+        words = ("task", "auto-annotate", str(TASK))
+        done = cvat_cli(server, double, tmp_path, words, "few", ())
+    assert done.returncode != 0
+    assert "of 'few' has no name, as its labels end before it: build it with" in done.stderr
 
 
 def test_an_agent_offers_it_in_cvats_own_page(server, tmp_path):

@@ -67,6 +67,36 @@ def test_it_reads_the_environment_as_the_server_does(demo_server):
     assert health("--port=8001").returncode == health("--port=8002").returncode == 1
 
 
+def test_a_server_at_an_address(demo_server, serve, tmp_path):
+    for url in (demo_server.url, f"127.0.0.1:{demo_server.port}", f"{demo_server.url}/"):
+        done = health("--url", url, http_port=1, http_address="192.0.2.1", allow_http="false")
+        assert (done.returncode, done.stdout) == (0, f"The server at {demo_server.url} is ready.\n")
+    assert "there is no model in" in health("--url", serve(tmp_path, wait=False).url).stderr
+    for flags, told in (
+        (("--url=ftp://h",), "--url is 'ftp://h'; it must be as http://10.0.0.5:8000"),
+        (("--url=http://h:x",), "it must be as http"),
+        ((f"--url={demo_server.url}/v1",), "it must be as http"),
+        (("--url=http://h", "--port=80"), "give --url or --http-port, not both"),
+    ):
+        done = health(*flags)
+        assert (done.returncode, told in done.stderr) == (1, True), done.stderr
+
+
+def test_the_certificate_of_an_address_is_checked(
+    serve_with, demo_repository, tmp_path, monkeypatch
+):
+    key, certificate = make_pair(tmp_path, "camera.example")
+    [port] = free_ports(1)
+    tls = (f"--http-server-key={key}", f"--http-server-cert={certificate}", "--allow-grpc=false")
+    serve_with(demo_repository, f"--http-port={port}", *tls)
+    _once_ready(f"--http-port={port}", *tls)
+    done = health(f"--url=https://localhost:{port}")
+    assert (done.returncode, "CERTIFICATE_VERIFY_FAILED" in done.stderr) == (1, True)
+    assert "or --url https://..." in health(f"--url=http://localhost:{port}").stderr
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert health(f"--url=https://localhost:{port}").returncode == 0
+
+
 def test_a_server_that_is_not_ready_says_why_and_is_live(serve, tmp_path):
     server = serve(tmp_path, wait=False)
     done = health(http_port=server.port)

@@ -247,6 +247,7 @@ def test_the_log_and_the_counters(demo_repository, serve, scene, headers):
         ("digits", "200", "2"),
         ("digits", "422", "1"),
         ("digits", "499", "1"),
+        ("digits", "OK", "0"),
     ]
     assert server.stop() == 0
     records = [json.loads(line) for line in server.log.read_text().splitlines()]

@@ -189,7 +189,7 @@ def test_numbers_in_names_are_the_ids_of_coco(fovea, repository, tmp_path):
 
 @pytest.mark.parametrize("mask", ["polygon", "png", "none"])
 def test_masks_of_other_forms_are_written_as_well(fovea, repository, images, tmp_path, mask):
-    """What can be written of a form is what the run lengths say."""
+    """Masks in every form give the same files as run lengths."""
     given = ("predict", "segment", images, "--repository", repository, "--format",
              "coco,yolo,annotated")  # fmt: skip
     for form in ("rle", mask):

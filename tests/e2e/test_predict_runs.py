@@ -143,7 +143,10 @@ def begun(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def ended(run: subprocess.Popen[str], how: signal.Signals) -> tuple[str, str]:
-    """What a run wrote that a signal ends; again, if it came right before the pipe was opened."""
+    """End a run by a signal, and return its output.
+
+    A signal that comes right before the pipe is opened is lost, so it is sent again.
+    """
     while True:
         run.send_signal(how)
         with suppress(subprocess.TimeoutExpired):

@@ -2,6 +2,7 @@
 
 import httpx
 import pytest
+from tests.load import Load, over_http
 from tests.server.registries import adder, wait_until
 from tests.serving import start_server
 from tests.stores import Bucket, environment
@@ -70,6 +71,25 @@ def test_a_store_is_served_followed_lost_and_found_again(
     wait_until(lambda: "model plus has left the repository" in offline.log.read_text())
     assert "can be read again" in offline.log.read_text()
     assert offline.stop() == 0
+
+
+def test_a_store_that_vanishes_under_load_fails_no_request(bucket, serve, demo_versions):
+    bucket.upload(demo_versions / "digits" / "1", "digits/1")
+    server = serve(*POLL)
+    log = server.log.read_text
+    with Load(over_http(server.url)) as load:
+        load.wait_for_more()
+        bucket.stop()
+        wait_until(lambda: "cannot be read" in log())
+        load.wait_for_more()
+        bucket.start_again()
+        bucket.upload(demo_versions / "digits" / "2", "digits/2")
+        wait_until(lambda: load.answered["2"])
+        bucket.stop()
+        load.wait_for_more()
+    assert not load.failed, load.failed
+    assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
+    assert server.stop() == 0
 
 
 def test_a_damaged_upload_is_refused_and_the_old_version_stays(bucket, serve, demo_versions, scene):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.images.podman import Podman
 
+ROOT = Path(__file__).resolve().parents[2]
 BARE = ("make", "python3", "python3-venv", "ca-certificates")
 # Of pip's configuration, what says where packages come from and how to get there.
 OPTIONS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout")
@@ -30,6 +31,19 @@ WITH_COMPILERS = """
 FROM {slim}
 RUN apt-get update -qq && apt-get install -qq --no-install-recommends g++ python3-dev >/dev/null \\
     && rm -rf /var/lib/apt/lists/*
+"""
+
+# As in the image of that name: who runs what, and what it may write.
+PROMETHEUS = """
+FROM localhost/bare
+RUN apt-get update -qq && apt-get install -qq --no-install-recommends prometheus >/dev/null \\
+    && rm -rf /var/lib/apt/lists/* \\
+    && install --directory --owner=nobody --group=nogroup /prometheus
+USER nobody
+WORKDIR /prometheus
+VOLUME /prometheus
+EXPOSE 9090
+ENTRYPOINT ["/bin/prometheus"]
 """
 
 
@@ -81,3 +95,13 @@ def make_stand_in(podman: Podman, name: str, dockerfile: str) -> None:
     podman(*BUILD, *mounts(podman.folder), "-t", f"docker.io/library/{name}", folder)
     [version] = re.findall(r"python:(3\.\d+)-", name)
     assert f"Python {version}." in podman("run", "--rm", name, "python", "--version")
+
+
+def make_prometheus(podman: Podman, name: str) -> str:
+    """An image of that name with Debian's Prometheus; its version."""
+    folder = podman.folder / "prometheus"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(PROMETHEUS)
+    podman(*BUILD, *mounts(podman.folder), "-t", f"docker.io/{name}", folder)
+    told = podman("run", "--rm", name, "--version")
+    return re.findall(r"version (\S+)", told)[0]

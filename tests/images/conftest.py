@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 from tests.docker.dockerfile import all_of, read_dockerfile
-from tests.images.bases import BUILD, SLIM, WITH_COMPILERS, make_bare, make_stand_in, mounts
+from tests.images.bases import (
+    BUILD,
+    ROOT,
+    SLIM,
+    WITH_COMPILERS,
+    make_bare,
+    make_stand_in,
+    mounts,
+)
 from tests.images.podman import Podman, podman
+from tests.images.service import Place, Service, make_place
 
-ROOT = Path(__file__).resolve().parents[2]
 FIGURES = pytest.StashKey[list[str]]()
 
 
@@ -54,7 +62,7 @@ OPTIONS = {"cpu": (), "gpu": ("--build-arg=TENSORRT=rtx",)}
 def images(request: pytest.FixtureRequest, bare: Podman) -> Iterator[dict[str, Future[str]]]:
     """The images that have tests in this run; one is built while another is already tried."""
     files = {item.path.name for item in request.session.items}
-    wanted = [name for name in OPTIONS if f"test_{name}_image.py" in files]
+    wanted = [name for name in OPTIONS if any(f.startswith(f"test_{name}_") for f in files)]
     slim, *others = sorted({base for name in wanted for base in bases(name)}, key=is_full)
     make_stand_in(bare, slim, SLIM)
     for base in others:
@@ -71,3 +79,24 @@ def images(request: pytest.FixtureRequest, bare: Podman) -> Iterator[dict[str, F
 
 def is_full(base: str) -> bool:
     return "-slim-" not in base
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return make_place(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture(scope="module")
+def image(images: dict[str, Future[str]]) -> str:
+    """The image of the CPU."""
+    return images["cpu"].result()
+
+
+@pytest.fixture(scope="module")
+def service(image: str, bare: Podman, place: Place, figures: list[str]) -> Iterator[Service]:
+    """Running, with an engine that was built into its volume; every test leaves it so."""
+    made = Service(bare, place)
+    made.build()
+    figures.append(f"CPU image: ready {made.start():.1f} s after `up`")
+    yield made
+    made.compose("docker compose --profile cpu --profile monitoring down")

@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-# Program -> its Debian package.
-NEEDED = {"podman": "podman", "runc": "runc", "debootstrap": "debootstrap"}
+# Program -> its Debian package. The last lets containers find one another by name.
+NEEDED = {
+    "podman": "podman",
+    "runc": "runc",
+    "debootstrap": "debootstrap",
+    "iptables": "iptables",
+    "/usr/lib/podman/aardvark-dns": "aardvark-dns",
+}
 # crun, which Podman prefers, refuses machines with both versions of cgroups; a container within
 # a container may not raise its limits.
 SETTINGS = """

@@ -2,126 +2,20 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.conftest import SHARED
 from tests.images.conftest import ROOT, bases
 from tests.images.load import Load
 from tests.images.podman import Podman
+from tests.images.service import DEMO, Service
 from tests.serving import free_ports
 
-DEMO = ROOT / "server/fovea_server/demo"
-SECTION = re.search(
-    r"^## Docker\n.*?^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
-)
 USER = 10001
-
-
-@dataclass(frozen=True)
-class Place:
-    """A folder with a model and an image under the names of the README.
-
-    Where the real ones are not at hand these are the demo's, and so is the name of the model.
-    """
-
-    folder: Path
-    model: str
-    image: str
-    ports: dict[int, int]
-
-    def adapted(self, text: str) -> str:
-        """A text of the README for what is here."""
-        text = re.sub(r"(?<=:)800\d", lambda named: str(self.ports[int(named[0])]), text)
-        return text.replace("yolov8n", self.model).replace("bus.jpg", self.image)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    folder = tmp_path_factory.mktemp("place")
-    model, image = DEMO / "digits.onnx", DEMO / "scene-1.jpg"
-    if SHARED.is_dir():
-        model, image = SHARED / "models/yolov8n.onnx", SHARED / "data/bus.jpg"
-    shutil.copy(model, folder)
-    shutil.copy(image, folder)
-    # The server's user, who is not the owner, reads them.
-    folder.chmod(0o755)
-    (folder / model.name).chmod(0o644)
-    ports = dict(zip((8000, 8001, 8002), free_ports(3), strict=True))
-    return Place(folder, model.stem, image.name, ports)
-
-
-@dataclass
-class Service:
-    """The service `cpu` of docker-compose.yml, with free ports of the host instead of its own."""
-
-    podman: Podman
-    place: Place
-
-    def compose(self, command: str) -> str:
-        """A command of the README."""
-        file = f"{sys.executable} -m podman_compose --file {self.place.folder}/docker-compose.yml"
-        line = self.place.adapted(command).replace("docker compose", file)
-        return self.podman.shell(line, self.place.folder)
-
-    @property
-    def container(self) -> str:
-        return self.podman("ps", "--quiet", "--filter", "label=com.docker.compose.service=cpu")
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.place.ports[8000]}"
-
-    def start(self) -> float:
-        """`up`, as the README says, but in the background; seconds until it is ready."""
-        [up] = [line for line in commands() if line.endswith(" up")]
-        began = time.monotonic()
-        self.compose(f"{up} --detach")
-        while not self.ready():
-            assert time.monotonic() < began + 120, self.podman("logs", self.container)
-            time.sleep(0.05)
-        return time.monotonic() - began
-
-    def ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/v2/health/ready").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def inside(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return self.podman.ask("exec", self.container, *command)
-
-
-def commands() -> list[str]:
-    assert SECTION is not None, "the README has a section on Docker that begins with a block"
-    return SECTION[1].splitlines()
-
-
-@pytest.fixture(scope="module")
-def image(images: dict[str, Future[str]]) -> str:
-    return images["cpu"].result()
-
-
-@pytest.fixture(scope="module")
-def service(image: str, bare: Podman, place: Place, figures: list[str]) -> Iterator[Service]:
-    """Running, with an engine that was built into its volume; every test leaves it so."""
-    text = (ROOT / "docker-compose.yml").read_text()
-    text = re.sub(r'"(\d+):(?=\d+")', lambda port: f'"{place.ports[int(port[1])]}:', text)
-    (place.folder / "docker-compose.yml").write_text(text)
-    made = Service(bare, place)
-    [build] = [line for line in commands() if " build " in line]
-    made.compose(build)
-    figures.append(f"CPU image: ready {made.start():.1f} s after `up`")
-    yield made
-    made.compose("docker compose --profile cpu down")
 
 
 @pytest.mark.timeout(1800)
@@ -133,6 +27,10 @@ def test_its_size_is_known(image: str, bare: Podman, figures: list[str]) -> None
 
 def test_doctor_finds_nothing_to_mend_in_it(image: str, bare: Podman) -> None:
     bare("run", "--rm", "--read-only", "--shm-size=1g", image, "doctor")
+
+
+def test_it_has_what_traces_need(image: str, bare: Podman) -> None:
+    bare("run", "--rm", "--entrypoint=python", image, "-c", "import fovea_server.traffic.otel")
 
 
 @pytest.mark.timeout(600)
@@ -192,9 +90,9 @@ def test_the_blocks_of_the_readme_find_boxes_over_the_published_ports(service: S
 
 def test_the_images_health_check_is_asked(service: Service) -> None:
     # Without systemd nobody asks at the interval, so this does.
-    assert service.podman.ask("healthcheck", "run", service.container).returncode == 0
+    assert service.podman.ask("healthcheck", "run", service.container()).returncode == 0
     probe = json.loads(
-        service.podman("inspect", "--format", "{{json .Config.Healthcheck}}", service.container)
+        service.podman("inspect", "--format", "{{json .Config.Healthcheck}}", service.container())
     )
     assert probe["Test"][0] in ("CMD", "CMD-SHELL")
 
@@ -204,7 +102,7 @@ def test_sigterm_under_load_loses_nothing_and_the_volume_is_served_again(
     service: Service, figures: list[str]
 ) -> None:
     place = service.place
-    container = service.container
+    container = service.container()
     with Load(place.ports[8000], place.model, (place.folder / place.image).read_bytes()) as load:
         load.wait_for(20)
         service.podman("stop", "--time", "40", container)

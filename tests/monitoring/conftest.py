@@ -1,16 +1,19 @@
 """A real server that has served, and what its /metrics exposes."""
 
 import shutil
+import subprocess
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import DEMO
-from tests.monitoring.promql import OWN
-from tests.serving import RunningServer, start_server
+from tests.monitoring.prometheus import Prometheus, shorten, wait_for
+from tests.monitoring.promql import MONITORING, OWN
+from tests.serving import RunningServer, free_ports, start_server
+from tests.system import program
 
 from fovea_server.metrics.machine import _GPU_METRICS
 
@@ -78,3 +81,46 @@ def known(served) -> dict[str, set[str]]:
     exposed = series(scrape(served))
     labels = {name: set().union(*found) for name, found in exposed.items()}
     return OWN | {name: {"gpu_uuid"} for name in _GPU_METRICS} | labels
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory) -> Iterator[Callable[[int], Prometheus]]:
+    """Start Prometheus for a server's port, with short intervals; it is ended after the module."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(metrics_port: int) -> Prometheus:
+        executable = program("prometheus", package="prometheus")
+        folder = tmp_path_factory.mktemp("prometheus")
+        files = folder / "files"
+        shutil.copytree(MONITORING / "prometheus", files)
+        shorten(files, "200ms")
+        config = files / "prometheus.yml"
+        target = f"127.0.0.1:{metrics_port}"
+        config.write_text(config.read_text().replace("fovea:8002", target))
+        [port] = free_ports(1)
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen(
+                [
+                    executable,
+                    f"--config.file={config}",
+                    f"--storage.tsdb.path={folder}/data",
+                    f"--web.listen-address=127.0.0.1:{port}",
+                ],
+                stderr=log,
+                text=True,
+            )
+        started.append(process)
+        made = Prometheus(f"http://127.0.0.1:{port}")
+        wait_for(lambda: process.poll() is None and made.ready())
+        return made
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+@pytest.fixture(scope="session")
+def scene() -> bytes:
+    """An image of digits."""
+    return (DEMO / "scene-1.jpg").read_bytes()

@@ -44,11 +44,12 @@ def dashboard() -> dict[str, Any]:
     return found
 
 
-def panel_queries() -> Iterator[tuple[str, str, str]]:
-    """Title of the panel, query with values for variables, and the legend's text."""
+def panel_queries() -> Iterator[tuple[str, str, str, bool]]:
+    """Title of the panel, query with values for variables, legend, and if it is asked for now."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
-            yield panel["title"], filled(target["expr"]), target["legendFormat"]
+            query, instant = filled(target["expr"]), target.get("instant", False)
+            yield panel["title"], query, target["legendFormat"], instant
 
 
 def filled(query: str) -> str:

@@ -1,5 +1,6 @@
 """Each alert, by promtool: it fires on the series that it is about, and on no others."""
 
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +78,9 @@ CASES = {
     "FoveaSlow": Case(latencies(5), latencies(0), BY_MODEL, "1.8s"),
     "FoveaErrors": Case(statuses(90, 10, "500"), statuses(90, 10, "400"), BY_MODEL, "10%"),
     "FoveaRefusing": Case(statuses(90, 60, "429"), statuses(90, 60, "404"), BY_MODEL, "1"),
+    "FoveaBadRequests": Case(statuses(80, 20, "413"), statuses(80, 20, "429"), BY_MODEL, "20%"),
     "FoveaQueueFilling": Case(
-        *shares("nv_inference_pending_request_count", "fovea_queue_limit_requests", VERSION),
+        *shares("fovea_accepted_requests", "fovea_queue_limit_requests", VERSION),
         VERSION,
         "96",
     ),
@@ -97,6 +99,9 @@ CASES = {
         *shares("nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", GPU, GPU), GPU
     ),
     "FoveaFiles": Case(*shares("process_open_fds", "process_max_fds", HERE), HERE, "96%"),
+    "FoveaStore": Case(
+        {of("fovea_store_faults", HERE): "1x20"}, {of("fovea_store_faults", HERE): "0x20"}, HERE
+    ),
 }
 
 
@@ -143,7 +148,28 @@ def test_it_fires_when_it_should_and_only_then(rule, tmp_path: Path):
     promtool("test", "rules", file)
 
 
+def test_prometheus_takes_the_configuration_for_kubernetes(tmp_path: Path):
+    page, base = ROOT / "docs/operations.md", ROOT / "docker/kubernetes/base"
+    [text] = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)
+    # Debian's promtool is built without Kubernetes, and can check the rest.
+    found = "kubernetes_sd_configs: [{role: pod}]"
+    assert found in text
+    static = text.replace(found, "static_configs: [{targets: [pod]}]")
+    (tmp_path / "prometheus.yml").write_text(static)
+    promtool("check", "config", tmp_path / "prometheus.yml")
+    [relabelling] = YAML(typ="safe").load(text)["scrape_configs"][0]["relabel_configs"]
+    [own] = YAML(typ="safe").load(base / "kustomization.yaml")["labels"]
+    labels = {re.sub(r"[^a-z]", "_", name): value for name, value in own["pairs"].items()}
+    deployment = YAML(typ="safe").load(base / "deployment.yaml")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    [port] = [each["name"] for each in container["ports"] if each["containerPort"] == 8002]
+    label, _ = relabelling["source_labels"]
+    app = labels[label.removeprefix("__meta_kubernetes_pod_label_")]
+    assert relabelling["regex"] == f"{app};{port}"
+
+
 def test_each_alert_is_explained_in_the_docs():
     page = (ROOT / "docs" / "operations.md").read_text()
     for rule in rules():
         assert f"| `{rule['alert']}` |" in page, rule["alert"]
+    assert f"| {len(rules())} alerts, none of them firing |" in page

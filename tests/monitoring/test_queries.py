@@ -22,8 +22,8 @@ DASHBOARD = dashboard()
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
-@pytest.mark.parametrize(("title", "query", "legend"), list(panel_queries()))
-def test_a_panel_asks_for_what_there_is(known, title, query, legend):
+@pytest.mark.parametrize(("title", "query", "legend", "instant"), list(panel_queries()))
+def test_a_panel_asks_for_what_there_is(known, title, query, legend, instant):
     assert label_names(legend) <= result_labels(parse(query), known)
 
 
@@ -47,7 +47,7 @@ def test_variables_and_annotations_ask_for_what_there_is(known):
         assert variable["query"]["query"] == variable["definition"]
         assert label in known[metric] | OF_TARGET
     for annotation in DASHBOARD["annotations"]["list"]:
-        query = annotation["expr"].replace("$instance", ".*")
+        query = annotation["target"]["expr"].replace("$instance", ".*")
         assert label_names(annotation["titleFormat"]) <= result_labels(parse(query), known)
 
 

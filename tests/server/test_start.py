@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -40,6 +41,17 @@ def test_a_taken_port_is_named():
         port = taken.getsockname()[1]
         with pytest.raises(Unavailable, match=f"port {port} .*another with --port"):
             bind("127.0.0.1", port)
+
+
+def test_all_taken_ports_are_named_at_once():
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in PORTS]
+        ports = [each.getsockname()[1] for each in taken]
+        with pytest.raises(Unavailable) as refused:
+            bind_all(Settings(**dict(zip(PORTS, ports, strict=True))))
+    for port, name in zip(ports, PORTS, strict=True):
+        assert f"port {port} (Address already in use)" in str(refused.value)
+        assert f"--{name.replace('_', '-')}" in str(refused.value)
 
 
 def test_files_of_https_that_do_not_do(tmp_path):

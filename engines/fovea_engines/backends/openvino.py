@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any
 
 from fovea_engines.backends.backend import Backend, CompilePlan, OpenPlan
+from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.cpu_session import CpuSession, load_layouts
 from fovea_engines.repository.figures import Precision
 from fovea_engines.repository.writing import writing
@@ -130,6 +131,8 @@ class _Layout:
                 "NUM_STREAMS": cores // threads,
                 "INFERENCE_NUM_THREADS": cores,
                 "INFERENCE_PRECISION_HINT": hint,
+                # Processes that share a machine would all be bound to its first cores.
+                "ENABLE_CPU_PINNING": cores >= usable_cores(),
             },
         )
         # A hint that the CPU cannot follow is dropped without a word.

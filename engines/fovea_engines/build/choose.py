@@ -223,8 +223,8 @@ class _Chooser:
             own = {"alone_ms": round(alone_ms, 3), "images_per_s": round(images_per_s, 2)}
             self._found(one.choice, **own)
             self._progress.note(
-                f"{_name(one.choice)}: {alone_ms:.3g} ms alone, {images_per_s:.4g} images/s in "
-                "parallel"
+                f"{_name(one.choice)}: {alone_ms:.3g} ms for one image, {images_per_s:.4g} "
+                "images/s in parallel"
             )
 
     def _verify(self, candidates: Sequence[Candidate]) -> Iterator[tuple[Choice, EngineCard]]:

@@ -19,6 +19,7 @@ from fovea_engines.repository.figures import (
     candidate_table,
     left_out_text,
 )
+from fovea_engines.repository.labels import set_of
 from fovea_engines.repository.model_config_scheduling import EnsembleStep
 from fovea_engines.session import TensorSpec
 
@@ -129,6 +130,8 @@ def _head_rows(model: EngineCard | ModelFile) -> list[tuple[str, str]]:
 def _labels(model: EngineCard | ModelFile) -> str:
     labels = model.labels
     if labels is None:
+        if (usual := set_of(model.num_classes)) is not None:
+            return f"none: build with --labels {usual}, if it was trained on those"
         return "none: build with --labels" if model.family else "none"
     if labels == tuple(map(str, range(len(labels)))):
         return f"0 to {len(labels) - 1}"

@@ -35,6 +35,7 @@ class ModelFile:
         family: head family; None serves tensors only. `reason` is the evidence for or against.
         task: e.g. "detect".
         labels: class names by id; None where the metadata has none.
+        num_classes: None where unknown.
         candidates: families that were considered, best first; empty where --head named one.
         open: families between which a build asks to choose.
         preprocess: of an image, as a build would take it; None where the model takes no images.
@@ -50,6 +51,7 @@ class ModelFile:
     reason: str
     task: str
     labels: tuple[str, ...] | None
+    num_classes: int | None
     opset: int
     metadata: dict[str, str]
     candidates: tuple[HeadCandidate, ...]
@@ -94,6 +96,7 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
         reason=head.reason,
         task=head.task,
         labels=labels_from_metadata(metadata, head.num_classes) or head.labels,
+        num_classes=head.num_classes,
         opset=opset_of(model),
         metadata=metadata,
         candidates=tuple(starmap(HeadCandidate, head.candidates)),

@@ -40,6 +40,8 @@ def serving_notes(
     if version in served:
         if before and before[-1] not in served:
             yield f"{_engine(repository, name, before[-1])} was the one to serve until now."
+            if figures := _against(repository, card, before[-1]):
+                yield f"Version {version} has {figures}."
         yield _RUNNING
         there = "" if card.judge is None else ", where such a GPU is: here it will not be ready"
         yield f"Serve it: {command}{there}"
@@ -55,6 +57,29 @@ def serving_notes(
     else:
         yield f"Version {version} is not served. {other} is, by the version_policy in {config}."
         yield f"To serve version {version}, write there: {policy}. Without one the newest is."
+
+
+def _against(repository: ModelRepository, card: EngineCard, version: int) -> str:
+    """Compare an engine with the version that it replaces, as far as both cards have figures."""
+    try:
+        other = EngineCard.read(repository.folder(card.name, version) / CARD_FILE)
+    except (NotFound, InvalidModel):
+        return ""
+    found = []
+    own, its = (next((c for c in each.candidates if c.kept), None) for each in (card, other))
+    if own is not None and its is not None and card.device == other.device:
+        if own.images_per_s and its.images_per_s:
+            rates = f"{own.images_per_s:.4g} images/s in parallel (it had {its.images_per_s:.4g})"
+            found.append(rates)
+        if own.alone_ms and its.alone_ms:
+            found.append(f"{own.alone_ms:.3g} ms for one image (it had {its.alone_ms:.3g})")
+    # The build of another precision has measured the source as well.
+    same = card.onnx_sha256 == other.onnx_sha256 and other.precision == "fp32"
+    before = card.accuracy.get("fp32") if same else other.accuracy.get(other.precision)
+    accuracy = card.accuracy.get(card.precision)
+    if accuracy and before and (accuracy.metric, accuracy.images) == (before.metric, before.images):
+        found.append(f"{accuracy.metric} {accuracy.figure:.3f} (it had {before.figure:.3f})")
+    return ", ".join(found)
 
 
 def _engine(repository: ModelRepository, name: str, version: int) -> str:

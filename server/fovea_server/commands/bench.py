@@ -110,7 +110,12 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[
-        float, _load_option(metavar="SECONDS", min=0.1, help="Length of each level.")
+        float,
+        _load_option(
+            metavar="SECONDS",
+            min=0.1,
+            help="Length of each level; a p99 takes 100 answers, and 1000 to be steady.",
+        ),
     ] = 10.0,
     warmup: Annotated[
         float,

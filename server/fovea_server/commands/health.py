@@ -1,4 +1,4 @@
-"""`fovea health`: asks the server on this machine whether it is live or ready.
+"""`fovea health`: asks a server, by default on this machine, whether it is live or ready.
 
 http.client sends the question: httpx takes 0.12 s longer to import, and this runs every few
 seconds. gRPC is imported where the server has no HTTP.
@@ -11,16 +11,18 @@ import json
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
 from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.commands.flags import SwitchCommand, validated, with_flags
-from fovea_server.commands.triton_flags import translated
+from fovea_server.commands.triton_flags import flag, translated
 from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.settings import Listening, silence_grpc
 
@@ -34,6 +36,8 @@ _SETTINGS = (
     *("allow_grpc", "grpc_address", "grpc_port", "grpc_restricted_protocol"),
     *("grpc_use_ssl", "grpc_use_ssl_mutual", "grpc_server_cert", "grpc_server_key"),
 )
+# Also a server elsewhere may ask for it.
+_SECRET = "http_restricted_api"
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _PATHS = {"live": "/v2/health/live", "ready": "/v2/health/ready"}
 _METHODS = {
@@ -68,6 +72,14 @@ class HealthCommand(SwitchCommand):
 
 @partial(with_flags, settings=_SETTINGS, hidden=())
 def health(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask the server at this address, e.g. http://10.0.0.5:8000, over HTTP.",
+            show_default="the server of the settings",
+        ),
+    ] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Check that the server is running, not that it is ready.")
     ] = False,
@@ -78,17 +90,26 @@ def health(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     **given: object,
 ) -> None:
-    """Ask the server on this machine whether it is ready.
+    """Ask the server on this machine, or the one at --url, whether it is ready.
 
     Exits with 1 where it is not, and says why. Reads the same settings as `fovea serve`:
     FOVEA_HTTP_PORT and the others in the environment, and the flags below. Where the server has
     no HTTP, it is asked over gRPC.
 
     Example: fovea health --live
+
+    Example: fovea health --url http://10.0.0.5:8000
     """
+    check = "live" if live else "ready"
     try:
-        settings = validated(Listening, translated(given))
-        found = _health(settings, "live" if live else "ready", timeout)
+        typed = translated(given)
+        settings = validated(Listening, typed)
+        if url is None:
+            found = _health(settings, check, timeout)
+        elif other := next((name for name in typed if name != _SECRET), None):
+            raise InvalidOption(f"give --url or {flag(other)}, not both")
+        else:
+            found = _health_at(url, settings, check, timeout)
     except InvalidOption as error:
         raise Unavailable(str(error)) from error
     if as_json:
@@ -99,6 +120,21 @@ def health(
         typer.echo(f"The server at {found.url} is not {found.check}: {found.reason}", err=True)
     if not found.healthy:
         raise typer.Exit(1)
+
+
+def _health_at(url: str, settings: Listening, check: str, timeout_s: float) -> Health:
+    """Ask the server at an address; InvalidOption where it is none."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or parts.scheme not in ("http", "https") or parts.path.strip("/"):
+        raise InvalidOption(f"--url is '{url}'; it must be as http://10.0.0.5:8000")
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    port = port or (80 if tls is None else 443)
+    ask = partial(_over_http, settings, host, port, tls)
+    return _asked(ask, check, f"{parts.scheme}://{_joined(host, port)}", timeout_s)
 
 
 def _health(settings: Listening, check: str, timeout_s: float) -> Health:
@@ -112,9 +148,19 @@ def _health(settings: Listening, check: str, timeout_s: float) -> Health:
     host = _LOOPBACK.get(host, host)
     tls = "s" if settings.http_server_cert else ""
     url = f"{f'http{tls}' if name == 'http' else 'grpc'}://{_joined(host, port)}"
-    ask = _over_http if name == "http" else _over_grpc
+    ask = (
+        partial(_over_http, settings, host, port, _unverified() if tls else None)
+        if name == "http"
+        else partial(_over_grpc, settings, host, port)
+    )
+    return _asked(ask, check, url, timeout_s)
+
+
+def _asked(
+    ask: Callable[[str, float], str | None], check: str, url: str, timeout_s: float
+) -> Health:
     try:
-        reason = ask(settings, host, port, check, timeout_s)
+        reason = ask(check, timeout_s)
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = f"it does not answer: {_failure(error)}"
     return Health(check, url, reason is None, reason)
@@ -125,14 +171,19 @@ def _joined(host: str, port: int) -> str:
 
 
 def _over_http(
-    settings: Listening, host: str, port: int, check: str, timeout_s: float
+    settings: Listening,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None,
+    check: str,
+    timeout_s: float,
 ) -> str | None:
     """Ask over HTTP; returns why the server is not healthy."""
     secret = Restrictions.parse(settings.http_restricted_api).secret("health")
     connection = (
         http.client.HTTPConnection(host, port, timeout=timeout_s)
-        if settings.http_server_cert is None
-        else http.client.HTTPSConnection(host, port, timeout=timeout_s, context=_unverified())
+        if tls is None
+        else http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls)
     )
     with closing(connection):
         connection.request("GET", _PATHS[check], headers=dict([secret] if secret else []))
@@ -164,7 +215,7 @@ def _failure(error: Exception) -> str:
     if isinstance(error, http.client.BadStatusLine):
         return (
             f"{error}; if it speaks TLS, give --http-server-cert and --http-server-key, as to "
-            "`fovea serve`"
+            "`fovea serve`, or --url https://..."
         )
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +19,7 @@ from fovea_engines.commands.options import (
     UrlOption,
     check_options,
     find_models,
+    is_typed,
 )
 from fovea_engines.detect.class_names import split_classes
 from fovea_engines.detect.options import PredictOptions
@@ -28,10 +31,12 @@ from fovea_server.predict.answers import count_images
 from fovea_server.predict.formats.annotated import FOLDER as DRAWN
 from fovea_server.predict.formats.registry import ANNOTATED, FILES, read_formats
 from fovea_server.predict.predictors import LocalPredictor, Predictor, RemotePredictor
-from fovea_server.predict.sources import find_sources
+from fovea_server.predict.sources import SUFFIXES, find_sources
 
 # Codes of a server's answer to what was typed here.
 _WRONG = {InvalidOption.code, NotFound.code}
+_FINDS_NO_OBJECTS = ("classify", "semantic", "saliency", "depth")
+_OF_OBJECTS = ("conf", "iou", "max_det", "agnostic")
 # A server that others use as well may be full for a moment.
 _RETRIES = 3
 
@@ -52,7 +57,10 @@ def predict(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     conf: Annotated[
-        float | None, typer.Option(help="Least score of an object, 0 to 1.", show_default="0.25")
+        float | None,
+        typer.Option(
+            help="Least score of an object, 0 to 1; a classifier has --top-k.", show_default="0.25"
+        ),
     ] = None,
     iou: Annotated[
         float | None,
@@ -135,6 +143,7 @@ def predict(
     """
     needs = {"format": {"out": ()}, "resume": {"out": ()}}
     check_options(context, needs, clashes=[("repository", "url"), ("as_json", "out")])
+    _check_order(model, sources, repository)
     formats = read_formats(format or [ANNOTATED])
     found = find_sources(sources, every=every, drawn=out and out / DRAWN)
     if every > 1 and not any(source.is_video for source in found.files):
@@ -156,6 +165,7 @@ def predict(
     alone = count_images(found.files) == 1
     try:
         with _open(context, model, repository, url, given, alone=alone) as predictor:
+            _check_effect(context, predictor)
             if out is not None:
                 tally = write_files(predictor, found, formats, out, given, resume=resume)
             elif as_json:
@@ -169,6 +179,35 @@ def predict(
     if tally.failed:
         complain(f"error: {tally.failed} of {counted(tally.images, 'image')} failed")
         raise typer.Exit(1)
+
+
+def _check_order(model: str, sources: list[str], repository: Path) -> None:
+    """Refuse a model that stands after the images, and write the command as it is meant."""
+    names = [text for text in sources if not Path(text).exists()]
+    if Path(model).is_file():
+        swapped = Path(model).suffix.lower() in SUFFIXES
+    else:
+        named = any((repository / name).is_dir() for name in names)
+        swapped = named and Path(model).is_dir() and not (repository / model).is_dir()
+    if swapped:
+        name = names[0] if names else "MODEL"
+        images = [model, *(text for text in sources if text != name)]
+        raise InvalidOption(
+            f"the model comes before the images: {shlex.join(['fovea', 'predict', name, *images])}"
+        )
+
+
+def _check_effect(context: typer.Context, predictor: Predictor) -> None:
+    """Refuse options of objects, as InvalidOption, that a model which finds none would ignore."""
+    typed = [name for name in _OF_OBJECTS if is_typed(context, name)]
+    # Where the server does not answer, the prediction reports it.
+    with suppress(FoveaClientError):
+        if typed and (model := predictor.describe()).task in _FINDS_NO_OBJECTS:
+            instead = "; --top-k says how many classes are shown" * (model.task == "classify")
+            raise InvalidOption(
+                f"--{typed[0].replace('_', '-')} has no effect on model '{model.name}', whose task "
+                f"is {model.task}: leave it out{instead}"
+            )
 
 
 def _classes(text: str | None) -> tuple[int | str, ...] | None:

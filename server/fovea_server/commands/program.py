@@ -7,7 +7,6 @@ import errno
 import re
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from typer._click.shell_completion import CompletionItem
 
 # Panel of the help -> name of each command -> its module, its function there, and its class where
-# it has its own.
+# it has its own, or the commands below it.
 _PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     "First steps": {
         "init": ("fovea_server.commands.init", "init"),
@@ -41,6 +40,7 @@ _PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "Serving": {
         "serve": ("fovea_server.commands.serve", "serve", "ServeCommand"),
+        "ray": ("fovea_server.commands.ray", "ray", "program"),
         "tune": ("fovea_server.commands.tune", "tune"),
         "bench": ("fovea_server.commands.bench", "bench"),
         "health": ("fovea_server.commands.health", "health", "HealthCommand"),
@@ -81,10 +81,11 @@ class Program(TyperGroup):
             return None
         where, function, *own = _COMMANDS[cmd_name]
         module = import_module(where)
+        kind = getattr(module, own[0]) if own else Command
+        if isinstance(kind, typer.Typer):
+            return typer.main.get_command(kind)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, cls=getattr(module, own[0]) if own else Command)(
-            getattr(module, function)
-        )
+        single.command(cmd_name, cls=kind)(getattr(module, function))
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
@@ -155,10 +156,10 @@ def _advice(message: str) -> str:
         return ""
     if "://" in found[1]:
         return "; it is an address: download the file first"
-    path = Path(found[1])
-    there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    close = get_close_matches(path.name, there, 1)
-    return f"; did you mean {path.parent / close[0]}?" if close else ": check the path"
+    # Its imports are slow, and needed for this error alone.
+    from fovea_server.predict.sources import meant
+
+    return meant(Path(found[1])) or ": check the path"
 
 
 def _end(message: str, code: int) -> Never:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import closing
+from difflib import get_close_matches
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +26,11 @@ from fovea_server.settings import ModelControlMode, Settings
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
+    from fovea_server.dataplane.service import Service
+
+log = logging.getLogger(__name__)
+
+_LISTED = 10
 _TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
@@ -81,10 +88,11 @@ def _serve(settings: Settings) -> None:
 
     # All that can be wrong with the settings is reported before any model is loaded.
     registry = Registry(settings)
-    listeners = bind_all(settings)
     service = Service(settings, registry)
+    _check_models(service)
     https_files(settings)
     check_grpc_files(settings)
+    listeners = bind_all(settings)
     registry.start()
     # Closed however it ends: a load that is under way would outlive the interpreter.
     with closing(registry):
@@ -97,6 +105,27 @@ def _serve(settings: Settings) -> None:
         if settings.exit_on_error and (failed := registry.unserved):
             raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
         server.run(listeners)
+
+
+def _check_models(service: Service) -> None:
+    """Refuse an API whose model is not there, as InvalidOption; warn where it may come later."""
+    from fovea_server.models.source import Repositories
+
+    settings = service.settings
+    places = [place for place in settings.model_repository if isinstance(place, Path)]
+    if len(places) < len(settings.model_repository):
+        return  # what is in a store is known when it was pulled
+    known = Repositories(places, settings.model_name).models()
+    for api, model in service.apis.items():
+        if model is None or model in known:
+            continue
+        close = get_close_matches(model, known, 1)
+        listed = ", ".join(known[:_LISTED]) or "none"
+        advice = f"did you mean {close[0]}?" if close else f"its models are {listed}"
+        text = f"--api {api}={model}: the repository has no such model; {advice}"
+        if settings.model_control_mode is ModelControlMode.NONE:
+            raise InvalidOption(text)
+        log.warning("%s", text)
 
 
 def read_settings(repository: str | None, given: dict[str, object]) -> Settings:

@@ -64,16 +64,20 @@ class DataPlane:
     """Answers from the models of a registry; iterating gives every version that is loaded.
 
     `get` looks a model up for /v1, and `find` for Triton's clients.
+
+    Attributes:
+        draining: the server is about to stop: it still answers, and says that it is not ready.
     """
 
     def __init__(self, registry: Registry, trace: TraceSettings) -> None:
         self._registry = registry
         self._trace = trace
+        self.draining = False
         # Loads take seconds and wait for one another: other requests keep their threads.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
         self.get, self.find, self.index = registry.get, registry.find, registry.index
         self.cache, self.close = registry.cache, registry.close
-        self.availability = registry.availability
+        self.availability, self.store_faults = registry.availability, registry.store_faults
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._registry)
@@ -81,12 +85,12 @@ class DataPlane:
     @property
     def ready(self) -> bool:
         """True once the server takes requests."""
-        return self._registry.ready
+        return not self.reason
 
     @property
     def reason(self) -> str:
         """The reason why the server is not ready; empty when it is."""
-        return self._registry.reason
+        return "the server is stopping" if self.draining else self._registry.reason
 
     def metadata(self, model: ServedModel) -> dict[str, Any]:
         """Describe a model's versions, inputs and outputs for the v2 protocol."""
@@ -189,8 +193,8 @@ class DataPlane:
     def check_ready(self, name: str | None = None) -> None:
         """Raise an error if the server, or one of its models, cannot take requests."""
         if name is None:
-            if not self._registry.ready:
-                raise Unavailable(self._registry.reason)
+            if reason := self.reason:
+                raise Unavailable(reason)
         elif (model := self._registry.get(name)).state is not State.READY:
             raise ModelNotReady(f"model '{name}': {model.reason}")
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from fovea_preprocess.errors import FoveaError, QueueFull
@@ -31,6 +32,8 @@ _LARGE_STRINGS = 64 << 10
 _STRICT = ("triton_grpc_error", "true")
 # Bytes of requests and answers that a stream may hold; a single request may be larger.
 _MOST_BYTES = 64 << 20
+# Time for messages that are on the way when the server stops.
+_ON_THE_WAY_S = 0.1
 
 
 class Inference:
@@ -43,9 +46,38 @@ class Inference:
         self._traffic = service.traffic
         self._most_streamed = service.settings.max_queue
         self._streams: set[InferStream] = set()
+        self._under_way = 0
+        self._released = asyncio.Event()
+        self._released.set()
 
     async def infer(self, message: InferMessage) -> bytes:
         """Answer a request with the bytes of a `ModelInferResponse`."""
+        self._under_way += 1
+        try:
+            return await self._infer(message)
+        finally:
+            await self._released.wait()
+            self._under_way -= 1
+
+    @asynccontextmanager
+    async def answers_held(self) -> AsyncIterator[None]:
+        """Hold answers while the server closes its connections, and until clients know of it.
+
+        gRPC cancels calls that arrive meanwhile. Most clients send nothing while they wait for an
+        answer; where none waits, nothing is held.
+        """
+        held = self._under_way > 0
+        if held:
+            self._released.clear()
+            await asyncio.sleep(_ON_THE_WAY_S)
+        try:
+            yield
+            if held:
+                await asyncio.sleep(_ON_THE_WAY_S)
+        finally:
+            self._released.set()
+
+    async def _infer(self, message: InferMessage) -> bytes:
         version = version_of(message.fields.model_version)
         model = self._plane.find(message.fields.model_name, version)
         refuse_decoupled(model, "ModelInfer RPC")
@@ -54,7 +86,7 @@ class Inference:
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context, call: Call) -> None:
         """Answer a stream of requests; an error of one is in its answer."""
-        stream = InferStream(self._streamed, self._most_streamed, self._budget, self._traffic)
+        stream = InferStream(self.streamed, self._most_streamed, self._budget, self._traffic)
         self._streams.add(stream)
         try:
             await stream.run(requests, context, call)
@@ -66,7 +98,8 @@ class Inference:
         for stream in self._streams:
             stream.close()
 
-    async def _streamed(self, data: bytes) -> StreamedAnswer:
+    async def streamed(self, data: bytes) -> StreamedAnswer:
+        """Answer one request of a stream."""
         request_id, model, large = "", "", len(data) >= LARGE
         try:
             message = await asyncio.to_thread(parse_infer, data) if large else parse_infer(data)

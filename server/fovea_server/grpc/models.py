@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2 as messages
 
 from fovea_engines.repository.config_pbtxt import config_message
@@ -16,7 +17,7 @@ from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.service import Service
 from fovea_server.dataplane.v2_documents import refuse_repository, server_metadata, statistics_json
 from fovea_server.extensions.leading_number import leading_number
-from fovea_server.grpc.calls import Call, Context
+from fovea_server.grpc.calls import Call, Context, parse
 from fovea_server.grpc.parameters import value_of
 from fovea_server.models.model import State
 
@@ -88,6 +89,18 @@ async def config(
 async def statistics(service: Service, request: messages.ModelStatisticsRequest) -> Fields:
     """Answer with the counters of one model, or of all that are ready."""
     return statistics_json(service.plane, request.name or None, version_of(request.version))
+
+
+def statistics_asked(data: bytes) -> tuple[str, int | None]:
+    """Read the model and the version of a request for statistics; "" for every model."""
+    request = parse(messages.ModelStatisticsRequest, data)
+    return request.name, version_of(request.version)
+
+
+def statistics_bytes(found: Mapping[str, Any]) -> bytes:
+    """Write the answer to it, which has the fields of the one in JSON."""
+    data: bytes = ParseDict(found, messages.ModelStatisticsResponse()).SerializeToString()
+    return data
 
 
 async def index(service: Service, request: messages.RepositoryIndexRequest) -> Fields:

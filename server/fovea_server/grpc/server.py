@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -30,13 +31,13 @@ _MOST_BYTES = 2**31 - 1
 _MOST_CALLS = 4096
 _LEVELS = ("none", "low", "medium", "high")
 
-_INFERENCE = "inference.GRPCInferenceService"
+INFERENCE = "inference.GRPCInferenceService"
 _HEALTH = "grpc.health.v1.Health"
 
 Method = Callable[[Service, Message], Awaitable[Message | dict[str, Any]]]
 
 # Method -> its API in restrictions, and its function; the answer is a message, or its fields.
-_METHODS: dict[str, tuple[str, Method]] = {
+METHODS: dict[str, tuple[str, Method]] = {
     "ServerLive": ("health", models.live),
     "ServerReady": ("health", models.ready),
     "ModelReady": ("health", models.model_ready),
@@ -80,7 +81,9 @@ class GrpcServer:
         server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=_MOST_CALLS)
         server.add_generic_rpc_handlers(
             (
-                self._inference_methods(),
+                grpc.method_handlers_generic_handler(
+                    INFERENCE, inference_handlers(self._service, self._budget, self._inference)
+                ),
                 self._health_methods(),
                 _OtherMethods(self._service),
             )
@@ -94,24 +97,11 @@ class GrpcServer:
         """Refuse new calls, and finish accepted ones within the grace period."""
         if self._server is None:
             return
-        self._inference.close()
-        self._health.close()
-        await self._server.stop(grace_s)
-
-    def _inference_methods(self) -> grpc.GenericRpcHandler:
-        top, service, budget = f"/{_INFERENCE}", self._service, self._budget
-        infer, streamed = self._inference.infer, self._inference.stream
-        handlers = {
-            "ModelInfer": unary(
-                f"{top}/ModelInfer", "inference", parse_infer, infer, service, budget
-            ),
-            "ModelStreamInfer": stream(f"{top}/ModelStreamInfer", "inference", streamed, service),
-        }
-        for name, (api, method) in _METHODS.items():
-            read = partial(parse, getattr(messages, f"{name}Request"))
-            answer = _answer(service, method, getattr(messages, f"{name}Response"))
-            handlers[name] = unary(f"{top}/{name}", api, read, answer, service, budget)
-        return grpc.method_handlers_generic_handler(_INFERENCE, handlers)
+        async with self._inference.answers_held():
+            self._inference.close()
+            self._health.close()
+            stopping = asyncio.create_task(self._server.stop(grace_s))
+        await stopping
 
     def _health_methods(self) -> grpc.GenericRpcHandler:
         top, service, health = f"/{_HEALTH}", self._service, self._health
@@ -121,6 +111,23 @@ class GrpcServer:
             "Watch": stream(f"{top}/Watch", "health", health.watch, service),
         }
         return grpc.method_handlers_generic_handler(_HEALTH, handlers)
+
+
+def inference_handlers(
+    service: Service, budget: ByteBudget, inference: Inference
+) -> dict[str, Handler]:
+    """Make the handlers of Triton's service, by the name of the method."""
+    top = f"/{INFERENCE}"
+    infer, streamed = inference.infer, inference.stream
+    handlers = {
+        "ModelInfer": unary(f"{top}/ModelInfer", "inference", parse_infer, infer, service, budget),
+        "ModelStreamInfer": stream(f"{top}/ModelStreamInfer", "inference", streamed, service),
+    }
+    for name, (api, method) in METHODS.items():
+        read = partial(parse, getattr(messages, f"{name}Request"))
+        answer = _answer(service, method, getattr(messages, f"{name}Response"))
+        handlers[name] = unary(f"{top}/{name}", api, read, answer, service, budget)
+    return handlers
 
 
 def _answer(

@@ -1,4 +1,4 @@
-"""Metrics of what alerts are about: is the server ready, and how near is it to its limits."""
+"""Metrics of what alerts are about: readiness, stores, and how near the server is to its limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fovea_server.statistics.family import Family, gauge
 
 
 def limit_families(service: Service, budget: ByteBudget) -> list[Family]:
-    """Build the families of readiness, of the queues' limit and of the bytes that are held."""
+    """Build the families of readiness, stores, the queues' limit and the bytes that are held."""
     models = Family(
         "fovea_model_ready", "gauge", "1 if a version of the model can answer, 0 if none can"
     )
@@ -21,6 +21,11 @@ def limit_families(service: Service, budget: ByteBudget) -> list[Family]:
             "fovea_queue_limit_requests",
             "Most requests of one model accepted and not yet answered (--max-queue)",
             service.settings.max_queue,
+        ),
+        gauge(
+            "fovea_store_faults",
+            "Stores that could not be pulled last time, and models of stores that are refused",
+            service.plane.store_faults(),
         ),
         gauge(
             "fovea_held_bytes", "Bytes of requests and unsent answers that are held", budget.held

@@ -98,7 +98,7 @@ def metrics_text(service: Service, budget: ByteBudget, machine: MachineMetrics) 
         [
             *model_families(service.plane),
             *(cache_families(cache) if cache is not None else ()),
-            service.traffic.durations.family(),
+            service.traffic.durations.family(service.plane.availability()),
             *limit_families(service, budget),
             *process_families(),
             *machine.families(),
@@ -121,6 +121,11 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
         "gauge",
         "Instantaneous number of pending requests awaiting execution per-model.",
     )
+    accepted = Family(
+        "fovea_accepted_requests",
+        "gauge",
+        "Requests accepted and not yet answered, each image counted",
+    )
     stages, batches = stage_family(), batch_family()
     for model in models:
         if model.state is not State.READY:
@@ -134,10 +139,11 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
         # The model may be unloaded meanwhile.
         with suppress(ModelNotReady):
             pending.add(labels, model.scheduler.pending)
+            accepted.add(labels, model.scheduler.accepted)
         add_batches(batches, labels, model.statistics.batch_sizes())
         if model.takes_images:
             model.statistics.stages.add_to(stages, labels)
-    return [success, failure, *others, pending, batches, stages]
+    return [success, failure, *others, pending, accepted, batches, stages]
 
 
 def _labels(model: ServedModel) -> Labels:

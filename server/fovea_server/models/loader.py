@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from fovea_preprocess.errors import FoveaError, InvalidModel, ShuttingDown
 from fovea_server.models.config.ensembles import check_ensemble
 from fovea_server.models.model import FindModel, ServedModel
+from fovea_server.models.opening import OpenEngine
 from fovea_server.models.slot import ModelSlot
 from fovea_server.models.source import Repositories, Source
 from fovea_server.scheduling.cache import ResponseCache
@@ -35,6 +36,7 @@ class Loader:
         settings: Settings,
         find: FindModel,
         cache: ResponseCache | None,
+        open_engine: OpenEngine,
     ) -> None:
         self.slots: dict[str, ModelSlot] = {}
         self.closing = threading.Event()
@@ -42,6 +44,7 @@ class Loader:
         self._settings = settings
         self._find = find
         self._cache = cache
+        self._open_engine = open_engine
 
     def _slot(self, name: str) -> ModelSlot:
         new = ModelSlot(name, self._make, self._settings.exit_timeout_secs, self.closing)
@@ -49,7 +52,8 @@ class Loader:
 
     def _make(self, source: Source, version: int) -> ServedModel:
         folder = source.folder / str(version)
-        return ServedModel(version, folder, self._settings, source.config, self._find, self._cache)
+        asked = version, folder, self._settings, source.config
+        return ServedModel(*asked, self._find, self._cache, self._open_engine)
 
     def read(self, name: str, config: str | None = None) -> Source:
         """Read a model's folder as it is now; raises as `Source.read`."""
@@ -250,3 +254,13 @@ class Loader:
         with ThreadPoolExecutor(8) as pool:
             for group in (ensembles, slots):
                 list(pool.map(self._empty, group))
+
+
+def attempt(read: Callable[[], None]) -> None:
+    """Read the repositories and load; faults are logged."""
+    try:
+        read()
+    except (FoveaError, OSError) as error:
+        log.error("a repository cannot be read: %s", error)
+    except Exception:  # one failed poll must not end polling
+        log.exception("the repositories could not be followed")

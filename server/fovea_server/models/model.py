@@ -17,7 +17,7 @@ from fovea_engines.repository.model_config import ModelConfig
 from fovea_preprocess.errors import FoveaError, ModelNotReady, NotFound
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
-from fovea_server.models.opening import images_of, open_engine
+from fovea_server.models.opening import OpenEngine, images_of, open_engine
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.scheduling.make import make_scheduler
@@ -46,6 +46,7 @@ class ServedModel:
     Attributes:
         config: complete from READY on.
         engine: None for an ensemble, and until it is loaded.
+        fault: the reason why another process, which answers for it, cannot; empty while it can.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ServedModel:
         config: ModelConfig,
         find: FindModel,
         cache: ResponseCache | None = None,
+        open_engine: OpenEngine = open_engine,
     ) -> None:
         self.name = config.name
         self.version = version
@@ -69,7 +71,9 @@ class ServedModel:
         self._settings = settings
         self._find = find
         self._cache = cache
+        self._open_engine = open_engine
         self.engine: Engine | None = None
+        self.fault = ""
         self._scheduler: Scheduler | None = None
         self._labels: dict[str, tuple[str, ...]] = {}
         self._members: list[ServedModel] = []
@@ -88,20 +92,20 @@ class ServedModel:
 
     @property
     def state(self) -> State:
-        """The present state; a version that died is UNAVAILABLE."""
-        if self._state is State.READY and self.failure:
+        """The present state; a version that died, or has a fault, is UNAVAILABLE."""
+        if self._state is State.READY and (self.failure or self.fault):
             return State.UNAVAILABLE
         return self._state
 
     @property
     def reason(self) -> str:
         """The reason why it is not ready, in one sentence; empty when it is."""
-        return self.failure or self._reason
+        return self.failure or self.fault or self._reason
 
     @property
     def is_live(self) -> bool:
         """True if it holds an engine, or may come to hold one."""
-        return self.state is not State.UNAVAILABLE or self.failure is not None
+        return self._state is not State.UNAVAILABLE
 
     @property
     def unserved(self) -> str:
@@ -200,7 +204,8 @@ class ServedModel:
             self._members = self._found_members()
             self._labels = self._member_labels()
         else:
-            self.engine, self.config = open_engine(self._folder, self.config, self._settings)
+            opened = self._open_engine(self._folder, self.config, self._settings)
+            self.engine, self.config = opened
         self.signature = ModelSignature.of(self.config)
         self._labels |= read_output_labels(self.config, self._folder.parent)
         engine, settings = self.engine, self._settings

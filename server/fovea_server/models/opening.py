@@ -5,8 +5,9 @@ No request then pays for a runtime's one-time work.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from fovea_server.scheduling.image_job import ImageKind
 from fovea_server.settings import Settings
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.wire import decode_strings
+
+OpenEngine: TypeAlias = Callable[[Path, ModelConfig, Settings], tuple[Engine, ModelConfig]]
+"""Opens the engine of a version folder; returns it with its full configuration."""
 
 _SAMPLES = "warmup"
 _SEED = 1
@@ -68,7 +72,12 @@ def images_of(engine: Engine, config: ModelConfig, settings: Settings) -> ImageK
         return None
     batching = config.dynamic_batching or ModelDynamicBatching()
     delay_us = batching.max_queue_delay_microseconds or round(settings.max_queue_delay_ms * 1000)
-    limits = ImageLimits(settings.max_image_bytes, int(settings.max_megapixels * 1e6))
+    limits = ImageLimits(
+        settings.max_image_bytes,
+        int(settings.max_megapixels * 1e6),
+        "send it smaller, compress it more, or raise the server's --max-image-mb",
+        "send it smaller, or raise the server's --max-megapixels",
+    )
     rows = min(engine.rows, config.max_batch_size or engine.rows)
     return ImageKind(engine, limits, max_rows=rows, delay_us=delay_us)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
 from itertools import chain
@@ -22,8 +22,10 @@ from fovea_preprocess.errors import (
     Unavailable,
 )
 from fovea_server.models.config.files import check_engine_files, check_name, model_of_files
-from fovea_server.models.loader import Loader
+from fovea_server.models.described import describe_engine
+from fovea_server.models.loader import Loader, attempt
 from fovea_server.models.model import ServedModel, State
+from fovea_server.models.opening import open_engine
 from fovea_server.models.remotes import Remotes
 from fovea_server.models.slot import IndexEntry, trim
 from fovea_server.models.source import Repositories, Source
@@ -36,23 +38,34 @@ log = logging.getLogger(__name__)
 class Registry:
     """The models of the repositories: looks them up, and decides when they are loaded.
 
-    As in Triton, that is at the start, when the repositories are polled, or when requested, as
-    `model_control_mode` of the settings says. It has `started` once every model was tried.
+    `model_control_mode` says when, as in Triton. It has `started` once every model was tried.
+
+    Args:
+        only: names of the models of the repositories that exist for it; None for all.
+        described: engines stay closed, and of stores no more is pulled than describes the models.
 
     Raises:
         NotFound, Unavailable: a repository is no folder, or in a store that cannot be read now.
-        InvalidOption: the setting of the cache cannot be read.
+        InvalidOption: the setting of the cache is invalid.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        only: Collection[str] | None = None,
+        described: bool = False,
+    ) -> None:
         self._settings = settings
         self._mode = settings.model_control_mode
-        self._remotes = Remotes(settings)
-        self._repositories = Repositories(self._remotes.folders)
+        self._remotes = Remotes(settings, only, described=described)
+        self.store_faults = self._remotes.faults
+        self._repositories = Repositories(self._remotes.folders, settings.model_name, only)
         self._repositories.models()
         given = settings.cache_config
         self.cache = None if given is None else ResponseCache.parse(given)
-        self._loader = Loader(self._repositories, settings, self.find, self.cache)
+        opening = describe_engine if described else open_engine
+        self._loader = Loader(self._repositories, settings, self.find, self.cache, opening)
         self._slots = self._loader.slots
         self._scanned = self.started = False
         self._thread = threading.Thread(target=self._run, name="load")
@@ -66,7 +79,7 @@ class Registry:
         self._remotes.wait()
         if self._loader.closing.is_set():
             return
-        _attempt(self._load_first)
+        attempt(self._load_first)
         self._scanned = self.started = True
         self._log_start()
         # Objects that live as long as the process need not be scanned by every collection, and
@@ -76,10 +89,10 @@ class Registry:
         trim()
         if self._mode is ModelControlMode.POLL:
             while not self._loader.closing.wait(self._settings.repository_poll_secs):
-                _attempt(self._poll)
+                attempt(self._poll)
 
     def _load_first(self) -> None:
-        names: tuple[str, ...] = self._settings.load_model
+        names = self._settings.load_model
         if self._mode is not ModelControlMode.EXPLICIT or "*" in names:
             names = self._repositories.models()
         log.info("loading %s of %s", counted(len(names), "model"), self._repositories)
@@ -92,8 +105,8 @@ class Registry:
     def _log_start(self) -> None:
         ready = sum(bool(slot.ready) for slot in list(self._slots.values()))
         if failed := [name for name, slot in sorted(self._slots.items()) if slot.unserved()]:
-            text = "%s ready, %d failed: %s (see above)"
-            log.error(text, counted(ready, "model"), len(failed), ", ".join(failed))
+            about = counted(ready, "model"), len(failed), ", ".join(failed)
+            log.error("%s ready, %d failed: %s (see above)", *about)
         else:
             log.info("%s ready", counted(ready, "model"))
 
@@ -175,10 +188,7 @@ class Registry:
         return [IndexEntry(name)] if slot is None else list(slot.entries(ready))
 
     def availability(self) -> dict[str, bool]:
-        """Tell of each model that was loaded or tried whether it can answer, by name.
-
-        A model that is not served any more and has left the repository is forgotten.
-        """
+        """Tell by name whether each model can answer; one that has left is forgotten."""
         try:
             folders = self._repositories.folders()
         except (FoveaError, OSError):
@@ -213,7 +223,7 @@ class Registry:
     def unserved(self) -> list[str]:
         """Models that the start could not load, and those that have died, each with its reason."""
         slots = (slot.unserved() for _, slot in sorted(self._slots.items()))
-        died = (f"{m.name}: {m.failure}" for m in self if m.failure)
+        died = (f"{m.name}: {m.reason}" for m in self if m.state is State.UNAVAILABLE)
         return list(dict.fromkeys([*died, *chain(*slots), *self._remotes.unserved]))
 
     def load(
@@ -288,13 +298,3 @@ class Registry:
         if self._thread.ident is not None:
             self._thread.join()
         self._loader.close()
-
-
-def _attempt(read: Callable[[], None]) -> None:
-    """Read the repositories and load; faults are logged."""
-    try:
-        read()
-    except (FoveaError, OSError) as error:
-        log.error("a repository cannot be read: %s", error)
-    except Exception:  # one failed poll must not end polling
-        log.exception("the repositories could not be followed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from fovea_preprocess.errors import InvalidOption
@@ -14,6 +15,10 @@ from fovea_server.settings import ModelControlMode, Settings
 class Remotes:
     """Follows every repository that is in a store.
 
+    Args:
+        only: names of the models that are pulled; None for all.
+        described: as `Mirror`.
+
     Attributes:
         folders: of all repositories, those of this machine as they were given.
 
@@ -22,12 +27,14 @@ class Remotes:
         InvalidOption: it takes packages that are not installed, or the cache cannot be written.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, only: Collection[str] | None = None, *, described: bool = False
+    ) -> None:
         self._followers: list[Follower] = []
         folders: list[Path] = []
         for place in settings.model_repository:
             if isinstance(place, Address):
-                follower = _follower(place, settings)
+                follower = _follower(place, settings, only, described)
                 follower.connect()
                 self._followers.append(follower)
                 folders.append(follower.mirror.root)
@@ -63,18 +70,24 @@ class Remotes:
         """List the models that the first pull refused and that are refused still, with reasons."""
         return [each for follower in self._followers for each in follower.unserved]
 
+    def faults(self) -> int:
+        """Count the stores that could not be pulled last time, and the models that are refused."""
+        return sum(bool(each.fault) + len(each.mirror.refused) for each in self._followers)
+
     def stop(self) -> None:
         """Stop pulling."""
         for follower in self._followers:
             follower.stop()
 
 
-def _follower(address: Address, settings: Settings) -> Follower:
+def _follower(
+    address: Address, settings: Settings, only: Collection[str] | None, described: bool
+) -> Follower:
     most_bytes = int(settings.repository_max_gb * 2**30)
     polls = settings.model_control_mode is ModelControlMode.POLL
     try:
         cache = settings.repository_cache or Path.home() / ".cache" / "fovea" / "repositories"
-        mirror = Mirror(address, cache, most_bytes)
+        mirror = Mirror(address, cache, most_bytes, only, described=described)
     except (OSError, RuntimeError) as error:
         raise InvalidOption(
             f"models of {address} cannot be kept: {error}: give a folder that can be written with "

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, without_version_policy
 from fovea_engines.repository.model_config import ModelConfig
-from fovea_engines.repository.repository import ModelRepository
+from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
 from fovea_server.models.config.config import load_config
 from fovea_server.settings import Settings
@@ -21,29 +21,60 @@ Stamp = frozenset[tuple[str, int, int]]
 
 
 class Repositories:
-    """Finds models in several folders, of which duplicates count once."""
+    """Finds models in several folders, of which duplicates count once.
 
-    def __init__(self, roots: Iterable[Path]) -> None:
+    With a `model_name`, a root may also be the folder of one model, which then has that name.
+
+    Args:
+        only: names that are listed; None for all.
+    """
+
+    def __init__(
+        self,
+        roots: Iterable[Path],
+        model_name: str | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
+        self._only = only
         places = {root.resolve(): root for root in roots}
-        self._all = tuple(ModelRepository(root) for root in places.values())
+        self._roots = tuple(places.values())
+        self._name = None if model_name is None else check_name(model_name)
 
     def __str__(self) -> str:
         """List the repositories, as they were given."""
-        return ", ".join(str(repository.root) for repository in self._all)
+        return ", ".join(map(str, self._roots))
 
     def folders(self) -> set[str]:
         """Return the names of folders that may hold a model; raises as `ModelRepository`."""
-        return {name for each in self._all for name in each.folders()}
+        found = {name for each in self._all for name in each.folders()} | self._single()
+        return set(filter(self._lists, found))
 
     def models(self) -> tuple[str, ...]:
         """List the models with at least one version, by name; raises as `ModelRepository`."""
-        return tuple(sorted({name for each in self._all for name in each.models()}))
+        found = {name for each in self._all for name in each.models()} | self._single()
+        return tuple(sorted(filter(self._lists, found)))
+
+    def _lists(self, name: str) -> bool:
+        return self._only is None or name in self._only
+
+    def _single(self) -> set[str]:
+        return {self._name} if self._name and self._models else set()
+
+    @property
+    def _models(self) -> list[Path]:
+        """Roots that are the folder of a model: one may become it while the server polls."""
+        return [root for root in self._roots if self._name is not None and _is_model(root)]
+
+    @property
+    def _all(self) -> list[ModelRepository]:
+        models = self._models
+        return [ModelRepository(root) for root in self._roots if root not in models]
 
     def advice(self) -> str:
         """Say what to do where no model is found; clients read it, so it names no path."""
-        for root in (repository.root.resolve() for repository in self._all):
-            if (root / CONFIG_FILE).is_file() or any(root.glob("[1-9]*/model.*")):
-                return f"{root.name} is a model's folder: serve its parent"
+        for root in (root.resolve() for root in self._roots):
+            if _is_model(root):
+                return f"{root.name} is a model's folder: serve its parent, or give --model-name"
             if file := min(root.glob("*.onnx"), default=None):
                 return f"{file.name} lies there: `fovea build` makes an engine of it"
         return "make one with `fovea build`, then start again"
@@ -51,6 +82,7 @@ class Repositories:
     def folder(self, name: str) -> Path:
         """Find the folder of a model, whether or not it exists; InvalidModel if it is in two."""
         folders = [repository.root / name for repository in self._all]
+        folders += self._models if name == self._name else ()
         found = [folder for folder in folders if folder.is_dir()]
         if len(found) > 1:
             raise InvalidModel(
@@ -58,6 +90,10 @@ class Repositories:
                 f"{' and '.join(map(str, found))}: rename or remove one of them"
             )
         return (found or folders)[0]
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / CONFIG_FILE).is_file() or any(folder.glob("[1-9]*/model.*"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +130,7 @@ class Source:
                     override=config,
                     variant=settings.model_config_name,
                     required=settings.disable_auto_complete_config,
+                    renamed=name == settings.model_name,
                 ),
                 ModelRepository(folder.parent).versions(folder.name),
                 {entry.name: frozenset(_stamps(entry)) for entry in os.scandir(folder)},

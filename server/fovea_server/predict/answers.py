@@ -14,7 +14,7 @@ from fovea_server.predict.entry import Entry, InputImage
 from fovea_server.predict.formats.annotated import Drawn
 from fovea_server.predict.pipeline import in_order
 from fovea_server.predict.predictors import IN_FLIGHT, Predictor
-from fovea_server.predict.sources import Source
+from fovea_server.predict.sources import Source, Stamp
 from fovea_server.predict.video import VideoHeader, read_frames
 
 Draw = Callable[[Entry, InputImage], Drawn | None]
@@ -41,6 +41,7 @@ class _Item:
     source: Source
     frame: int | None
     image: InputImage | ImageError
+    stamp: Stamp | None
     known: Entry | None = None
 
 
@@ -65,9 +66,9 @@ def answers(
             found = _predict(predictor, item.image)
             if isinstance(found, Prediction):
                 prediction = found
-                entry = Entry(item.source, item.frame, found.image)
+                entry = Entry(item.source, item.frame, found.image, item.stamp)
             else:
-                entry = Entry(item.source, item.frame, found)
+                entry = Entry(item.source, item.frame, found, item.stamp)
         drawn = None
         if draw is not None and isinstance(item.image, InputImage):
             try:
@@ -100,16 +101,18 @@ def _predict(predictor: Predictor, image: InputImage | ImageError) -> Prediction
 
 
 def _read(source: Source) -> Iterator[_Item]:
+    # Before it is read: a file that is replaced meanwhile has another one afterwards.
+    stamp = source.stamp
     if not source.is_video:
-        yield _Item(source, None, _read_file(source.path))
+        yield _Item(source, None, _read_file(source.path), stamp)
         return
     number = None
     try:
         for number, pixels in read_frames(source.path, source.every):
-            yield _Item(source, number, InputImage(DecodedImage(pixels, orientation=1)))
+            yield _Item(source, number, InputImage(DecodedImage(pixels, orientation=1)), stamp)
     except InvalidImage as error:
         missing = None if source.path.exists() else ImageError("not_found", "there is no such file")
-        yield _Item(source, number, missing or ImageError(error.code, str(error)))
+        yield _Item(source, number, missing or ImageError(error.code, str(error)), stamp)
 
 
 def _read_file(path: Path) -> InputImage | ImageError:

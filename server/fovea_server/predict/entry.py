@@ -7,7 +7,7 @@ from functools import cached_property
 
 from fovea_client import ImageError, ImageResult
 from fovea_preprocess.image import DecodedImage, decode_image
-from fovea_server.predict.sources import Source
+from fovea_server.predict.sources import Source, Stamp, printable
 
 
 class InputImage:
@@ -34,16 +34,18 @@ class Entry:
 
     Attributes:
         frame: its number in a video, from 0; None of an image.
+        stamp: of the file that was read.
     """
 
     source: Source
     frame: int | None
     found: ImageResult | ImageError
+    stamp: Stamp | None
 
     @property
     def name(self) -> str:
-        """Return the name of the image, from the folder that holds all sources."""
-        return self.source.name if self.frame is None else f"{self.stem}.jpg"
+        """Return the name of the image, from the folder that holds all sources, as text."""
+        return printable(self.source.name if self.frame is None else f"{self.stem}.jpg")
 
     @property
     def stem(self) -> str:

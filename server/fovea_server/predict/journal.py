@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,26 @@ class Journal(Closing):
 
     def add(self, entry: Entry) -> None:
         """Append what was found on the next image."""
-        self._file.write(orjson.dumps(entry_json(entry), option=orjson.OPT_APPEND_NEWLINE))
+        self._file.write(_line(entry))
         self._file.flush()
+
+    def replace(self, entries: Iterable[Entry]) -> None:
+        """Put entries in the place of those of the same sources; both are in the same order."""
+        groups = groupby(entries, lambda entry: entry.source.file)
+        nothing: tuple[str, Iterator[Entry]] = "", iter(())
+        (file, group), replaced = next(groups, nothing), ""
+        new = self._path.with_suffix(".new")
+        with self._path.open("rb") as lines, new.open("wb") as written:
+            for line in lines:
+                name = orjson.loads(line)["file"]
+                if name == file:
+                    written.writelines(map(_line, group))
+                    (file, group), replaced = next(groups, nothing), name
+                elif name != replaced:
+                    written.write(line)
+        self._file.close()
+        new.replace(self._path)
+        self._file = self._path.open("ab")
 
     def read(self, sources: Sequence[Source]) -> Iterator[Entry]:
         """Yield all entries so far; InvalidOption if they are not of these sources."""
@@ -118,6 +137,7 @@ class Journal(Closing):
                 try:
                     value = orjson.loads(line)
                     file, found = value["file"], image_result(value)
+                    stamp = None if (given := value.get("stamp")) is None else (given[0], given[1])
                 except (LookupError, TypeError, ValueError) as error:
                     raise InvalidRequest(
                         f"line {number} of {self._path} is damaged: begin anew in another --out"
@@ -130,7 +150,7 @@ class Journal(Closing):
                         f"{'there is none' if source is None else f'it is {source.file}'}; give "
                         "the same images, or begin anew in another --out"
                     )
-                yield Entry(source, value.get("frame"), found)
+                yield Entry(source, value.get("frame"), found, stamp)
 
     def complete(self) -> None:
         """Note that nothing is left to do."""
@@ -141,6 +161,11 @@ class Journal(Closing):
         if not self._file.closed:
             self._file.close()
             os.close(self._lock)
+
+
+def _line(entry: Entry) -> bytes:
+    line = entry_json(entry) | {"stamp": entry.stamp}
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _drop_torn_line(path: Path) -> None:

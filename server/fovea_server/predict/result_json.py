@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict
 from typing import Any
 
 from fovea_client import ImageError, ImageResult
@@ -19,7 +18,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 def result_json(found: ImageResult | ImageError) -> dict[str, Any]:
     """Return the JSON of an image."""
     if isinstance(found, ImageError):
-        return {"error": asdict(found)}
+        return {"error": _plain(found)}
     size = {"width": found.width, "height": found.height, "orientation": found.orientation}
     if found.tensors:
         tensors = [
@@ -33,11 +32,11 @@ def result_json(found: ImageResult | ImageError) -> dict[str, Any]:
         ]
         return size | {"tensors": tensors}
     if found.classes:
-        return size | {"classes": [asdict(each) for each in found.classes]}
+        return size | {"classes": [_plain(each) for each in found.classes]}
     for name in ("semantic", "saliency", "depth"):
         if (one := getattr(found, name)) is not None:
-            return size | {name: _plain(asdict(one))}
-    return size | {"detections": [_plain(asdict(each)) for each in found.detections]}
+            return size | {name: _plain(one)}
+    return size | {"detections": [_plain(each) for each in found.detections]}
 
 
 def _plain(value: object) -> object:
@@ -45,11 +44,13 @@ def _plain(value: object) -> object:
     match value:
         case bytes():
             return base64.b64encode(value).decode("ascii")
-        case dict():
-            # No unit and no class are answers, too.
-            said = ("unit", "classes")
-            given = {k: v for k, v in value.items() if k in said or v not in (None, ())}
-            return {k: _plain(v) for k, v in given.items()}
         case list() | tuple():
             return [_plain(each) for each in value]
-    return value
+    # `asdict` would copy each value deeply, on the way of every image.
+    names: tuple[str, ...] | None = getattr(type(value), "__match_args__", None)
+    if names is None:
+        return value
+    parts = {name: getattr(value, name) for name in names}
+    # No unit and no class are answers, too.
+    said = ("unit", "classes")
+    return {k: _plain(v) for k, v in parts.items() if k in said or v not in (None, ())}

@@ -7,16 +7,24 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
+from typing import TypeAlias
 
 from fovea_engines.evaluate.samples import IMAGE_SUFFIXES
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 VIDEO_SUFFIXES = frozenset((".mp4", ".avi", ".mkv", ".mov", ".webm"))
+SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 
 _ADDRESS = re.compile(r"https?://")
 _MAGIC = re.compile(r"[*?\[]")
+# The end of the stem of a frame.
+_FRAME = re.compile(r"_\d{6,}$")
+
+
+Stamp: TypeAlias = tuple[int, int]
+"""Size of a file, and the time of its change in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,8 @@ class Source:
     Attributes:
         path: to open it, as it was typed.
         name: from the folder that holds all sources, with slashes.
-        stem: the same for its files among the results: without the suffix, and no other's.
+        stem: the same for its files among the results: without the suffix, and no other's. Nor is
+            that of a frame.
         every: of a video, each frame of so many is taken.
     """
 
@@ -38,12 +47,21 @@ class Source:
     @property
     def file(self) -> str:
         """Return the path as text; bytes of a name that are no text are escaped."""
-        return str(self.path).encode(errors="backslashreplace").decode()
+        return printable(str(self.path))
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """Return what the file is known again by; None where there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_size, found.st_mtime_ns // 1000
 
     @property
     def is_video(self) -> bool:
         """Return True if it has frames."""
-        return self.path.suffix.lower() in VIDEO_SUFFIXES
+        return _is_video(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +107,18 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
             raise InvalidOption(f"{text} lies where annotated images go: name another --out")
         paths |= files
     if not listed and not any(path.exists() for path in paths.values()):
-        raise NotFound(f"{given[0]}: there is no such file{_meant(Path(given[0]))}")
+        raise NotFound(f"{given[0]}: there is no such file{meant(Path(given[0]))}")
     top = os.path.commonpath([_absolute(_top(text)) for text in given])
     return Sources(tuple(_named(paths.values(), top, every)), skipped, listed)
 
 
-def _meant(path: Path) -> str:
-    """Name the file that a path which is not there may mean."""
+def printable(name: str) -> str:
+    """Escape the bytes of a file's name that are no text, and that JSON and CSV cannot have."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def meant(path: Path) -> str:
+    """Return a hint at the file that a path which is not there may mean; empty without one."""
     there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     close = get_close_matches(path.name, there, 1)
     return f"; did you mean {path.parent / close[0]}?" if close else ""
@@ -106,15 +129,32 @@ def _matches(text: str) -> tuple[Iterable[Path], frozenset[str] | None]:
     if Path(text).is_dir():
         return _below(Path(text)), IMAGE_SUFFIXES
     if _is_glob(text):
-        # As a shell has it, without hidden files.
-        paths = map(Path, glob(text, recursive=True))  # noqa: PTH207
-        return filter(Path.is_file, paths), IMAGE_SUFFIXES | VIDEO_SUFFIXES
+        return filter(Path.is_file, _expanded(Path(text))), SUFFIXES
     return [Path(text)], None
+
+
+def _expanded(pattern: Path) -> Iterator[Path]:
+    """Expand a glob as a shell does: without hidden files, and ** follows no links to folders.
+
+    Such a link may lead in a circle.
+    """
+    if "**" not in pattern.parts:
+        yield from map(Path, glob(str(pattern)))  # noqa: PTH207
+        return
+    at = pattern.parts.index("**")
+    rest = pattern.parts[at + 1 :] or ("*",)
+    for top in filter(Path.is_dir, _expanded(Path(*pattern.parts[:at]))):
+        for folder, _ in _walk(top):
+            yield from _expanded(Path(escape(str(folder)), *rest))
 
 
 def _absolute(path: Path) -> Path:
     """Return an absolute path that follows no links: each link is an image of its own."""
     return Path(os.path.normpath(path.absolute()))
+
+
+def _is_video(path: Path) -> bool:
+    return path.suffix.lower() in VIDEO_SUFFIXES
 
 
 def _is_glob(text: str) -> bool:
@@ -138,15 +178,21 @@ def _top(text: str) -> Path:
 
 def _below(folder: Path) -> Iterator[Path]:
     """Yield all files but the hidden ones, which systems leave beside images."""
+    for here, names in _walk(folder):
+        paths = (here / name for name in names if not name.startswith("."))
+        # A pipe would be waited for. A broken link fails as a file that is not there.
+        yield from (path for path in paths if path.is_file() or path.is_symlink())
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield a folder and those below it that are not hidden, each with the names of its files."""
 
     def fail(error: OSError) -> None:
         raise error
 
     for here, folders, files in os.walk(folder, onerror=fail):
         folders[:] = (name for name in folders if not name.startswith("."))
-        paths = (Path(here, name) for name in files if not name.startswith("."))
-        # A pipe would be waited for. A broken link fails as a file that is not there.
-        yield from (path for path in paths if path.is_file() or path.is_symlink())
+        yield Path(here), files
 
 
 def _natural(path: Path) -> list[list[tuple[int, str]]]:
@@ -158,12 +204,19 @@ def _natural(path: Path) -> list[list[tuple[int, str]]]:
 
 
 def _named(paths: Iterable[Path], top: str, every: int) -> Iterator[Source]:
+    names = {path: Path(os.path.relpath(path, top)) for path in paths}
+    stems = {path: name.with_suffix("").as_posix() for path, name in names.items()}
+    # An image may be called as a frame of a video is.
+    framed = {
+        _FRAME.sub("", stem)
+        for path, stem in stems.items()
+        if _FRAME.search(stem) and not _is_video(path)
+    }
     taken: set[str] = set()
-    for path in paths:
-        name = Path(os.path.relpath(path, top))
-        stem, number = name.with_suffix("").as_posix(), 1
-        while stem in taken:
+    for path, name in names.items():
+        stem, number = stems[path], 1
+        while stem in taken or (_is_video(path) and stem in framed):
             number += 1
-            stem = f"{name.with_suffix('').as_posix()}-{number}"
+            stem = f"{stems[path]}-{number}"
         taken.add(stem)
         yield Source(path, name.as_posix(), stem, every)

@@ -49,13 +49,14 @@ class Follower:
     def pull(self) -> None:
         """Pull now; faults are logged."""
         try:
-            self.mirror.pull(self._stop)
+            self.mirror.pull(self._stop, self._on_busy)
         except ShuttingDown:
             return
         except (FoveaError, OSError) as error:
             self._failed(error)
-        except Exception:  # one failed pull must not end the next
+        except Exception as error:  # one failed pull must not end the next
             log.exception("%s could not be followed", self.mirror.address)
+            self._failed(error)
         else:
             if self.fault:
                 log.info("%s can be read again", self.mirror.address)
@@ -63,6 +64,11 @@ class Follower:
             if not self.started.is_set():
                 self._missing = frozenset(self.mirror.refused_new)
                 self.started.set()
+
+    def _on_busy(self) -> None:
+        """Serve what was pulled before: another server may pull much that is not served here."""
+        if self._polls and self.mirror.has_models:
+            self.started.set()
 
     def _failed(self, error: Exception) -> None:
         """Warn once of a fault, and serve what was pulled before."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Self
 
+from fovea_engines.repository.card import CARD_FILE
 from fovea_engines.repository.digest import json_sha256
 from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import InvalidModel, InvalidOption
@@ -73,6 +74,17 @@ class RemoteModel:
         except InvalidModel as error:
             return cls(name, files, str(error))
         return cls(name, files)
+
+    @property
+    def describing(self) -> tuple[RemoteFile, ...]:
+        """Return the files without those of versions that have a card, but for the cards."""
+        paths = {file: PurePosixPath(file.key) for file in self.files}
+        folders = {path.parent for path in paths.values() if path.name == CARD_FILE}
+        return tuple(
+            file
+            for file, path in paths.items()
+            if path.name == CARD_FILE or folders.isdisjoint(path.parents)
+        )
 
 
 def models_of(files: Iterable[RemoteFile]) -> list[RemoteModel]:

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from fovea_engines.repository.card import CARD_FILE, EngineCard
@@ -15,7 +15,7 @@ from fovea_engines.repository.locking import lock, locked
 from fovea_preprocess.errors import InvalidModel, NotFound, Unavailable
 from fovea_server.remote.address import Address
 from fovea_server.remote.fetch import UNFINISHED, Fetch
-from fovea_server.remote.listing import RemoteModel
+from fovea_server.remote.listing import RemoteFile, RemoteModel
 from fovea_server.remote.store import Store
 
 log = logging.getLogger(__name__)
@@ -35,17 +35,33 @@ class Mirror:
     IDs are made of what the store says, so nothing else has to be remembered, and a pull that was
     killed goes on where it ended.
 
+    Args:
+        most_bytes: limit of what is pulled.
+        only: names of the models that are pulled; None for all. Others that the folder has stay
+            until they leave the store.
+        described: of a version with a card nothing else is pulled, into a folder of its own.
+
     Attributes:
         root: the folder `models`.
         refused: models that could not be taken over as they are in the store, with reasons.
     """
 
-    def __init__(self, address: Address, cache: Path, most_bytes: int) -> None:
+    def __init__(
+        self,
+        address: Address,
+        cache: Path,
+        most_bytes: int,
+        only: Collection[str] | None = None,
+        *,
+        described: bool = False,
+    ) -> None:
         self.address = address
         self.refused: dict[str, str] = {}
         self._store = Store(address)
         self._most_bytes = most_bytes
-        self._folder = cache / address.folder_name
+        self._only = only
+        self._described = described
+        self._folder = cache / f"{address.folder_name}{'-described' if described else ''}"
         self.root = self._folder / "models"
         self._files = self._folder / "files"
         self._snapshots = self._folder / "models-at"
@@ -56,7 +72,8 @@ class Mirror:
     @property
     def has_models(self) -> bool:
         """True if an earlier pull has left models to serve."""
-        return any(_is_model(path) for path in self.root.glob("[!.]*"))
+        there = (path for path in self.root.glob("[!.]*") if _is_model(path))
+        return any(self._only is None or path.name in self._only for path in there)
 
     @property
     def refused_new(self) -> list[str]:
@@ -67,11 +84,11 @@ class Mirror:
         """List the store; raises as `Store.models`."""
         self._store.models()
 
-    def pull(self, stop: threading.Event) -> None:
+    def pull(self, stop: threading.Event, busy: Callable[[], None] = lambda: None) -> None:
         """Take over what has changed in the store.
 
         A model that cannot be taken over stays as it was; `refused` says why. Two pulls of a
-        folder wait for each other, also those of two servers.
+        folder wait for each other, also those of two servers: `busy` is called before that.
 
         Raises:
             NotFound, Unavailable: as `Store.models`; or the models are over the limit.
@@ -82,22 +99,28 @@ class Mirror:
             os.close(lock(self._folder))
         except BlockingIOError:
             log.info("%s is being pulled by another server: waiting for it", self.address)
+            busy()
         with locked(self._folder):
-            models = self._store.models()
+            stored = self._store.models()
+            models = [m for m in stored if self._only is None or m.name in self._only]
             self._check_size(models)
             self._remove_unfinished()
             sound = [model for model in models if not self._problem(model)]
             changed = [model for model in sound if not self._is_current(model)]
             fetch = Fetch(self._store, self._files, stop)
-            fetch.pull(file for model in changed for file in model.files)
+            fetch.pull(file for model in changed for file in self._pulled(model))
             for model in changed:
                 self._take_over(model, fetch)
             self._report(models, fetch)
-            self._remove_what_left({model.name for model in models})
-            self._remove_unused({file.content_id for model in sound for file in model.files})
+            self._remove_what_left({model.name for model in stored})
+            # Also what other servers pull into this folder.
+            self._remove_unused({file.content_id for model in stored for file in model.files})
+
+    def _pulled(self, model: RemoteModel) -> tuple[RemoteFile, ...]:
+        return model.describing if self._described else model.files
 
     def _check_size(self, models: Iterable[RemoteModel]) -> None:
-        size = sum(file.size for model in models for file in model.files)
+        size = sum(file.size for model in models for file in self._pulled(model))
         if size > self._most_bytes:
             raise Unavailable(
                 f"{self.address} has {size / 2**30:,.2f} GiB of models, over --repository-max-gb "
@@ -132,7 +155,7 @@ class Mirror:
         """Link a model's files together; InvalidModel: they are not what its cards say."""
         folder = self._snapshots / model.content_id / model.name
         shutil.rmtree(folder, ignore_errors=True)
-        for file in model.files:
+        for file in self._pulled(model):
             path = self._snapshots / model.content_id / file.key
             path.parent.mkdir(parents=True, exist_ok=True)
             path.hardlink_to(self._files / file.content_id)
@@ -141,7 +164,10 @@ class Mirror:
             newest = max(path.stat().st_mtime_ns for path in below.rglob("*") if path.is_file())
             os.utime(below, ns=(newest, newest))
         for card in folder.glob(f"*/{CARD_FILE}"):
-            _check_card(card, model.name)
+            if self._described:
+                _check_names(card, model)
+            else:
+                _check_card(card, model.name)
         return folder
 
     def _report(self, models: Iterable[RemoteModel], fetch: Fetch) -> None:
@@ -183,20 +209,34 @@ def _first(model: RemoteModel, reasons: Mapping[str, str]) -> str:
     return next((reasons[f.content_id] for f in model.files if f.content_id in reasons), "")
 
 
-def _check_card(path: Path, model: str) -> None:
-    about = f"{model}/{path.parent.name}"
+def _read_card(path: Path, about: str) -> EngineCard:
     try:
-        card = EngineCard.read(path)
+        return EngineCard.read(path)
     except InvalidModel as error:
         raise InvalidModel(str(error).replace(str(path), f"{about}/{CARD_FILE}")) from error
-    for name, digest in card.files.items():
+
+
+def _missing(name: str, about: str) -> InvalidModel:
+    return InvalidModel(
+        f"{about}/{name} is not there, and {about}/{CARD_FILE} names it: has the upload not ended?"
+    )
+
+
+def _check_names(path: Path, model: RemoteModel) -> None:
+    """Raise InvalidModel if the store lacks a file of a card, which is not pulled."""
+    about, stored = f"{model.name}/{path.parent.name}", {file.key for file in model.files}
+    for name in _read_card(path, about).files:
+        if f"{about}/{name}" not in stored:
+            raise _missing(name, about)
+
+
+def _check_card(path: Path, model: str) -> None:
+    about = f"{model}/{path.parent.name}"
+    for name, digest in _read_card(path, about).files.items():
         try:
             found = file_sha256(path.parent / name)
         except NotFound as error:
-            raise InvalidModel(
-                f"{about}/{name} is not there, and {about}/{CARD_FILE} names it: "
-                "has the upload not ended?"
-            ) from error
+            raise _missing(name, about) from error
         if found != digest:
             raise InvalidModel(
                 f"{about}/{name} has not the sha256 that {about}/{CARD_FILE} gives: "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fovea_server.remote.listing import Digest
 
 Listed = Mapping[str, object]
-"""What fsspec says of a file; the keys differ from store to store."""
+"""A file as fsspec lists it; the keys differ from store to store."""
 
 
 @dataclass(frozen=True, slots=True)

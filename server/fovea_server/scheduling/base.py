@@ -78,6 +78,11 @@ class Scheduler(ABC):
         """Number of requests accepted and not yet given to an engine."""
         return 0
 
+    @property
+    def accepted(self) -> int:
+        """Number of requests accepted and not yet answered, which `--max-queue` limits."""
+        return 0
+
     @abstractmethod
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request; cancelling this frees its place in the queue.
@@ -127,6 +132,11 @@ class SchedulerWrapper(Scheduler):
     def pending(self) -> int:
         """Number of requests not yet given to an engine."""
         return self._inside.pending
+
+    @property
+    def accepted(self) -> int:
+        """Number of requests not yet answered."""
+        return self._inside.accepted
 
     def close(self, timeout_s: float) -> None:
         """Finish accepted requests, then stop."""

@@ -1,7 +1,6 @@
 """The scheduler of one engine, for tensors and images alike.
 
-Requests enter and are answered on the event loop. Executions run in threads, which take their next
-batch themselves; very short ones run on the event loop.
+Requests enter and are answered on the event loop. Short executions run there, others in threads.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ class RowScheduler(Scheduler):
     Args:
         tensors: what the requests for tensors have in common.
         images: the same of images; None for a model that takes none.
-        executing: number of threads for executions.
-        preparing: number of threads that prepare images ahead of the engine.
+        executing, preparing: threads for executions, and to prepare images ahead of the engine.
         offloads: as `Session.offloads`.
     """
 
@@ -91,6 +89,11 @@ class RowScheduler(Scheduler):
     def pending(self) -> int:
         """Number of jobs in the queue."""
         return len(self._queue)
+
+    @property
+    def accepted(self) -> int:
+        """Number of jobs in the queue and in executions."""
+        return self._queue.accepted
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer tensors."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container, Sequence
-from itertools import accumulate
+from collections.abc import Container, Iterable, Sequence
+from itertools import accumulate, product
 
 from fovea_server.statistics.family import Family, Labels
 
@@ -78,13 +78,17 @@ class Durations:
                 counts.update(histogram.read()[0])
         return dict(counts)
 
-    def family(self) -> Family:
-        """Build the family of all histograms."""
+    def family(self, served: Iterable[str] = ()) -> Family:
+        """Build the family of all histograms; those of success begin with 0 for `served` models.
+
+        Prometheus sees no increase where a series begins, and would miss the first requests.
+        """
         family = Family(
             "fovea_request_duration_seconds",
             "histogram",
             "Time from a request for inference to its answer, over HTTP and gRPC",
         )
-        for (model, status), histogram in list(self._histograms.items()):
+        at_zero = {key: Histogram(_BOUNDS_S) for key in product(served, _SUCCESS)}
+        for (model, status), histogram in (at_zero | self._histograms).items():
             histogram.add_to(family, {"model": model, "status": str(status)})
         return family

@@ -41,7 +41,7 @@ class RequestSpan:
 
 
 SPAN: ContextVar[RequestSpan | None] = ContextVar("span", default=None)
-"""That of the request that is being answered; None for one that is not traced."""
+"""The record of the request that is being answered; None where it is not traced."""
 
 
 class Tracer(Protocol):

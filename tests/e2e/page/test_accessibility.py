@@ -128,3 +128,24 @@ def test_results_are_read_aloud_once_they_stay(drawn):
     }""")
     says(drawn, "#said", "^Nothing found")
     assert len(drawn.evaluate("heard")) == 1
+
+
+def test_the_current_thumbnail_is_in_view_until_the_user_scrolls(browser, page_server):
+    inside = """(current) => {
+        const [outer, inner] = [current.closest("#strip"), current].map((each) =>
+            each.getBoundingClientRect());
+        return inner.width > 20 && inner.left >= outer.left && inner.right <= outer.right;
+    }"""
+    with opened(browser, page_server, width=390) as page:
+        page.set_input_files("#files", [DEMO / "scene-1.jpg", DEMO / "scene-2.jpg"] * 5)
+        page.locator("#strip button").nth(9).wait_for()
+        answered(page)
+        current = page.locator("#strip [aria-current=true]")
+        assert current.locator("img").get_attribute("alt") == "scene-2.jpg"
+        assert current.evaluate(inside)
+        assert page.evaluate("scrollY") == 0
+        page.locator("#strip").evaluate("(strip) => { strip.scrollLeft = 0; }")
+        page.locator("#conf").fill("0.5")
+        assert page.locator("#strip").evaluate("(strip) => strip.scrollLeft") == 0
+        page.locator("#strip button").first.click()
+        assert current.evaluate(inside)

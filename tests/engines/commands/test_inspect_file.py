@@ -41,6 +41,14 @@ def test_it_shows_the_size_that_a_build_takes(fovea, tmp_path):
     assert "dynamic: built for 640x640; --size HxW for another" in words(fovea("inspect", model)[1])
 
 
+@pytest.mark.parametrize(
+    ("model", "named"), [("mobilenetv2", "imagenet"), ("heads/rfdetr", "coco91")]
+)
+def test_labels_that_may_be_its_own_are_named(fovea, shared, model, named):
+    out = words(fovea("inspect", shared / "models" / f"{model}.onnx")[1])
+    assert f"none: build with --labels {named}, if it was trained on those" in out
+
+
 def test_a_size_that_cannot_be_computed(fovea, shared):
     out = words(fovea("inspect", shared / "models" / "heads" / "yolo5face-500m.onnx")[1])
     assert "640x640 cannot be computed: build with --size 320x320" in out

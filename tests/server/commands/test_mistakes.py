@@ -32,6 +32,9 @@ MISTAKES = [
     (("inspect", "--repository", "models", "nothere"), "its models are people"),
     (("inspect", "--repository", "models", "peple"), "did you mean people?"),
     (("eval", "people", "--data", "vla.json"), "did you mean val.json?"),
+    (("predict", "images/a.jpg", "people"), "images: fovea predict people images/a.jpg"),
+    (("predict", "images/a.jpg", "images"), "images: fovea predict MODEL images/a.jpg images"),
+    (("predict", "images", "people", "--repository", "models"), "fovea predict people images"),
     (("demo", "--task", "detection"), "is not one of 'detect', 'segment'"),
     (("demo", "--folder", "file/below"), "give another path, or mend its permissions"),
 ]

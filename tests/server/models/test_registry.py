@@ -1,7 +1,7 @@
 """What a registry makes of a repository at its start."""
 
 import pytest
-from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving
+from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving, wait_until
 
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
 from fovea_server.models.model import State
@@ -139,7 +139,30 @@ def test_an_empty_repository_is_not_ready_and_says_what_to_do(tmp_path):
     (tmp_path / "plus" / "1").mkdir(parents=True)
     (tmp_path / "plus" / "1" / "model.onnx").write_bytes(b"")
     with serving(tmp_path / "plus") as registry:
-        assert registry.reason.endswith("plus is a model's folder: serve its parent")
+        assert registry.reason.endswith(
+            "plus is a model's folder: serve its parent, or give --model-name"
+        )
+
+
+def test_the_folder_of_one_model_is_served_under_the_name_that_is_given(tmp_path):
+    folder = adder(tmp_path, "plus", add=2, config=f'name: "plus" {ADDER_CONFIG}')
+    mounted = folder.rename(tmp_path / "models")
+    with serving(mounted, model_name="seven") as registry:
+        assert registry.ready
+        assert answer(registry.find("seven")) == 2
+        assert [entry.name for entry in registry.index()] == ["seven"]
+    # Of a repository it says nothing: each model has its own name.
+    adder(tmp_path / "other", "seven")
+    with serving(tmp_path / "other", model_name="eight") as registry:
+        assert [entry.name for entry in registry.index()] == ["seven"]
+    settings = Settings(model_repository=(mounted, tmp_path / "other"), model_name="seven")
+    registry = Registry(settings)
+    registry.start()
+    wait_until(lambda: registry.started)
+    assert "not unique across all model repositories" in registry.reason
+    registry.close()
+    with pytest.raises(InvalidOption, match="cannot name a model"):
+        Registry(Settings(model_repository=mounted, model_name="../x"))
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path):

@@ -54,6 +54,30 @@ def test_files_of_one_name_have_stems_of_their_own(tree):
     assert [source.stem for source in found.files] == ["10", "10-2"]
 
 
+def test_no_frame_has_the_name_of_an_image(tree):
+    for name in ("clip_000000.jpg", "clip-2_000120.jpg", "clip_1.jpg"):
+        (tree / name).touch()
+    found = find_sources([str(tree / "clip*")]).files
+    stems = {source.name: source.stem for source in found}
+    assert stems == {
+        "clip.mp4": "clip-3",
+        "clip_1.jpg": "clip_1",
+        "clip_000000.jpg": "clip_000000",
+        "clip-2_000120.jpg": "clip-2_000120",
+    }
+
+
+def test_a_glob_goes_into_no_linked_folder(tree):
+    for loop in ("loop", "sub/loop", "sub/deep/up"):
+        (tree / loop).symlink_to(tree)
+    assert names("data/**/*.png") == names("data/**/1.*") == ["sub/1.png"]
+    assert names("**/*.webp") == ["data/sub/deep/3.webp"]
+    assert names(tree / "**" / "*.webp") == ["sub/deep/3.webp"]
+    assert names("data/**/deep/**") == ["sub/deep/3.webp"]
+    # As a shell has it, a link that is named is followed.
+    assert names("data/loop/sub/*.png") == ["1.png"]
+
+
 def test_a_file_may_have_the_name_of_a_glob(tree):
     (tree / "a[1].jpg").touch()
     assert names(tree / "a[1].jpg") == ["a[1].jpg"]

@@ -5,46 +5,11 @@ import socket
 import threading
 
 import pytest
-from tests.stores import Bucket
+from tests.server.remote.conftest import GO, content, kept
 
 from fovea_preprocess.errors import NotFound, ShuttingDown, Unavailable
 from fovea_server.remote.address import Address
 from fovea_server.remote.mirror import Mirror
-
-GO = threading.Event()
-
-
-@pytest.fixture(scope="module")
-def store():
-    bucket = Bucket()
-    yield bucket
-    bucket.stop()
-
-
-@pytest.fixture
-def bucket(store, monkeypatch):
-    for name, value in store.variables.items():
-        monkeypatch.setenv(name, value)
-    yield store
-    store.remove("")
-
-
-@pytest.fixture
-def make(bucket, tmp_path):
-    def made(most_bytes=1 << 30):
-        return Mirror(Address.parse(bucket.address), tmp_path / "cache", most_bytes)
-
-    return made
-
-
-def content(mirror):
-    """Path below the folder that is served -> bytes."""
-    files = (p for name in mirror.root.iterdir() for p in name.rglob("*") if p.is_file())
-    return {p.relative_to(mirror.root).as_posix(): p.read_bytes() for p in files}
-
-
-def kept(mirror):
-    return {p.name: p.stat().st_mtime_ns for p in (mirror.root.parent / "files").iterdir()}
 
 
 def test_what_has_changed_is_pulled_and_what_has_left_leaves(bucket, make):

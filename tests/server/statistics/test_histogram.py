@@ -26,3 +26,12 @@ def test_refusals_are_not_among_the_durations_of_a_model():
     for status in (200, 429, 503, "OK", "UNAVAILABLE"):
         measured.observe("m", status, 0.1)
     assert measured.of("m")["+Inf"] == 2
+
+
+def test_success_begins_with_zero_for_models_that_are_served():
+    measured = Durations({"m", "idle"})
+    measured.observe("m", 200, 0.1)
+    text = render([measured.family(["m", "idle"])])
+    for model, status, count in (("m", "200", 1), ("m", "OK", 0), ("idle", "200", 0)):
+        assert f'_count{{model="{model}",status="{status}"}} {count}\n' in text
+    assert 'status="500"' not in text

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
-from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_preprocess.errors import FoveaError, InvalidRequest, NotFound
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
 from fovea_server.extensions.apis import Api
@@ -97,6 +97,15 @@ async def custom_list(request: Request) -> Response:
 async def custom(request: Request, name: str) -> Response:
     """Find objects with the newest version of a model."""
     return await _detected(request, plane_of(request).get(name), "custom")
+
+
+@router.post("/vision/{rest:path}", include_in_schema=False)
+async def others(rest: str) -> Response:
+    """Refuse what else DeepStack does, such as faces, in its own form."""
+    raise NotFound(
+        f"this server has no /v1/vision/{rest[:60]}: of DeepStack's routes it serves "
+        "/v1/vision/detection and /v1/vision/custom/MODEL"
+    )
 
 
 @router.get("/status/ping", operation_id="deepstack_ping", dependencies=[restricted("health")])

@@ -211,8 +211,7 @@ class Exchange:
 
     async def _run(self) -> None:
         REQUEST_ID.set(self._request.id)
-        if self._request.span is not None:
-            SPAN.set(self._request.span)
+        SPAN.set(self._request.span)
         try:
             answer = await self._front.answer(self._request)
         except asyncio.CancelledError:
@@ -255,8 +254,9 @@ class Exchange:
         self._held = 0
 
     def _write(self, answer: Answer) -> None:
-        size = sum(map(len, answer.body))
-        self._turn = Turn.ANSWERED
+        size, self._turn = sum(map(len, answer.body)), Turn.ANSWERED
+        # While the server drains, the client of a connection without further requests is to leave.
+        self.keep_alive &= not self._front.service.plane.draining or bool(self._connection.pipeline)
         pieces: list[Buffer] = [STATUS_LINE[answer.status]]
         # The date, which uvicorn renews.
         for name, value in self._connection.server_state.default_headers:

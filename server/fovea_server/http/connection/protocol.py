@@ -57,8 +57,7 @@ class ServerProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.parser = RequestParser(self)
         self._fronts = fronts
-        # For what belongs to no protocol.
-        self._front = fronts[0]
+        self._front = fronts[0]  # for what belongs to no protocol
         self._writing: Writing
         self._running: Cycle | None = None
         """Whose turn it is, or was last; `cycle` is the newest."""
@@ -77,7 +76,7 @@ class ServerProtocol(HttpToolsProtocol):
         self._writing = Writing(
             transport, self.loop, self._front.budget, self._front.service.settings.body_timeout_s
         )
-        self._begin_head()
+        self._in_head, self._bare_bytes = True, 0
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
@@ -124,7 +123,7 @@ class ServerProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Start the limits on the head of a request."""
-        self._begin_head()
+        self._in_head, self._bare_bytes = True, 0
         self._exchange = None
         self.url, self.headers = b"", []
 
@@ -139,10 +138,8 @@ class ServerProtocol(HttpToolsProtocol):
             return
         self._end_head()
         method = self.parser.get_method().decode("ascii")
-        for front in self._fronts:
-            if front.takes(method, self.url, self.headers):
-                break
-        else:
+        front = next((f for f in self._fronts if f.takes(method, self.url, self.headers)), None)
+        if front is None:
             self._to_application()
             return
         fields, is_old = dict(self.headers), self.parser.get_http_version() == "1.0"
@@ -196,10 +193,16 @@ class ServerProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Cycle, app: ASGI3Application) -> None:
         self._running = cycle
+        if self._front.service.plane.draining:
+            # Once all that has arrived is parsed.
+            self.loop.call_soon(self._end_if_last, cycle)
         if isinstance(cycle, Exchange):
             cycle.start()
         else:
             super()._start_asgi_task(cycle, app)
+
+    def _end_if_last(self, cycle: Cycle) -> None:
+        cycle.keep_alive &= bool(self.pipeline)
 
     def on_response_complete(self) -> None:
         """Start the next request, or wait for it with a time limit."""
@@ -284,9 +287,6 @@ class ServerProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         self.cycle = None  # type: ignore[assignment]
         super().connection_lost(exc)
-
-    def _begin_head(self) -> None:
-        self._in_head, self._bare_bytes = True, 0
 
     def _watch_head(self) -> None:
         # Not started earlier: most heads arrive in one piece.

@@ -10,15 +10,24 @@ const STEPS = {
   End: (at, count) => count - 1,
 };
 
-/** Show a thumbnail of each image, if there are several; Tab leads to the current one. */
+// Pixels of the row that are seen beside the current image.
+const BESIDE = 6;
+let shown = null;
+
+/** Show a thumbnail of each image, if there are several; Tab leads to the current one, which is in view. */
 export function showThumbnails(container, images, current, onSelect) {
   refill(container, (images.length < 2 ? [] : images).map((image, index) => {
-    const thumbnail = make("img", { src: image.url, alt: image.name });
+    // Before it is loaded it has its width, too: the row would lose its place.
+    const style = `aspect-ratio: ${image.width} / ${image.height}`;
+    const thumbnail = make("img", { src: image.url, alt: image.name, style });
     const made = button("", String(index), () => onSelect(image), thumbnail);
     made.setAttribute("aria-current", image === current);
     made.tabIndex = image === current ? 0 : -1;
     return make("li", {}, made);
   }));
+  // Where the user has scrolled to stays, until another image is chosen.
+  if (current !== shown) reveal(container, container.querySelector("[aria-current=true]"));
+  shown = current;
   container.onkeydown = (event) => {
     const next = images[STEPS[event.key]?.(images.indexOf(current), images.length)];
     if (!next) return;
@@ -26,4 +35,12 @@ export function showThumbnails(container, images, current, onSelect) {
     onSelect(next);
     container.querySelector("[aria-current=true]").focus();
   };
+}
+
+/** Scroll a row, and not the page, to one of its buttons and a little beside it. */
+function reveal(row, button) {
+  if (!button) return;
+  const [outer, inner] = [row, button].map((each) => each.getBoundingClientRect());
+  const [before, after] = [inner.left - outer.left - BESIDE, inner.right - outer.right + BESIDE];
+  row.scrollLeft += Math.min(0, before) + Math.max(0, after);
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +14,11 @@ from starlette.requests import Request
 
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.plural import counted
-from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidImage, InvalidRequest
+from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_preprocess.size import size_text
 from fovea_server.dataplane.options import parse_options
+from fovea_server.http.base64_text import base64_image
 from fovea_server.http.receive import receive_body, unpack
 from fovea_server.settings import Settings
 
@@ -122,10 +121,7 @@ def _from_json(body: bytes) -> tuple[list[Source], dict[str, Any]]:
 def _from_json_image(index: int, image: object) -> Source:
     match image:
         case {"data": str(data), **rest} if rest in ({}, {"url": None}):
-            try:
-                return base64.b64decode(data, validate=True)
-            except (binascii.Error, ValueError):
-                return InvalidImage("data is not base64")
+            return base64_image(data, "data")
         case {"url": str(url), **rest} if rest in ({}, {"data": None}):
             return Url(url)
         case _:

@@ -93,7 +93,8 @@ class V2App:
                 return await self._send(error_answer(full), request, send)
         try:
             headers = [(b"content-type", answer.media_type), (ID_HEADER, request.id.encode())]
-            headers += (*answer.headers, (b"content-length", b"%d" % size))
+            headers += (*answer.headers, *self._front.cors.headers(request.headers))
+            headers.append((b"content-length", b"%d" % size))
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             if request.method == "HEAD":
                 await send({"type": "http.response.body"})

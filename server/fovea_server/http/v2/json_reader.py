@@ -5,7 +5,6 @@ Source of the texts: triton_json.h of Triton's common repository; clients match 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -21,8 +20,6 @@ MAX_DEPTH = 100
 # arrays of tensors, which are read in pieces.
 MOST_VALUES = 1 << 18
 _WINDOW = 1 << 20
-# Decoding this many characters takes about a millisecond; a multiple of four.
-_BASE64_PIECE = 1 << 20
 
 
 def parse_json(data: bytes | bytearray, place: Callable[[int], int] = int) -> Any:
@@ -121,11 +118,3 @@ def read(field: str, reader: Callable[[Any], T], value: object) -> T:
 def read_member(field: str, reader: Callable[[Any], T], value: object) -> T:
     """Apply `reader` to the member of an object that has the field's name."""
     return read(field, lambda parent: reader(member(parent, field)), value)
-
-
-def base64_bytes(text: str) -> bytes:
-    """Decode base64 in pieces, so that other threads can run between them, or raise ValueError."""
-    if "=" in text[:-2]:
-        raise ValueError("padding that is not at the end")
-    pieces = (text[at : at + _BASE64_PIECE] for at in range(0, len(text), _BASE64_PIECE))
-    return b"".join(base64.b64decode(piece, validate=True) for piece in pieces)

@@ -62,10 +62,12 @@ def load_config(
     override: str | None = None,
     variant: str = "",
     required: bool = False,
+    renamed: bool = False,
 ) -> ModelConfig:
     """Read and check the configuration of a model; InvalidModel if it cannot be used.
 
-    The file is configs/VARIANT.pbtxt where that exists; the JSON `override` replaces it.
+    The file is configs/VARIANT.pbtxt where that exists; the JSON `override` replaces it. The name
+    in the file does not count for a model that is `renamed`.
     """
     if override is not None:
         config = parse_config(override)
@@ -76,6 +78,7 @@ def load_config(
         if required and not path.is_file():
             raise InvalidModel(f"{path} is not there, and nothing may be filled in: write it")
         config = read_config(path)
+        config = replace(config, name=name) if renamed else config
     config = with_defaults(replace(config, name=config.name or name))
     check_config(config, name)
     return config

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from fovea_client import Detection, ImageResult, MaskFile, RunLengths
-from fovea_engines.detect.mask_encoding import run_lengths
+from fovea_engines.detect.mask_encoding import run_lengths as encoded
 from fovea_server.predict.entry import Entry
 from fovea_server.predict.findings import SEEN, bitmap
 from fovea_server.predict.formats.names import class_names
@@ -72,16 +72,18 @@ def _annotations(found: ImageResult, image_id: int) -> Iterator[dict[str, Any]]:
 
 
 def _shape(found: Detection, size: tuple[int, int]) -> dict[str, Any]:
-    """Return the outline and its area; of a rotated box, which COCO does not know, the corners."""
+    """Return the area of the mask, and what `to_coco` lacks: mask files, and rotated boxes.
+
+    The outline of a rotated box, which COCO does not know, is its corners.
+    """
     match found.mask:
-        case RunLengths(size=whole, counts=counts):
-            area = int(found.mask.pixels.sum())
-            return {"segmentation": {"size": list(whole), "counts": counts}, "area": area}
+        case RunLengths() as run_lengths:
+            return {"area": int(run_lengths.pixels.sum())}
         case MaskFile():
             part = bitmap(found, size)
-            return {"segmentation": run_lengths(part, size), "area": int(part.pixels.sum())}
+            return {"segmentation": encoded(part, size), "area": int(part.pixels.sum())}
         case tuple(outlines):
-            return {"segmentation": [list(each) for each in outlines], "area": _area(outlines)}
+            return {"area": _area(outlines)}
     if found.corners:
         outline = [value for corner in found.corners for value in (corner.x, corner.y)]
         return {"segmentation": [outline], "area": _area([outline])}

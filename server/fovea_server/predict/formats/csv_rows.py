@@ -8,27 +8,33 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fovea_client import Detection, ImageResult
+from fovea_client import Detection, ImageResult, ScoredClass
 from fovea_server.predict.entry import Entry
 from fovea_server.predict.predictors import Predicting
 from fovea_server.predict.sources import Source
 
 FILE = "predictions.csv"
 
+# A spreadsheet computes a cell that begins so.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 
 def write_csv(
     entries: Iterable[Entry], sources: Sequence[Source], model: Predicting, folder: Path
 ) -> None:
-    """Write predictions.csv into a folder; masks are left out."""
+    """Write predictions.csv into a folder; masks are left out.
+
+    Names that a spreadsheet would take for formulas begin with an apostrophe.
+    """
     frames = ["frame"] * any(source.is_video for source in sources)
     header = ["file", *frames, "class_id", "class_name", "score", *_columns(model)]
     with (folder / FILE).open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, header)
-        table.writeheader()
+        table.writerow({name: _text(name) for name in header})
         for entry in entries:
             if isinstance(entry.found, ImageResult):
                 frame = {} if entry.frame is None else {"frame": entry.frame}
-                place = {"file": entry.source.file} | frame
+                place = {"file": _text(entry.source.file)} | frame
                 table.writerows(place | row for row in _rows(entry.found))
 
 
@@ -43,10 +49,18 @@ def _columns(model: Predicting) -> list[str]:
 
 
 def _rows(found: ImageResult) -> Iterator[dict[str, Any]]:
-    yield from map(asdict, found.classes)
-    for one in found.detections:
-        row = {name: getattr(one, name) for name in ("class_id", "class_name", "score")}
-        yield row | asdict(one.box) | _more(one)
+    for one in found.classes:
+        yield _class(one)
+    for each in found.detections:
+        yield _class(each) | asdict(each.box) | _more(each)
+
+
+def _class(one: ScoredClass | Detection) -> dict[str, Any]:
+    return {"class_id": one.class_id, "class_name": _text(one.class_name), "score": one.score}
+
+
+def _text(name: str) -> str:
+    return f"'{name}" if name.startswith(_FORMULA) else name
 
 
 def _more(found: Detection) -> dict[str, float]:

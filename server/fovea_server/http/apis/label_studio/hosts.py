@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections import OrderedDict
 from dataclasses import dataclass
 from urllib.parse import quote, urljoin, urlsplit
 
 from fovea_preprocess.errors import InvalidImage, InvalidOption
+from fovea_server.http.base64_text import base64_image
 from fovea_server.http.v1.body import Source, Url
 from fovea_server.settings import Settings
 
@@ -103,7 +103,4 @@ def _inline(address: str) -> Source:
     head, _, text = address.partition(",")
     if not head.endswith(";base64"):
         return InvalidImage("a data: address of an image must be base64")
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return InvalidImage("the data: address of the image is not base64")
+    return base64_image(text, "the data: address of the image")

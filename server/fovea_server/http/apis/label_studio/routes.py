@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _TASKS = tuple(sorted({task for tasks in TASKS.values() for task in tasks}))
 _JSON = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
+# All their results are held until the answer; and Label Studio does not wait for more.
+_MOST_TASKS = 1000
 
 Given = dict[str, Any]
 
@@ -210,6 +212,10 @@ def _sources(request: Request, given: Given, key: str) -> list[Source]:
     tasks = given.get("tasks")
     if not isinstance(tasks, list):
         raise InvalidRequest("the request must have a list of tasks")
+    if len(tasks) > _MOST_TASKS:
+        raise InvalidRequest(
+            f"the request has {len(tasks)} tasks and the limit is {_MOST_TASKS}: mark fewer at once"
+        )
     hosts, project = _hosts(request), str(given.get("project"))
     sources = []
     for index, task in enumerate(tasks):
@@ -240,7 +246,8 @@ def _prediction(
     found = regions(result, words, controls)
     scores = [region["score"] for region in found if "score" in region]
     score = sum(scores) / len(scores) if scores else 0.0
-    return orjson.dumps({"model_version": version, "score": score, "result": found})
+    answer = {"model_version": version, "score": score, "result": found}
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _json(document: Given) -> Response:

@@ -6,16 +6,15 @@ them unasked.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fovea_engines.detect.options import MAX_DETECTIONS, MAX_TOP_K, PredictOptions
-from fovea_preprocess.errors import InvalidImage, InvalidOption, InvalidRequest, NotFound
+from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound
 from fovea_server.http.apis.asking import json_body, share
+from fovea_server.http.base64_text import base64_image
 from fovea_server.http.v1.body import Source, Url, read_form
 
 # The defaults of the server whose API this is.
@@ -164,7 +163,4 @@ def _image(image: object) -> Source:
 def _decoded(text: str) -> Source:
     if begin := _DATA_URL.match(text):
         text = text[begin.end() :]
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
-        return InvalidImage("the image is not base64")
+    return base64_image("".join(text.split()), "the image")

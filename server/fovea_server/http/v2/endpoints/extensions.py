@@ -12,9 +12,10 @@ from fovea_server.dataplane.service import Service
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.extensions.json_values import as_string, as_unsigned
 from fovea_server.extensions.shared_memory import SharedMemory
+from fovea_server.http.base64_text import base64_bytes
 from fovea_server.http.messages import Answer, Request
 from fovea_server.http.v2.answers import json_answer
-from fovea_server.http.v2.json_reader import base64_bytes, find, member, parse_json
+from fovea_server.http.v2.json_reader import find, member, parse_json
 
 
 async def status(service: Service, request: Request) -> Answer:

@@ -23,9 +23,10 @@ from fovea_server.dataplane.v2_documents import (
     statistics_json,
 )
 from fovea_server.extensions.json_values import as_bool, as_string
+from fovea_server.http.base64_text import base64_bytes
 from fovea_server.http.messages import Answer, Request
 from fovea_server.http.v2.answers import json_answer
-from fovea_server.http.v2.json_reader import base64_bytes, find, parse_json, read
+from fovea_server.http.v2.json_reader import find, parse_json, read
 from fovea_server.models.model import State
 
 

@@ -1,0 +1,54 @@
+"""Models that are described, and not loaded, because other processes answer for them.
+
+What is said of a model comes from its card and its configuration, by the code that says it of a
+model that is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fovea_engines.engine import Engine
+from fovea_engines.repository.card import CARD_FILE, EngineCard
+from fovea_engines.repository.model_config import ModelConfig
+from fovea_engines.session import Array, Closing
+from fovea_preprocess.errors import ModelNotReady
+from fovea_server.models.config.config import complete
+from fovea_server.models.opening import open_engine
+from fovea_server.settings import Settings
+
+
+class CardSession(Closing):
+    """The tensors of an engine that stays closed."""
+
+    concurrency = 1
+    steady = offloads = False
+
+    def __init__(self, card: EngineCard) -> None:
+        self.inputs, self.outputs, self.max_batch = card.inputs, card.outputs, card.max_batch
+
+    def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
+        """Refuse: another process has the engine."""
+        raise ModelNotReady("the model is only described here; another process answers")
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def describe_engine(
+    folder: Path, config: ModelConfig, settings: Settings
+) -> tuple[Engine, ModelConfig]:
+    """Describe a version as `open_engine` would, from its card; raises as that.
+
+    An engine without a card is opened for a moment, because only it knows its tensors.
+    """
+    if (folder / CARD_FILE).exists():
+        card = EngineCard.read(folder / CARD_FILE)
+    else:
+        opened, _ = open_engine(folder, config, settings)
+        card = opened.card
+        opened.close()
+    engine = Engine(card, CardSession(card))
+    fill_in = not settings.disable_auto_complete_config
+    return engine, complete(config, engine, fill_in=fill_in)

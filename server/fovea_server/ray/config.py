@@ -1,0 +1,185 @@
+"""The configuration of a cluster: the file fovea-ray.yaml, or `args:` of Serve's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from fovea_preprocess.errors import InvalidOption
+from fovea_server.settings import ModelControlMode, Settings
+
+EVERY = "*"
+"""In the place of a model's name: every model that is not named."""
+
+_OF_RAY = "Ray's proxies carry the traffic"
+_OF_REPLICAS = "a replica has one model, which fovea-ray.yaml chooses"
+# Prefix of settings -> the reason why they have no effect, or not the one that is expected.
+_REFUSED = {
+    "model_repository": "`repository` says where the models are",
+    "model_name": "`repository` is a folder of models: name the folder above",
+    "drain_secs": "Ray sends nothing more to a replica that it ends",
+    "model_control_mode": "replicas follow the repository, as in poll mode",
+    "load_model": _OF_REPLICAS,
+    "exit_on_error": "a replica whose model cannot be loaded never starts",
+    "threads": "`cpus` of the model says how many cores its replicas use",
+    "allow_http": _OF_RAY,
+    "http_server": f"{_OF_RAY}: end TLS in front of them",
+    "grpc_address": _OF_RAY,
+    "grpc_infer": _OF_RAY,
+    "grpc_use_ssl": f"{_OF_RAY}: end TLS in front of them",
+    "grpc_server": f"{_OF_RAY}: end TLS in front of them",
+    "grpc_root": f"{_OF_RAY}: end TLS in front of them",
+    "grpc_keepalive": _OF_RAY,
+    "api": "requests of these APIs name their model in too many ways to be routed",
+    "label_studio": "requests of these APIs name their model in too many ways to be routed",
+    "allow_metrics": "Ray exports the metrics of replicas",
+    "metrics": "Ray exports the metrics of replicas",
+    "allow_client_shm": "a client and a replica need not be on one machine",
+    "trace_config": "each replica would write a file of its own: use otel",
+    "log_file": "Ray keeps a log for each replica",
+}
+
+
+def _several(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelOptions(_Strict):
+    """The replicas of one model."""
+
+    cpus: int | None = Field(
+        None, ge=1, description="cores of a replica; default those that config.pbtxt names, else 1"
+    )
+    gpus: float | None = Field(
+        None, ge=0, description="GPUs of a replica; default 1 for an engine of TensorRT, else 0"
+    )
+    min_replicas: int = Field(1, ge=0, description="0 lets an idle model go; a request wakes it")
+    max_replicas: int = Field(1, ge=1, description="most replicas under load")
+    target_ongoing_requests: float | None = Field(
+        None,
+        gt=0,
+        description="requests of a replica, running and queued, above which another is started; "
+        "default twice what its engine computes at a time",
+    )
+    upscale_delay_s: float = Field(10.0, ge=0, description="time above it before one is started")
+    downscale_delay_s: float = Field(300.0, ge=0, description="time below it before one is stopped")
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas is {self.min_replicas} and max_replicas {self.max_replicas}: "
+                "raise max_replicas, or lower min_replicas"
+            )
+        return self
+
+
+class ClusterConfig(_Strict):
+    """A repository, the settings of `fovea serve` that count here, and options by model."""
+
+    repository: Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
+    settings: Mapping[str, Any] = {}
+    models: Mapping[str, ModelOptions] = {}
+    ingress_replicas: int | None = Field(
+        None, ge=1, description="processes that take requests; default one for each node"
+    )
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Self:
+        """Read a mapping; InvalidOption names each wrong key and what to do."""
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            settings = given.get("settings")
+            refused = _refusals(settings) if isinstance(settings, Mapping) else []
+            raise InvalidOption("\n".join([_sentences(error, cls), *refused])) from None
+
+    def options(self, model: str) -> ModelOptions:
+        """Return the options of a model."""
+        return self.models.get(model) or self.models.get(EVERY) or ModelOptions()
+
+    def check_models(self, known: Mapping[str, object]) -> None:
+        """Raise InvalidOption for options of a model that is not in the repository."""
+        for name in self.models:
+            if name != EVERY and name not in known:
+                meant = _meant(name, known)
+                raise InvalidOption(
+                    f"models.{name}: there is no such model in the repository; {meant}"
+                    f"it has {', '.join(sorted(known)) or 'none'}"
+                )
+
+    def server_settings(self) -> dict[str, Any]:
+        """Return all settings of the server as JSON; InvalidOption for one that is wrong.
+
+        They are complete, so the environment of a node changes nothing.
+        """
+        if refused := _refusals(self.settings):
+            raise InvalidOption("\n".join(refused))
+        chosen = {"log_access": False, **self.settings}
+        places = [each if "://" in each else str(Path(each).absolute()) for each in self.repository]
+        fixed: dict[str, Any] = {
+            "model_repository": places,
+            "model_control_mode": ModelControlMode.POLL,
+            "allow_metrics": False,
+        }
+        try:
+            made = Settings(**chosen, **fixed)
+        except ValidationError as error:
+            raise InvalidOption(_sentences(error, Settings, "settings.")) from None
+        # model_dump writes an address as a mapping, which nothing reads.
+        dumped = made.model_dump(mode="json", exclude={"model_repository"})
+        named = [str(place) for place in made.model_repository]
+        return {**dumped, "model_repository": named}
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), 1)
+    return f"did you mean {close[0]}? " if close else ""
+
+
+def _refusals(settings: Iterable[str]) -> list[str]:
+    """Say which settings cannot be given here, and why."""
+    return [reason for name in settings if (reason := _refusal(name))]
+
+
+def _refusal(name: str) -> str:
+    if name not in Settings.model_fields:
+        meant = _meant(name, Settings.model_fields)
+        return (
+            f"settings.{name}: there is no such setting; {meant}`fovea serve --help` lists them, "
+            "here with _ for -"
+        )
+    for refused, reason in _REFUSED.items():
+        if name == refused or name.startswith(f"{refused}_"):
+            return f"settings.{name} has no effect on a cluster: {reason}"
+    return ""
+
+
+def _sentences(error: ValidationError, kind: type[BaseModel], above: str = "") -> str:
+    """Say all that is wrong, with what to write instead."""
+    found = error.errors(include_url=False)
+    return "\n".join(_sentence(each, kind, above) for each in found)
+
+
+def _sentence(error: ErrorDetails, kind: type[BaseModel], above: str) -> str:
+    place = above + ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = (ModelOptions if error["loc"][0] == "models" else kind).model_fields
+        meant = _meant(str(error["loc"][-1]), known)
+        return f"{place}: there is no such key; {meant}there are {', '.join(known)}"
+    if error["type"] == "missing":
+        return f"{place} is missing: add it"
+    if error["type"] == "value_error":
+        reason = str(error["ctx"]["error"])
+        return f"{place}: {reason}" if place else reason
+    must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
+    return f"{place} is {error['input']!r}; {must}"

@@ -1,0 +1,196 @@
+"""A cluster of Ray on this machine: three nodes, each with processes of its own; and load on it."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+from tests.serving import free_ports
+from tests.stores import REMOTE, Bucket
+
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+
+_MEMORY = 100 << 20
+
+
+def pytest_collection_modifyitems(items):
+    # Of Ray's own code, in this process.
+    for item in items:
+        item.add_marker(pytest.mark.filterwarnings("ignore"))
+
+
+@dataclass
+class RunningCluster:
+    """The head has no CPU for replicas: they are on the two others."""
+
+    cluster: Any
+    port: int
+    grpc_port: int
+    folder: Path
+    workers: list[Any] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def deploy(self, **config: object) -> subprocess.CompletedProcess[str]:
+        """`fovea ray deploy`, as it is typed."""
+        file = self.folder / "fovea-ray.yaml"
+        settings = {"http_port": self.port, "grpc_port": self.grpc_port}
+        settings |= {"repository_poll_secs": 0.5, **config.pop("settings", {})}
+        file.write_text(yaml.safe_dump({"settings": settings, **config}))
+        command = ["ray", "deploy", "--config", str(file), "--address", self.cluster.address]
+        return subprocess.run(
+            [sys.executable, "-m", "fovea_server.commands.cli", *command],
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    def add_worker(self) -> None:
+        self.workers.append(self.cluster.add_node(num_cpus=4, object_store_memory=_MEMORY))
+
+    def replicas(self, deployment: str) -> list[Any]:
+        """The actors of a deployment that run."""
+        import ray
+
+        prefix = f"SERVE_REPLICA::fovea#{deployment}#"
+        named = ray.util.list_named_actors(all_namespaces=True)
+        names = [each["name"] for each in named if each["name"].startswith(prefix)]
+        return [ray.get_actor(name, namespace="serve") for name in names]
+
+    def running(self, deployment: str) -> int:
+        """The number of replicas that answer."""
+        from ray import serve
+
+        found = serve.status().applications["fovea"].deployments[deployment]
+        return found.replica_states.get("RUNNING", 0)
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[Bucket]:
+    """A store that every node can read: they take the environment of this process."""
+    bucket = Bucket()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**bucket.variables, "PYTHONPATH": str(REMOTE)}.items():
+            patch.setenv(name, value)
+        yield bucket
+    bucket.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory, store) -> Iterator[RunningCluster]:
+    ray = pytest.importorskip("ray")
+    from ray import serve
+    from ray.cluster_utils import Cluster
+    from ray.serve.config import HTTPOptions, ProxyLocation, gRPCOptions
+
+    from fovea_server.ray.service import ADD_TO_SERVER
+
+    started: set[psutil.Process] = set()
+    cluster = Cluster()
+    try:
+        cluster.add_node(num_cpus=0, include_dashboard=False, object_store_memory=_MEMORY)
+        port, grpc_port = free_ports(2)
+        running = RunningCluster(cluster, port, grpc_port, tmp_path_factory.mktemp("cluster"))
+        for _ in range(2):
+            running.add_worker()
+        ray.init(cluster.address, namespace="serve", log_to_driver=False)
+        # One proxy: those of three nodes on one machine would share a port, and a client could
+        # not choose the one that stays.
+        serve.start(
+            proxy_location=ProxyLocation.HeadOnly,
+            http_options=HTTPOptions(host="127.0.0.1", port=port),
+            grpc_options=gRPCOptions(port=grpc_port, grpc_servicer_functions=[ADD_TO_SERVER]),
+        )
+        yield running
+    finally:
+        started.update(psutil.Process().children(recursive=True))
+        ray.shutdown()
+        cluster.shutdown()
+        # Workers outlive a node that was killed by a moment, and would be nobody's.
+        _, left = psutil.wait_procs(started, timeout=10)
+        for process in left:
+            process.kill()
+
+
+@pytest.fixture
+def repository(demo_repository, demo_model, tmp_path) -> Path:
+    """A repository that a test may write to, with the models `digits` and `spare`."""
+    folder = tmp_path / "models"
+    build(BuildPlan(demo_model, "digits", folder, "onnxruntime"))
+    build(BuildPlan(demo_model, "spare", folder, "openvino"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def scene() -> bytes:
+    return (Path(__file__).parents[2] / "server/fovea_server/demo/scene-1.jpg").read_bytes()
+
+
+@dataclass
+class Load:
+    """The answers and errors of clients that each send one request after the other."""
+
+    answers: list[httpx.Response] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[Any]:
+        """Requests that were not answered as they should be."""
+        return [*self.faults, *(a.text for a in self.answers if a.status_code != 200)]
+
+    def wait_for(self, count: int) -> None:
+        """Wait until that many more were answered."""
+        most = len(self.answers) + count
+        until(lambda: len(self.answers) >= most or self.faults)
+
+
+@pytest.fixture
+def load(cluster, scene):
+    """Load on a model while a block runs, of some clients."""
+
+    @contextmanager
+    def loading(model: str, clients: int = 4) -> Iterator[Load]:
+        found, stop = Load(), threading.Event()
+        url = f"{cluster.url}/v1/models/{model}/predict"
+
+        def send() -> None:
+            with httpx.Client(timeout=120) as client:
+                while not stop.is_set():
+                    try:
+                        found.answers.append(client.post(url, content=scene))
+                    except httpx.HTTPError as error:
+                        found.faults.append(error)
+                        return
+
+        with ThreadPoolExecutor(clients) as pool:
+            for _ in range(clients):
+                pool.submit(send)
+            try:
+                found.wait_for(20)
+                yield found
+                found.wait_for(20)
+            finally:
+                stop.set()
+
+    return loading
+
+
+def until(holds: Callable[[], object], limit_s: float = 120) -> None:
+    """Wait for something to hold."""
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)

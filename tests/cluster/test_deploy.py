@@ -1,0 +1,148 @@
+"""`fovea ray deploy`: what it says of a cluster that is not there, or too small."""
+
+import subprocess
+import sys
+
+import httpx
+from tests.cluster.conftest import until
+from tests.serving import free_ports
+
+
+def test_no_cluster(demo_repository):
+    [port] = free_ports(1)
+    command = ["ray", "deploy", "--repository", demo_repository, "--address", f"127.0.0.1:{port}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fovea_server.commands.cli", *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert f"error: no cluster of Ray answers at 127.0.0.1:{port}" in done.stderr
+    assert "ray start --head" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_more_than_any_node_has(cluster, demo_repository):
+    models = {"digits": {"cpus": 64, "gpus": 1}}
+    done = cluster.deploy(repository=str(demo_repository), models=models)
+    assert done.returncode == 2
+    message = "no node can hold a replica of digits, which takes 64 CPU and 1 GPU"
+    assert message in done.stderr
+    assert "set models.digits.cpus or gpus" in done.stderr
+
+
+def test_another_address_than_that_of_running_proxies(cluster, demo_repository):
+    done = cluster.deploy(repository=str(demo_repository), settings={"http_port": 1234})
+    assert done.returncode == 2
+    assert f"http_port {cluster.port}" in done.stderr
+    assert "cannot change to http_port 1234: keep these settings" in done.stderr
+
+
+def test_no_such_model(cluster, demo_repository):
+    done = cluster.deploy(repository=str(demo_repository), models={"digit": {}})
+    assert done.returncode == 2
+    assert "models.digit: there is no such model in the repository; did you mean" in done.stderr
+
+
+def test_a_model_that_cannot_be_loaded(cluster, demo_repository, repository):
+    (repository / "spare" / "1" / "model.xml").write_bytes(b"no engine")
+    done = cluster.deploy(repository=str(repository))
+    assert done.returncode == 1
+    assert "is not the file that was built" in done.stderr, done.stdout + done.stderr
+    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+
+
+def test_a_model_that_cannot_be_woken_is_refused(cluster, demo_repository, repository, scene):
+    """Ray tries to start a model that ran before again and again: once mended, it is there."""
+    asleep = {"spare": {"min_replicas": 0, "max_replicas": 1, "downscale_delay_s": 1}}
+    done = cluster.deploy(repository=str(repository), models=asleep)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert httpx.post(f"{cluster.url}/v1/models/spare/predict", content=scene).status_code == 200
+    until(lambda: cluster.running("spare") == 0)
+    engine = repository / "spare" / "1" / "model.xml"
+    whole = engine.read_bytes()
+    engine.write_bytes(b"no engine")
+
+    def predict(model: str) -> httpx.Response:
+        url = f"{cluster.url}/v1/models/{model}/predict"
+        return httpx.post(url, content=scene, timeout=120)
+
+    refused = predict("spare")
+    assert refused.status_code == 503
+    assert "is not the file that was built" in refused.text
+    assert httpx.get(f"{cluster.url}/v1/models/spare/ready").status_code == 503
+    assert predict("digits").status_code == 200
+    engine.write_bytes(whole)
+    until(lambda: predict("spare").status_code == 200)
+    assert httpx.get(f"{cluster.url}/v1/models/spare/ready").status_code == 200
+    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+
+
+def test_every_node_has_an_ingress(cluster, demo_repository):
+    import ray
+
+    def nodes() -> list[str]:
+        found = [ray.get(each.__ray_call__.remote(_node)) for each in cluster.replicas("@ingress")]
+        return sorted(found)
+
+    for _ in range(2):
+        done = cluster.deploy(repository=str(demo_repository))
+        assert done.returncode == 0, done.stderr
+        until(lambda: len(cluster.replicas("@ingress")) == 3)
+        assert nodes() == sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+
+
+def _node(_: object) -> str:
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
+
+
+def test_models_of_a_store(cluster, store, repository, demo_repository, scene, tmp_path):
+    """A replica pulls its model when it starts; until then there is no more than its card."""
+    for name in ("digits", "spare"):
+        store.upload(repository / name, name)
+    asleep = {"spare": {"min_replicas": 0, "max_replicas": 1}}
+    settings = {"repository_cache": str(tmp_path)}
+    done = cluster.deploy(repository=store.address, models=asleep, settings=settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def pulled() -> set[str]:
+        return {path.name for path in tmp_path.glob("*/models/*/1/model.*")}
+
+    def predict(model: str) -> httpx.Response:
+        url = f"{cluster.url}/v1/models/{model}/predict"
+        return httpx.post(url, content=scene, timeout=120)
+
+    assert predict("digits").status_code == 200
+    listed = httpx.get(f"{cluster.url}/v1/models").json()["models"]
+    assert [model["name"] for model in listed] == ["digits", "spare"]
+    assert pulled() == {"model.onnx"}
+    assert predict("spare").status_code == 200
+    assert pulled() == {"model.onnx", "model.xml", "model.bin"}
+    assert cluster.deploy(repository=str(demo_repository)).returncode == 0
+    store.remove("")
+
+
+def test_metrics_of_replicas_and_of_the_ingress_are_exported(cluster, demo_repository, scene):
+    import ray
+
+    done = cluster.deploy(repository=str(demo_repository))
+    assert done.returncode == 0, done.stderr
+    url = f"{cluster.url}/v1/models/digits/predict"
+    assert httpx.post(url, content=scene).status_code == 200
+    ports = [node["MetricsExportPort"] for node in ray.nodes() if node["Alive"]]
+
+    def exported() -> bool:
+        texts = [httpx.get(f"http://127.0.0.1:{port}/metrics").text for port in ports]
+        ones = [line for text in texts for line in text.splitlines() if line.endswith(" 1.0")]
+        return all(
+            any(line.startswith(name) and 'model="digits"' in line and of in line for line in ones)
+            for name, of in (
+                ("ray_nv_inference_count{", 'deployment="digits"'),
+                ("ray_fovea_model_ready{", 'deployment="@ingress"'),
+            )
+        )
+
+    until(exported)

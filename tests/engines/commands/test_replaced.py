@@ -1,0 +1,45 @@
+"""A build is compared with the version that it replaces, in the figures that both cards have."""
+
+from tests.conftest import DEMO
+
+from fovea_engines.repository.card import EngineCard
+
+REPLACED = "was the one to serve until now.\n"
+
+
+def cards(repository, name):
+    return [EngineCard.read(repository / name / str(one) / "card.json") for one in (1, 2)]
+
+
+def test_in_speed(fovea, tiny_model, tmp_path):
+    code, out, err = fovea("build", tiny_model)
+    assert (code, "it had" in out) == (0, False), err
+    words = " ".join(out.replace("│", " ").split())
+    assert (
+        "ms, one images/s, chosen by backend precision image parallel agreement images/s" in words
+    )
+    code, out, err = fovea("build", tiny_model, "--for", "latency")
+    assert code == 0, err
+    before, after = (
+        next(each for each in card.candidates if each.kept)
+        for card in cards(tmp_path / "repository", "tiny")
+    )
+    assert (
+        f"{REPLACED}Version 2 has {after.images_per_s:.4g} images/s in parallel (it had "
+        f"{before.images_per_s:.4g}), {after.alone_ms:.3g} ms for one image (it had "
+        f"{before.alone_ms:.3g}).\n"
+    ) in out
+
+
+def test_in_accuracy(fovea, tmp_path):
+    given = ("build", DEMO / "digits.onnx", "--backend", "onnxruntime")
+    assert fovea(*given)[0] == 0
+    # The labels are what the first version finds.
+    scenes = (DEMO / "scene-1.jpg", DEMO / "scene-2.jpg")
+    assert fovea("predict", "digits", *scenes, "--out", "found", "--format", "coco")[0] == 0
+    labels = ("--data", "found/predictions.json", "--images", DEMO, "--max-drop", "0.5")
+    code, out, err = fovea(*given, "--precision", "int8", "--calibration", DEMO, *labels)
+    assert code == 0, err
+    accuracy = cards(tmp_path / "repository", "digits")[1].accuracy
+    int8, fp32 = accuracy["int8"].figure, accuracy["fp32"].figure
+    assert f"{REPLACED}Version 2 has mAP50-95 {int8:.3f} (it had {fp32:.3f}).\n" in out

@@ -1,0 +1,186 @@
+"""The ingress, with a replica in its own process."""
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import pytest
+
+pytest.importorskip("ray")
+from tests.server.ray.handles import Handle
+from tritonclient.grpc import service_pb2 as messages
+
+from fovea_server.ray.faults import Fault, tell
+from fovea_server.ray.forwarder import Forwarder
+from fovea_server.ray.ingress import IngressApp
+from fovea_server.ray.messages import HttpAnswer, HttpRequest, asked
+from fovea_server.ray.replica import Serving
+from fovea_server.ray.servicer import Servicer
+from fovea_server.settings import Settings
+
+PAGE = (b"origin", b"https://page.example")
+SECRET = "triton-grpc-protocol-admin"
+PREDICT = "/v1/models/digits/predict"
+
+
+class Context:
+    """A double for the context of Ray's gRPC proxy."""
+
+    code = ""
+
+    def __init__(self, *metadata: tuple[str, str]) -> None:
+        self._metadata = metadata
+
+    def invocation_metadata(self):
+        return self._metadata
+
+    def peer(self):
+        return "ipv4:127.0.0.1:1"
+
+    def set_code(self, code):
+        self.code = code.name
+
+    def set_details(self, details):
+        pass
+
+    def set_trailing_metadata(self, metadata):
+        pass
+
+
+@pytest.fixture
+def make(demo_repository):
+    """Make the ingress and a replica."""
+    running = []
+
+    def made(**given: object) -> tuple[Serving, Serving]:
+        settings = Settings(model_repository=(demo_repository,), **given).model_dump()
+        running.append(Serving(settings, ("digits",), described=True))
+        running.append(Serving(settings, ("digits",)))
+        return running[-2], running[-1]
+
+    yield made
+    for serving in running:
+        serving.close()
+
+
+def forwarders(replica: Serving) -> dict[str, Forwarder]:
+    async def answer(request: HttpRequest) -> HttpAnswer:
+        return await asked(replica.surface, request)
+
+    return {"digits": Forwarder("digits", Handle(answer), keeps_state=False)}
+
+
+def image() -> bytes:
+    demo = Path(__file__).parents[3] / "server/fovea_server/demo"
+    return (demo / "scene-1.jpg").read_bytes()
+
+
+def test_counters_that_are_restricted_are_those_of_the_replicas(make):
+    ingress, replica = make(
+        http_restricted_api=("statistics:Admin=http",),
+        grpc_restricted_protocol=("statistics:admin=grpc",),
+    )
+
+    async def run() -> None:
+        ways = forwarders(replica)
+        app, servicer = IngressApp(ingress, ways), Servicer(ingress, ways)
+        async with replica.surface.lifespan(), ingress.surface.lifespan():
+            sent = HttpRequest("POST", PREDICT.encode(), b"", [], image())
+            assert (await asked(app, sent)).status == 200
+            for path in ("/v2/models/stats", "/v2/models/digits/stats"):
+                secret = [(b"admin", b"http"), (b"accept-encoding", b"gzip")]
+                allowed = await asked(app, HttpRequest("GET", path.encode(), b"", secret, b""))
+                [found] = orjson.loads(allowed.body)["model_stats"]
+                assert found["inference_count"] == 1
+                refused = await asked(app, HttpRequest("GET", path.encode(), b"", [], b""))
+                assert refused.status == 403
+            request = messages.ModelStatisticsRequest(name="digits").SerializeToString()
+            encoded = await servicer.ModelStatistics(request, Context((SECRET, "grpc")))
+            data = encoded.SerializeToString()
+            [counted] = messages.ModelStatisticsResponse.FromString(data).model_stats
+            assert counted.inference_count == 1
+            stranger = Context((SECRET, "http"))
+            await servicer.ModelStatistics(request, stranger)
+            assert stranger.code == "UNAVAILABLE"
+
+    asyncio.run(run())
+
+
+def test_pages_may_read_what_the_ingress_answers_itself(make):
+    ingress, replica = make(cors_origin=("https://page.example",), http_max_input_size=100_000)
+
+    async def run() -> None:
+        app = IngressApp(ingress, forwarders(replica))
+        async with replica.surface.lifespan(), ingress.surface.lifespan():
+            for method, path, body, status in (
+                ("POST", PREDICT, bytes(200_000), 413),
+                ("POST", "/v2/models/digits/infer", bytes(200_000), 400),
+                ("POST", PREDICT, image(), 200),
+                ("GET", "/v2/models/stats", b"", 200),
+                ("GET", "/v1/models/digits/statistics", b"", 200),
+            ):
+                answer = await asked(app, HttpRequest(method, path.encode(), b"", [PAGE], body))
+                assert answer.status == status, (path, answer.body)
+                allowed = [
+                    v for name, v in answer.headers if name == b"access-control-allow-origin"
+                ]
+                assert allowed == [b"https://page.example"], path
+
+    asyncio.run(run())
+
+
+def test_a_model_whose_replicas_do_not_start_is_not_ready(make):
+    ingress, _ = make()
+    ways = {"digits": Forwarder("digits", Handle(None), keeps_state=False)}
+    app, servicer = IngressApp(ingress, ways), Servicer(ingress, ways)
+
+    async def statuses() -> list[int]:
+        paths = ("/v2/health/ready", "/v2/models/digits/ready", "/v1/models/digits/ready")
+        asked_for = [HttpRequest("GET", path.encode(), b"", [], b"") for path in paths]
+        return [(await asked(app, request)).status for request in asked_for]
+
+    async def run() -> None:
+        async with ingress.surface.lifespan():
+            assert await statuses() == [200] * 3
+            tell({"digits": Fault("no engine", stopping=False)}, ingress.models, ways)
+            assert 200 not in await statuses()
+            listed = await asked(app, HttpRequest("GET", b"/v1/models", b"", [], b""))
+            [model] = orjson.loads(listed.body)["models"]
+            assert not model["ready"]
+            refused = await asked(app, HttpRequest("POST", PREDICT.encode(), b"", [], image()))
+            assert (refused.status, b"no engine" in refused.body) == (503, True)
+            call = Context()
+            request = messages.ModelInferRequest(model_name="digits").SerializeToString()
+            await servicer.ModelInfer(request, call)
+            assert call.code == "UNAVAILABLE"
+            # What the ingress answers itself is in its metrics.
+            counted = {
+                labels["status"]: value
+                for suffix, labels, value in ingress.service.traffic.durations.family().samples
+                if suffix == "_count"
+            }
+            assert (counted["503"], counted["UNAVAILABLE"]) == (1, 1)
+            tell({}, ingress.models, ways)
+            assert await statuses() == [200] * 3
+
+    asyncio.run(run())
+
+
+def test_bytes_of_grpc_are_counted_while_they_are_held(make):
+    ingress, _ = make()
+    request = messages.ModelInferRequest(model_name="digits").SerializeToString()
+    held = []
+
+    async def fails(*_: object) -> None:
+        held.append(ingress.budget.held)
+        raise asyncio.CancelledError
+
+    async def run() -> None:
+        ways = {"digits": Forwarder("digits", Handle(fails), keeps_state=False)}
+        servicer = Servicer(ingress, ways)
+        with pytest.raises(asyncio.CancelledError):
+            await servicer.ModelInfer(request, Context())
+
+    asyncio.run(run())
+    assert held == [len(request)]
+    assert ingress.budget.held == 0
