@@ -1,5 +1,6 @@
 """Fixtures shared by all tests, and what is said at the end of a run."""
 
+import logging
 import os
 import shutil
 from hashlib import sha256
@@ -88,7 +89,22 @@ def demo_batches(demo_model, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def fovea(monkeypatch, capsys, tmp_path):
+def logging_kept():
+    """Logging has its handlers and levels back afterwards: a command that serves sets up its own."""
+    names = (None, "fovea_server", "fovea_engines", "fovea_preprocess", "httpx")
+    levels = {name: logging.getLogger(name).level for name in names}
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+        handler.close()
+
+
+@pytest.fixture
+def fovea(monkeypatch, capsys, tmp_path, logging_kept):
     """Run the command, as it is typed in an empty folder: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
 

@@ -24,19 +24,11 @@ DEFAULT = {
 
 
 @pytest.fixture
-def log(monkeypatch):
-    """A log in place of the process's, which has its levels back afterwards."""
-    loggers = [logging.getLogger(name) for name in (None, "fovea_server", "fovea_engines")]
-    loggers += [logging.getLogger("fovea_preprocess"), logging.getLogger("httpx")]
-    levels, handlers = [one.level for one in loggers], list(logging.getLogger().handlers)
+def log(monkeypatch, logging_kept):
+    """A log in place of the process's."""
     made = ServerLog()
     monkeypatch.setattr(logs, "SERVER_LOG", made)
-    yield made
-    for one, level in zip(loggers, levels, strict=True):
-        one.setLevel(level)
-    for handler in set(logging.getLogger().handlers) - set(handlers):
-        logging.getLogger().removeHandler(handler)
-        handler.close()
+    return made
 
 
 @pytest.fixture

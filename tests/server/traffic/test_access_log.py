@@ -16,16 +16,11 @@ from fovea_server.traffic.access_log import Access, AccessLog
 
 
 @pytest.fixture
-def log():
-    """A log that tells INFO; the process's own is as before afterwards."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+def log(logging_kept):
+    """A log that tells INFO."""
     made = ServerLog()
     made.set_severities(made.severities, 0)
-    yield made
-    root.setLevel(level)
-    for handler in set(root.handlers) - set(handlers):
-        root.removeHandler(handler)
+    return made
 
 
 @contextlib.contextmanager
