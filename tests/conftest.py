@@ -90,7 +90,7 @@ def demo_batches(demo_model, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def logging_kept():
-    """Logging has its handlers and levels back afterwards: a command that serves sets up its own."""
+    """Give logging its handlers and levels back: a command that serves sets up its own."""
     names = (None, "fovea_server", "fovea_engines", "fovea_preprocess", "httpx")
     levels = {name: logging.getLogger(name).level for name in names}
     root = logging.getLogger()

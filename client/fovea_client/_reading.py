@@ -174,7 +174,7 @@ def _detection(value: dict[str, Any]) -> Detection:
 
 
 def _numbers(kind: type[_Shape], value: dict[str, Any]) -> _Shape:
-    return kind(*(float(value[field.name]) for field in fields(kind)))
+    return kind(*[float(value[name]) for name in kind.__match_args__])
 
 
 def _tensor(value: dict[str, Any]) -> Tensor:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
-from pathlib import Path
 
 from fovea_client import ImageError, Prediction, ServerError
 from fovea_preprocess.errors import InvalidImage
@@ -14,7 +14,7 @@ from fovea_server.predict.entry import Entry, InputImage
 from fovea_server.predict.formats.annotated import Drawn
 from fovea_server.predict.pipeline import in_order
 from fovea_server.predict.predictors import IN_FLIGHT, Predictor
-from fovea_server.predict.sources import Source, Stamp
+from fovea_server.predict.sources import Source, Stamp, stamp_of
 from fovea_server.predict.video import VideoHeader, read_frames
 
 Draw = Callable[[Entry, InputImage], Drawn | None]
@@ -101,11 +101,11 @@ def _predict(predictor: Predictor, image: InputImage | ImageError) -> Prediction
 
 
 def _read(source: Source) -> Iterator[_Item]:
+    if not source.is_video:
+        yield _read_file(source)
+        return
     # Before it is read: a file that is replaced meanwhile has another one afterwards.
     stamp = source.stamp
-    if not source.is_video:
-        yield _Item(source, None, _read_file(source.path), stamp)
-        return
     number = None
     try:
         for number, pixels in read_frames(source.path, source.every):
@@ -115,13 +115,16 @@ def _read(source: Source) -> Iterator[_Item]:
         yield _Item(source, number, missing or ImageError(error.code, str(error)), stamp)
 
 
-def _read_file(path: Path) -> InputImage | ImageError:
+def _read_file(source: Source) -> _Item:
     try:
-        return InputImage(path.read_bytes())
+        with source.path.open("rb", buffering=0) as file:
+            stamp = stamp_of(os.fstat(file.fileno()))
+            return _Item(source, None, InputImage(file.readall()), stamp)
     except FileNotFoundError:
-        return ImageError("not_found", "there is no such file")
-    except OSError as error:
-        return ImageError("invalid_request", f"cannot be read: {error.strerror}")
+        error = ImageError("not_found", "there is no such file")
+    except OSError as refused:
+        error = ImageError("invalid_request", f"cannot be read: {refused.strerror}")
+    return _Item(source, None, error, source.stamp)
 
 
 def count_images(sources: Iterable[Source]) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Thing = TypeVar("Thing")
 Done = TypeVar("Done")
+
+_PAUSE_S = 0.05
 
 
 def in_order(
@@ -26,7 +29,11 @@ def in_order(
         for thing in things:
             waiting.append(pool.submit(work, thing))
             if len(waiting) == ahead:
+                # Each wake-up takes a core from the threads, so several results are read at once.
+                futures.wait((waiting[(ahead - threads) // 2],), timeout=_PAUSE_S)
                 yield waiting.popleft().result()
+                while waiting and waiting[0].done():
+                    yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:

@@ -27,6 +27,11 @@ Stamp: TypeAlias = tuple[int, int]
 """Size of a file, and the time of its change in microseconds."""
 
 
+def stamp_of(file: os.stat_result) -> Stamp:
+    """Return what a file is known again by."""
+    return file.st_size, file.st_mtime_ns // 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """An image or video file.
@@ -53,10 +58,9 @@ class Source:
     def stamp(self) -> Stamp | None:
         """Return what the file is known again by; None where there is none."""
         try:
-            found = self.path.stat()
+            return stamp_of(self.path.stat())
         except OSError:
             return None
-        return found.st_size, found.st_mtime_ns // 1000
 
     @property
     def is_video(self) -> bool:
