@@ -9,10 +9,12 @@ scores alone, this looks at all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import onnx
+from onnx.helper import printable_attribute
 
 from fovea_engines.graph.tensors import opset_of
 from fovea_engines.graph.wiring import attribute, rebuild
@@ -28,8 +30,8 @@ def expand_efficient_nms(model: onnx.ModelProto) -> None:
     """Replace the operator, of any domain, wherever it is; the model is changed in place.
 
     Raises:
-        UnsupportedModel: it also decodes the boxes by anchors, it has boxes for each class, or the
-            opset is too old.
+        UnsupportedModel: it also decodes the boxes by anchors, it has boxes for each class, an
+            attribute is no number, or the opset is too old.
     """
     found = [node for node in model.graph.node if node.op_type == PLUGIN]
     if not found:
@@ -73,12 +75,12 @@ def _expanded(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Seque
         )
     write = Writer(node.output[0])
     boxes = write("Reshape", node.input[0], np.array([0, -1, 4]))
-    if attribute(node, "box_coding", 0):
+    if _number(node, "box_coding", 0):
         boxes = _write_corners(write, boxes)
     scores = node.input[1]
-    if attribute(node, "score_activation", 0):
+    if _number(node, "score_activation", 0):
         scores = write("Sigmoid", scores)
-    if (background := attribute(node, "background_class", -1)) >= 0:
+    if (background := _number(node, "background_class", -1)) >= 0:
         columns = np.arange(max(score_shape[-1:], default=-1)) == background
         if not columns.any():
             raise UnsupportedModel(
@@ -87,12 +89,28 @@ def _expanded(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Seque
             )
         scores = write("Where", columns, np.array(_NOTHING), scores)
     best = None
-    if attribute(node, "class_agnostic", 0):
+    if _number(node, "class_agnostic", 0):
         # Of one box, only the best class can survive.
         best = write("ArgMax", scores, axis=2, keepdims=1)
         scores = write("GatherElements", scores, best, axis=2)
     _write_suppression(write, node, boxes, scores, best)
     return write
+
+
+def _number(node: onnx.NodeProto, name: str, default: float) -> float:
+    """Return an attribute, which may be a list of one: YOLOv7 and YOLOv9 export two of them so."""
+    try:
+        value = attribute(node, name, default)
+    except ValueError:  # it refers to one of a function
+        value = None
+    match value:
+        case [int() | float() as only] | (int() | float() as only) if math.isfinite(only):
+            return only
+    shown = next(printable_attribute(one) for one in node.attribute if one.name == name)
+    raise UnsupportedModel(
+        f"{PLUGIN} takes one number for each attribute, and the file has {shown}: export the model "
+        "again, or without the operator (Fovea suppresses duplicates itself)"
+    )
 
 
 def _write_corners(write: Writer, boxes: str) -> str:
@@ -104,8 +122,8 @@ def _write_corners(write: Writer, boxes: str) -> str:
 def _write_suppression(
     write: Writer, node: onnx.NodeProto, boxes: str, scores: str, best: str | None
 ) -> None:
-    most = int(attribute(node, "max_output_boxes", 100))
-    thresholds = (attribute(node, name, 0.0) for name in ("iou_threshold", "score_threshold"))
+    most = int(_number(node, "max_output_boxes", 100))
+    thresholds = (_number(node, name, 0.0) for name in ("iou_threshold", "score_threshold"))
     scores = write("Transpose", scores, perm=[0, 2, 1])
     limits = (np.array(most), *(np.array(each, np.float32) for each in thresholds))
     kept = write("NonMaxSuppression", boxes, scores, *limits)

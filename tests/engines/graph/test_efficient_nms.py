@@ -1,5 +1,7 @@
 """TensorRT's suppression plugin, in standard operators: against a plain computation."""
 
+import math
+
 import numpy as np
 import onnx
 import pytest
@@ -64,6 +66,10 @@ def plugin(boxes, scores, *, domain="TRT", most=MOST, **options):
     return node, [helper.make_tensor_value_info(*each) for each in tensors]
 
 
+def first(value):
+    return value[0] if isinstance(value, list) else value
+
+
 def alone(path, boxes, scores, *, opset=13, **options):
     node, outputs = plugin("boxes", "scores", **options)
     tensors = (("boxes", boxes), ("scores", scores))
@@ -98,6 +104,8 @@ def candidates(coding):
         {"most": 5},
         {"most": 300},  # more than there are scores
         {"sigmoid": 1},
+        {"background": [-1]},  # as YOLOv7 and YOLOv9 write both attributes
+        {"background": [1], "agnostic": [0]},
     ],
 )
 @pytest.mark.parametrize("opset", [13, 17])
@@ -108,10 +116,10 @@ def test_the_same_detections_as_by_the_plugin(tmp_path, coding, options, opset):
     if options.get("sigmoid"):
         scores = np.log(scores / (1 - scores))
     shapes = ["batch", BOXES, 4], ["batch", BOXES, CLASSES]
-    model = alone(tmp_path / "m.onnx", *shapes, coding=coding, opset=opset, **options)
+    model = alone(tmp_path / "m.onnx", *shapes, coding=[coding], opset=opset, **options)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     found = session.run(NAMES, {"boxes": boxes, "scores": scores})
-    plain = {option: value for option, value in options.items() if option != "domain"}
+    plain = {option: first(value) for option, value in options.items() if option != "domain"}
     for image in range(2):
         corners, best, classes = plainly(boxes[image], scores[image], coding=coding, **plain)
         number = found[0][image, 0]
@@ -141,6 +149,9 @@ def test_nothing_found_is_zeros(tmp_path):
         ([[1, 60, 4], [1, 60, 3]], {"background": 3}, "class 3 for the background"),
         ([[1, 60, 4], [1, 60, "c"]], {"background": 0}, "class 0 for the background"),
         ([[1, 60, 4], [1, 60, 3]], {"opset": 11}, "opset 11"),
+        ([[1, 60, 4], [1, 60, 3]], {"coding": [0, 1]}, r"box_coding = \[0, 1\]: export"),
+        ([[1, 60, 4], [1, 60, 3]], {"background": "none"}, "background_class = 'none'"),
+        ([[1, 60, 4], [1, 60, 3]], {"agnostic": math.nan}, "class_agnostic = nan"),
     ],
 )
 def test_what_has_no_equivalent_is_refused(tmp_path, shapes, options, says):
@@ -148,11 +159,36 @@ def test_what_has_no_equivalent_is_refused(tmp_path, shapes, options, says):
         alone(tmp_path / "m.onnx", *shapes, **options)
 
 
+@pytest.mark.parametrize(("coding", "status"), [([1], 0), ([1, 1], 1)])
+def test_inspect_reads_lists_and_says_of_others_what_is_wrong(fovea, tmp_path, coding, status):
+    onnx.save(numbered(coding), tmp_path / "nms.onnx")
+    code, out, err = fovea("inspect", tmp_path / "nms.onnx")
+    assert code == status
+    assert ("box_coding = [1, 1]" in err) if status else ("num_dets" in out)
+    assert "Traceback" not in out + err
+
+
+def numbered(coding):
+    """Pixels as boxes and scores in, the plugin's four outputs out."""
+    node, outputs = plugin("boxes", "scores", coding=coding, background=[-1])
+    nodes = [
+        helper.make_node("Reshape", ["images", "rows"], ["all"]),
+        helper.make_node("Split", ["all", "parts"], ["boxes", "scores"], axis=2),
+        node,
+    ]
+    weights = [constant("rows", np.array([1, -1, 4 + CLASSES])), constant("parts", [4, CLASSES])]
+    image = helper.make_tensor_value_info("images", 1, [1, 3, 14, 14])
+    graph = helper.make_graph(nodes, "nms", [image], outputs, weights)
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("TRT", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_a_real_detector_that_ends_in_it_is_served(shared, tmp_path, backend):
     """YOLOv8 as exporters for TensorRT write it: rows, in two parts, into the plugin."""
     model = onnx.load(shared / "models" / "yolov8n.onnx")
-    node, outputs = plugin("boxes", "scores", coding=1)
+    # Lists, as in YOLOv7 and YOLOv9.
+    node, outputs = plugin("boxes", "scores", coding=[1], background=[-1])
     [raw] = (value.name for value in model.graph.output)
     model.graph.initializer.append(constant("parts", np.array([4, 80])))
     model.graph.node.extend(
