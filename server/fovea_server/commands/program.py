@@ -7,6 +7,7 @@ import errno
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -113,7 +114,9 @@ class Program(TyperGroup):
         """Run a command, and exit."""
         run: Callable[..., int | None] = super().main
         try:
-            sys.exit(run(*args, **kwargs | {"standalone_mode": False}))
+            code = run(*args, **kwargs | {"standalone_mode": False})
+            sys.stdout.flush()
+            sys.exit(code)
         except FoveaError as error:
             _end(str(error), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
@@ -163,5 +166,11 @@ def _advice(message: str) -> str:
 
 
 def _end(message: str, code: int) -> Never:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # The interpreter would try again at its exit, and end with 120 in place of the code.
+        with suppress(OSError):
+            sys.stdout.close()
     typer.echo(f"error: {message}", err=True)
     sys.exit(code)

@@ -1,5 +1,6 @@
 """Mistakes of a first day: each ends in one line that says what to do next, and no traceback."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,9 +64,20 @@ def test_the_last_line_says_what_to_do(fovea, first_day, typed, says):
     assert says in last
 
 
-def test_output_that_cannot_be_written(demo_repository):
-    command = [sys.executable, "-m", "fovea_server.commands.cli", "inspect", str(demo_repository)]
+# A buffer that cannot be written is tried again as the interpreter ends, with exit code 120.
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("typed", [["inspect"], ["inspect", "--help"], ["--version"]])
+def test_output_that_cannot_be_written(demo_repository, typed, unbuffered):
+    command = [sys.executable, "-m", "fovea_server.commands.cli", *typed]
+    command += [str(demo_repository)] * (typed == ["inspect"])
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("(No space left on device): free some space")
