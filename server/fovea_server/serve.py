@@ -8,6 +8,7 @@ import math
 import signal
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, cast
@@ -46,8 +47,10 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         service: Service,
         others: list[GrpcServer | MetricsServer],
+        signalled: Callable[[], None],
     ) -> None:
         super().__init__(config)
+        self._signalled = signalled
         self._service = service
         self._others = others
         self._drained_at: float | None = None
@@ -91,6 +94,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop all servers concurrently: they share the time to exit."""
         log.info("stopping")
+        # Loads that are under way would outlast the requests.
+        self._service.plane.stop()
         timeout_s = self._service.settings.exit_timeout_secs
         others = asyncio.create_task(self._stop_others(timeout_s))
         await super().shutdown(sockets)
@@ -117,13 +122,14 @@ class Server(uvicorn.Server):
         uvicorn's own raises the signal again after shutting down: that would kill the process, and
         orchestrators would report a failed stop.
         """
+        self._signalled()
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True
 
 
-def make_server(service: Service) -> Server:
-    """Build the server of a service; start it with `run()`."""
+def make_server(service: Service, signalled: Callable[[], None] = lambda: None) -> Server:
+    """Build the server of a service; start it with `run()`. Signals call `signalled`, too."""
     settings = service.settings
     budget = ByteBudget(settings.max_held_bytes)
     certificate, key = https_files(settings) or (None, None)
@@ -152,6 +158,7 @@ def make_server(service: Service) -> Server:
         ),
         service,
         _others(service, budget),
+        signalled,
     )
 
 

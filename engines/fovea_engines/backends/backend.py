@@ -61,7 +61,8 @@ class OpenPlan:
 
     Attributes:
         max_batch: most rows of a call; 0 when the model has no batch dimension.
-        threads: CPU cores to use; None takes all this process may use. A GPU ignores it.
+        threads: CPU cores to use; None takes all this process may use, and there are never more. A
+            GPU ignores it.
         streams: parallel calls. On a CPU they share those cores, and None is one a core; there are
             never more.
         plugins: libraries that a TensorRT engine needs.
@@ -77,7 +78,8 @@ class OpenPlan:
     @property
     def cores(self) -> int:
         """Number of CPU cores to use."""
-        return self.threads or usable_cores()
+        usable = usable_cores()
+        return min(self.threads or usable, usable)
 
     @property
     def parallel(self) -> int:

@@ -215,6 +215,12 @@ class ModelConfig:
         return int(text)
 
     @property
+    def instances(self) -> int:
+        """Number of instances in all groups; 0 where the file does not say."""
+        groups = (group for group in self.instance_group if not group.passive)
+        return sum(group.count * max(1, len(group.gpus)) for group in groups)
+
+    @property
     def has_tensors(self) -> bool:
         """True if it names inputs and outputs, so that none are taken from the engine."""
         return bool(self.input) and bool(self.output)

@@ -19,6 +19,7 @@ from fovea_server.commands.flags import (
     warn_of_ignored_variables,
     with_flags,
 )
+from fovea_server.commands.leaving import Leaving
 from fovea_server.commands.triton_flags import WITHOUT_EFFECT, flag, translated
 from fovea_server.extensions.apis import Api, parse_apis
 from fovea_server.settings import ModelControlMode, Settings
@@ -93,13 +94,15 @@ def _serve(settings: Settings) -> None:
     https_files(settings)
     check_grpc_files(settings)
     listeners = bind_all(settings)
+    leaving = Leaving(settings.drain_secs + settings.exit_timeout_secs)
+    leaving.watch()
     registry.start()
     # Closed however it ends: a load that is under way would outlive the interpreter.
     with closing(registry):
         # Only now: FastAPI and gRPC take as long to import as a model to load, and they overlap.
         from fovea_server.serve import make_server
 
-        server = make_server(service)
+        server = make_server(service, leaving.begin)
         while settings.exit_on_error and not registry.started:
             time.sleep(0.02)
         if settings.exit_on_error and (failed := registry.unserved):

@@ -76,7 +76,7 @@ class DataPlane:
         # Loads take seconds and wait for one another: other requests keep their threads.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
         self.get, self.find, self.index = registry.get, registry.find, registry.index
-        self.cache, self.close = registry.cache, registry.close
+        self.cache, self.stop, self.close = registry.cache, registry.stop, registry.close
         self.availability, self.store_faults = registry.availability, registry.store_faults
 
     def __iter__(self) -> Iterator[ServedModel]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fovea_engines.engine import Engine
+from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.session import Array, Closing
@@ -37,7 +38,7 @@ class CardSession(Closing):
 
 
 def describe_engine(
-    folder: Path, config: ModelConfig, settings: Settings
+    folder: Path, config: ModelConfig, settings: Settings, progress: Progress
 ) -> tuple[Engine, ModelConfig]:
     """Describe a version as `open_engine` would, from its card; raises as that.
 
@@ -46,7 +47,7 @@ def describe_engine(
     if (folder / CARD_FILE).exists():
         card = EngineCard.read(folder / CARD_FILE)
     else:
-        opened, _ = open_engine(folder, config, settings)
+        opened, _ = open_engine(folder, config, settings, progress)
         card = opened.card
         opened.close()
     engine = Engine(card, CardSession(card))

@@ -19,6 +19,9 @@ from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)
 
+# One of a level runs one of the level below: each takes several calls of the stack.
+_DEEPEST = 32
+
 StartedLoads = list[tuple[ModelSlot, Source]]
 """Models that `Loader.begin` has prepared, with their sources, for `Loader.finish`."""
 
@@ -171,6 +174,8 @@ class Loader:
             check_ensemble(source.config, lambda n, v: self._find(n, v).config)
 
     def _load_for(self, name: str, other: str, found: Source, above: tuple[str, ...]) -> None:
+        if len(above) >= _DEEPEST:
+            raise InvalidModel(f"more than {_DEEPEST} ensembles run one another: join their steps")
         slot = self.slots.get(other)
         try:
             if slot is not None and slot.fault and slot.tried == found:

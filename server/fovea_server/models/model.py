@@ -14,7 +14,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.model_config import ModelConfig
-from fovea_preprocess.errors import FoveaError, ModelNotReady, NotFound
+from fovea_preprocess.errors import FoveaError, InvalidModel, ModelNotReady, NotFound, ShuttingDown
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
 from fovea_server.models.opening import OpenEngine, images_of, open_engine
@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 FindModel = Callable[[str, int | None], "ServedModel"]
 """Looks up a model that can answer now, by name and version; None for the newest."""
+
+
+# Ensembles that run two of the level below double them with each level.
+_MOST_EXECUTIONS = 256
 
 
 class State(StrEnum):
@@ -47,6 +51,7 @@ class ServedModel:
         config: complete from READY on.
         engine: None for an ensemble, and until it is loaded.
         fault: the reason why another process, which answers for it, cannot; empty while it can.
+        executions: how often a request runs it and, if it is an ensemble, those that it runs.
     """
 
     def __init__(
@@ -74,10 +79,11 @@ class ServedModel:
         self._open_engine = open_engine
         self.engine: Engine | None = None
         self.fault = ""
+        self.executions = 1
         self._scheduler: Scheduler | None = None
         self._labels: dict[str, tuple[str, ...]] = {}
         self._members: list[ServedModel] = []
-        self._rebuilding = Progress()
+        self._progress = Progress()
 
     @cached_property
     def config_json(self) -> bytes:
@@ -177,6 +183,8 @@ class ServedModel:
                         return
                     self._rebuild(card)
             self._serve()
+        except ShuttingDown as error:
+            self.fail(str(error))
         except FoveaError as error:
             self._fail_to_load(str(error))
         except OSError as error:
@@ -196,15 +204,22 @@ class ServedModel:
             self._reason,
             sum(card.build_seconds.values()),
         )
-        rebuild(self._folder, self._rebuilding)
+        rebuild(self._folder, self._progress)
 
     def _serve(self) -> None:
         started = time.monotonic()
         if self.config.composing:
             self._members = self._found_members()
+            self.executions += sum(member.executions for member in self._members)
+            if self.executions > _MOST_EXECUTIONS:
+                raise InvalidModel(
+                    f"a request to it would run {self.executions} models and ensembles, and "
+                    f"{_MOST_EXECUTIONS} are the most: give it fewer steps, or ensembles that have "
+                    "fewer"
+                )
             self._labels = self._member_labels()
         else:
-            opened = self._open_engine(self._folder, self.config, self._settings)
+            opened = self._open_engine(self._folder, self.config, self._settings, self._progress)
             self.engine, self.config = opened
         self.signature = ModelSignature.of(self.config)
         self._labels |= read_output_labels(self.config, self._folder.parent)
@@ -248,8 +263,8 @@ class ServedModel:
         self._state, self._reason = State.UNAVAILABLE, reason
 
     def cancel(self) -> None:
-        """Stop a rebuild, now or as soon as it begins."""
-        self._rebuilding.cancelled = True
+        """Stop its warm-up or a rebuild, now or as soon as that begins."""
+        self._progress.cancelled = True
 
     def retire(self) -> None:
         """Refuse new requests; `close` does the rest."""

@@ -5,7 +5,10 @@ No request then pays for a runtime's one-time work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,20 +19,26 @@ from fovea_engines.build.plan import MAX_BATCH
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.device import gpu_here
 from fovea_engines.engine import Engine
-from fovea_engines.repository.model_config import ModelConfig, ModelWarmup
+from fovea_engines.progress import Progress
+from fovea_engines.repository.model_config import ModelConfig, ModelWarmup, WarmupInput
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_engines.session import Array, TensorSpec
 from fovea_engines.triton_engine import PlainChoice
-from fovea_preprocess.errors import InvalidModel, InvalidRequest
+from fovea_preprocess.errors import InvalidModel, InvalidRequest, ShuttingDown
 from fovea_preprocess.image import ImageLimits
 from fovea_server.models.config.config import complete
+from fovea_server.models.config.config_check import check_amounts
 from fovea_server.models.config.files import inside
 from fovea_server.scheduling.image_job import ImageKind
 from fovea_server.settings import Settings
 from fovea_server.tensors.datatypes import NUMPY, protocol_name
 from fovea_server.tensors.wire import decode_strings
 
-OpenEngine: TypeAlias = Callable[[Path, ModelConfig, Settings], tuple[Engine, ModelConfig]]
+log = logging.getLogger(__name__)
+
+OpenEngine: TypeAlias = Callable[
+    [Path, ModelConfig, Settings, Progress], tuple[Engine, ModelConfig]
+]
 """Opens the engine of a version folder; returns it with its full configuration."""
 
 _SAMPLES = "warmup"
@@ -37,15 +46,17 @@ _SEED = 1
 
 
 def open_engine(
-    folder: Path, config: ModelConfig, settings: Settings
+    folder: Path, config: ModelConfig, settings: Settings, progress: Progress
 ) -> tuple[Engine, ModelConfig]:
     """Open a version folder's engine, ready to answer; return it with its full configuration.
 
     Raises:
+        ShuttingDown: it was cancelled.
         NotFound, InvalidModel, BackendUnavailable: as `Engine.open`.
         InvalidModel: the configuration does not fit it, or a warm-up sample cannot be made.
         InferenceFailed: it refuses the warm-up, or breaks.
     """
+    check_amounts(config)
     file = _file(config)
     if file:
         inside(folder, file)
@@ -59,7 +70,7 @@ def open_engine(
         config = complete(config, engine, fill_in=not settings.disable_auto_complete_config)
         if engine.preprocessor is not None:
             warm_up_images(engine)
-        run_samples(engine, config, folder.parent)
+        run_samples(engine, config, folder.parent, settings.max_held_bytes, progress)
     except BaseException:
         engine.close()
         raise
@@ -123,7 +134,7 @@ def warm_up_images(engine: Engine) -> None:
     """Run an empty image through all stages, alone and in a batch."""
     assert engine.preprocessor is not None, "the model takes images"
     image = engine.session.inputs[0]
-    feeds = _zeros(engine.session.inputs, 1)
+    feeds = {spec.name: _zero(spec) for spec in _sized(engine.session.inputs, 1)}
     if engine.preprocessor.spec.row_shape != image.shape[1:]:
         raise InvalidModel("its card.json does not fit the engine: build it again")
     empty = np.zeros((8, 8, 3), np.uint8)
@@ -136,7 +147,9 @@ def warm_up_images(engine: Engine) -> None:
             engine.head.decode(outputs, 0, PredictOptions())
 
 
-def run_samples(engine: Engine, config: ModelConfig, folder: Path) -> None:
+def run_samples(
+    engine: Engine, config: ModelConfig, folder: Path, most_bytes: int, progress: Progress
+) -> None:
     """Run the samples of `model_warmup`, whose files are in the model's folder `warmup`."""
     for sample in config.model_warmup:
         if sample.batch_size > max(1, config.max_batch_size):
@@ -145,30 +158,44 @@ def run_samples(engine: Engine, config: ModelConfig, folder: Path) -> None:
                 f"max_batch_size {config.max_batch_size}"
             )
         # Inputs that the sample does not set, such as the flags of sequences, are zero.
-        feeds = _zeros(engine.session.inputs, max(1, sample.batch_size))
-        for name in sample.inputs:
-            feeds[name] = _input(config, sample, name, folder)
+        specs = {spec.name: spec for spec in _sized(engine.session.inputs, sample.batch_size)}
+        specs |= {name: _spec(config, sample, name) for name in sample.inputs}
+        # Random numbers have eight bytes before they are converted.
+        size = sum(prod(spec.shape) * max(8, spec.numpy_dtype.itemsize) for spec in specs.values())
+        if size > most_bytes:
+            raise InvalidModel(
+                f"warmup sample '{sample.name}': its inputs take {size >> 20} MiB, and all "
+                f"requests together may have {most_bytes >> 20} MiB: lower its batch_size or dims, "
+                "or raise the server's --max-held-mb"
+            )
+        log.debug("model %s: warm-up sample %s", config.name, sample.name)
+        feeds = {name: _input(sample, spec, folder) for name, spec in specs.items()}
         for _ in range(max(1, sample.count)):
+            if progress.cancelled:
+                raise ShuttingDown("the server is stopping; load it when it runs again")
             engine.session.infer(feeds)
 
 
-def _zeros(specs: tuple[TensorSpec, ...], rows: int) -> dict[str, Array]:
-    feeds = {}
+def _sized(specs: Iterable[TensorSpec], rows: int) -> Iterator[TensorSpec]:
     for spec in specs:
         shape = tuple(abs(n) for n in spec.shape)
         if spec.shape[:1] == (-1,):
-            shape = (rows, *shape[1:])
-        feeds[spec.name] = _zero(shape, spec.numpy_dtype)
-    return feeds
+            shape = (max(1, rows), *shape[1:])
+        yield replace(spec, shape=shape)
 
 
-def _zero(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return np.full(shape, b"" if dtype.hasobject else 0, dtype)
+def _zero(spec: TensorSpec) -> Array:
+    dtype = spec.numpy_dtype
+    return np.full(spec.shape, b"" if dtype.hasobject else 0, dtype)
 
 
-def _input(config: ModelConfig, sample: ModelWarmup, name: str, folder: Path) -> Array:
-    given = sample.inputs[name]
-    about = f"warmup sample '{sample.name}', input '{name}': "
+def _about(sample: ModelWarmup, name: str) -> str:
+    return f"warmup sample '{sample.name}', input '{name}': "
+
+
+def _spec(config: ModelConfig, sample: ModelWarmup, name: str) -> TensorSpec:
+    """Find the type and the shape of an input that a sample sets."""
+    given, about = sample.inputs[name], _about(sample, name)
     tensor = next((tensor for tensor in config.input if tensor.name == name), None)
     if tensor is None:
         raise InvalidModel(f"{about}the model has no such input")
@@ -181,12 +208,17 @@ def _input(config: ModelConfig, sample: ModelWarmup, name: str, folder: Path) ->
     kind = protocol_name(given.data_type)
     if kind not in NUMPY:
         raise InvalidModel(f"{about}must specify 'data_type'")
-    dtype = NUMPY[kind]
+    return TensorSpec(name, NUMPY[kind].name, shape)
+
+
+def _input(sample: ModelWarmup, spec: TensorSpec, folder: Path) -> Array:
+    given, about = sample.inputs.get(spec.name, WarmupInput()), _about(sample, spec.name)
+    shape, dtype = spec.shape, spec.numpy_dtype
     if given.random_data is not None:
         return _random(shape, dtype, about)
     if given.input_data_file is not None:
         return _from_file(inside(folder / _SAMPLES, given.input_data_file), shape, dtype, about)
-    return _zero(shape, dtype)
+    return _zero(spec)
 
 
 def _random(shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:

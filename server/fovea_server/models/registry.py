@@ -291,10 +291,14 @@ class Registry:
         if self._loader.closing.is_set():
             raise ShuttingDown("the server is stopping")
 
-    def close(self) -> None:
-        """Drain and unload everything; models that are not loaded yet never will be."""
+    def stop(self) -> None:
+        """Load no model any more, and give up loading those that are under way."""
         self._loader.stop()
         self._remotes.stop()
+
+    def close(self) -> None:
+        """Drain and unload everything; models that are not loaded yet never will be."""
+        self.stop()
         if self._thread.ident is not None:
             self._thread.join()
         self._loader.close()

@@ -170,9 +170,11 @@ class ModelSlot:
         """
         with self._lock:
             if self._closing.is_set():
-                raise ShuttingDown("the server is stopping; load it when it runs again")
+                raise _stopping()
             if self._next is not None and self._next.source is source:
                 self._load_next(self._next, rebuild=rebuild)
+                if self.fault and self._closing.is_set():
+                    raise _stopping()
 
     def _load_next(self, replacement: _Replacement, *, rebuild: bool) -> None:
         if replacement.fresh:
@@ -236,7 +238,7 @@ class ModelSlot:
                     model.fail(fault)
 
     def cancel(self) -> None:
-        """Stop a rebuild, now or as soon as it begins."""
+        """Stop a warm-up or a rebuild, now or as soon as it begins."""
         replacement = self._next
         fresh = () if replacement is None else replacement.fresh.values()
         for model in [*self.versions.values(), *fresh]:
@@ -257,6 +259,10 @@ class ModelSlot:
                 model.close(self._timeout_s, fault or "unloaded")
             if live:
                 trim()
+
+
+def _stopping() -> ShuttingDown:
+    return ShuttingDown("the server is stopping; load it when it runs again")
 
 
 def trim() -> None:

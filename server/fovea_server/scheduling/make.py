@@ -35,7 +35,7 @@ def make_scheduler(
     cache: ResponseCache | None,
     find: FindScheduler,
 ) -> Scheduler:
-    """Build the scheduler of a model version; UnsupportedModel if there is none for it.
+    """Build the scheduler of a model version, and start it.
 
     Args:
         version: of the model.
@@ -47,8 +47,13 @@ def make_scheduler(
         statistics: counts the requests.
         cache: None where the server has none.
         find: looks up the schedulers of an ensemble's models.
+
+    Raises:
+        UnsupportedModel: there is none for it.
+        Unavailable: its threads could not be started.
     """
     contract = Contract(config.name, version, ModelSignature.of(config))
+    rows: RowScheduler | None = None
     if session is None:
         inputs = [tensor.name for tensor in config.input]
         made: Scheduler = EnsembleScheduler(contract, inputs, config.steps, statistics, find)
@@ -70,6 +75,9 @@ def make_scheduler(
     # The answers of a sequence depend on more than one request.
     if cache is not None and config.response_cache.enable and config.sequence_batching is None:
         made = CachedScheduler(made, contract, cache, statistics)
+    # Last: what fails above leaves no thread behind.
+    if rows is not None:
+        rows.start()
     return made
 
 
@@ -104,6 +112,4 @@ def _side_by_side(config: ModelConfig, session: Session) -> int:
 
     Engines have no state, so one instance (Triton's default too) may run several at a time.
     """
-    groups = (group for group in config.instance_group if not group.passive)
-    instances = sum(group.count * max(1, len(group.gpus)) for group in groups)
-    return max(instances, session.concurrency)
+    return max(config.instances, session.concurrency)

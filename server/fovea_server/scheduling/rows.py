@@ -18,6 +18,7 @@ from fovea_preprocess.errors import (
     FoveaError,
     ModelNotReady,
     ShuttingDown,
+    Unavailable,
 )
 from fovea_preprocess.image import DecodedImage
 from fovea_server.scheduling.base import Scheduler
@@ -94,6 +95,14 @@ class RowScheduler(Scheduler):
     def accepted(self) -> int:
         """Number of jobs in the queue and in executions."""
         return self._queue.accepted
+
+    def start(self) -> None:
+        """Start the threads, before the first request; Unavailable: there is no room for them."""
+        try:
+            self._workers.start()
+        except Unavailable:
+            self.close(0)
+            raise
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Answer tensors."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from fovea_preprocess.errors import InferenceFailed
+from fovea_preprocess.errors import InferenceFailed, Unavailable
 from fovea_server.scheduling.execution import Execution, execute, prepare
 from fovea_server.scheduling.job import Job
 from fovea_server.scheduling.job_queue import JobQueue
@@ -17,7 +17,7 @@ class Workers:
     """Runs executions, and prepares jobs ahead of them where their kind asks for that.
 
     On a CPU, a thread that has computed a batch finishes it before it takes the next one. An engine
-    on another device gets the next batch at once, from another thread.
+    on another device gets the next batch at once, from another thread. `start` starts the threads.
 
     Args:
         name: of the model.
@@ -54,8 +54,21 @@ class Workers:
             )
             for _ in range(count)
         ]
+
+    def start(self) -> None:
+        """Start all threads; Unavailable: no more could be started, and `close` ends the others."""
+        started: list[threading.Thread] = []
         for thread in self._threads:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                count, self._threads = len(self._threads), started
+                raise Unavailable(
+                    f"only {len(started)} of the {count} threads of model '{self._name}' could be "
+                    f"started ({error}): lower the count of its instance_group, unload other "
+                    "models, or raise the limits on processes (ulimit -u, pids.max) and memory"
+                ) from error
+            started.append(thread)
 
     def put(self, jobs: list[Job]) -> None:
         """Pass a batch, as taken from the queue, to a thread."""

@@ -9,6 +9,7 @@ import pytest
 import fovea_server
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.progress import Progress
 from fovea_engines.repository.config_pbtxt import config_of
 from fovea_engines.repository.model_config import ModelParameter, Specific
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
@@ -77,7 +78,9 @@ def test_every_setting_can_be_written_read_and_opened(found, folder):
             assert config.version_policy is not None
             assert config.version_policy.specific == Specific((setting.version,))
             assert config.max_batch_size == config_of(candidate.card).max_batch_size
-            engine, config = open_engine(folder / str(setting.version), config, Settings())
+            engine, config = open_engine(
+                folder / str(setting.version), config, Settings(), Progress()
+            )
             with engine:
                 assert present(config, candidate, CORES) == setting
                 assert engine.session.concurrency == setting.streams
@@ -129,7 +132,7 @@ def test_a_number_that_is_none_is_refused(found, folder, value):
     served = found[0]
     config = replace(config_of(served.card), parameters={"NUM_STREAMS": ModelParameter(value)})
     with pytest.raises(Exception, match=f"NUM_STREAMS is '{value}'"):
-        open_engine(folder / str(served.version), config, Settings())
+        open_engine(folder / str(served.version), config, Settings(), Progress())
 
 
 def test_auto_is_the_default(found):
@@ -143,7 +146,7 @@ def test_the_operators_cores_are_the_most(found, folder):
     served = found[0]
     parameters = {"INFERENCE_NUM_THREADS": ModelParameter("2")}
     config = replace(config_of(served.card), parameters=parameters)
-    engine, _ = open_engine(folder / str(served.version), config, Settings(threads=1))
+    engine, _ = open_engine(folder / str(served.version), config, Settings(threads=1), Progress())
     with engine:
         assert engine.session.concurrency == 1
 

@@ -1,0 +1,64 @@
+"""Ends a server in time after it was told to stop, whatever it does then."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import sys
+from threading import Event, Thread
+from types import FrameType
+from typing import Never
+
+from fovea_server.logs import SERVER_LOG
+
+log = logging.getLogger(__name__)
+
+# Over the time that requests have: a stop without a fault takes a tenth of a second longer.
+_SPARE_S = 3.0
+# Then the kernel ends the process. Native code may hold the interpreter, so that no thread runs.
+_LAST_S = 4.5
+
+
+class Leaving:
+    """Ends the process `grace_s` and a little after the signal to stop, if it is still there.
+
+    Loading a model runs native code, for minutes where an engine is large, and nothing interrupts
+    that. Nobody waits for the model any more.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._told = Event()
+        # Started now: later there may be no room for a thread.
+        Thread(target=self._run, name="leaving", daemon=True).start()
+
+    def watch(self) -> None:
+        """Take the signals until a server does."""
+        signal.signal(signal.SIGTERM, self._exit)
+        signal.signal(signal.SIGINT, self._exit)
+
+    def begin(self) -> None:
+        """Start the time, at the first call."""
+        if not self._told.is_set():
+            self._told.set()
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(math.ceil(self._grace_s + _LAST_S))
+
+    def _exit(self, number: int, frame: FrameType | None) -> Never:
+        self.begin()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + number)
+
+    def _run(self) -> None:
+        self._told.wait()
+        Event().wait(self._grace_s + _SPARE_S)
+        log.error(
+            "the server ends now: something did not stop within %g s, such as a model that is "
+            "being loaded",
+            self._grace_s,
+        )
+        SERVER_LOG.close()
+        os._exit(0)
