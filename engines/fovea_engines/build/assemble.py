@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import starmap
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
@@ -24,6 +23,7 @@ from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.progress import Progress
 from fovea_engines.repository.card import CARD_FORMAT, EngineCard, HeadCandidate, Precision
 from fovea_engines.repository.digest import file_sha256
+from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Closing, Session
 from fovea_preprocess.errors import (
     BackendError,
@@ -159,9 +159,9 @@ def _targets(plan: BuildPlan) -> tuple[str, ...]:
 
 
 def _stand_in(plan: BuildPlan, graph: onnx.ModelProto) -> Session:
-    with TemporaryDirectory(prefix="fovea-stand-in-") as folder:
+    with temporary_folder("stand-in") as folder:
         content = rounded(graph).SerializeToString()
-        file = get_backend(REFERENCE_BACKEND).compile(content, Path(folder))
+        file = get_backend(REFERENCE_BACKEND).compile(content, folder)
         return open_session(REFERENCE_BACKEND, file, max_batch=plan.max_batch)
 
 
@@ -183,8 +183,8 @@ def candidate(
             yield engine
         return
     with (
-        TemporaryDirectory(prefix="fovea-trial-") as folder,
-        assemble(plan, prepared, graph, precision, Path(folder)) as engine,
+        temporary_folder("trial") as folder,
+        assemble(plan, prepared, graph, precision, folder) as engine,
     ):
         yield engine
 

@@ -6,7 +6,6 @@ import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -36,6 +35,7 @@ from fovea_engines.commands.options import (
 )
 from fovea_engines.detect.heads.preprocess import read_preprocess
 from fovea_engines.progress import ConsoleProgress
+from fovea_engines.repository.locking import temporary_folder
 from fovea_preprocess.errors import BuildError
 
 
@@ -64,11 +64,11 @@ def sensitivity(
     Example: fovea sensitivity yolov8n.onnx --calibration images/
     """
     # Ranges of an earlier build are not looked for: no repository is asked for.
-    with TemporaryDirectory(prefix="fovea-sensitivity-") as empty:
+    with temporary_folder("sensitivity") as empty:
         plan = BuildPlan(
             source=model,
             name="sensitivity",
-            repository=Path(empty),
+            repository=empty,
             backend=runtime(backend),
             size=parse_size(size),
             family=head,

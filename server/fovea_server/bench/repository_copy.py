@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.config_edit import edited_text
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, describing, read_config
+from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.repository.model_config import only
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import NotFound
@@ -20,8 +20,8 @@ from fovea_preprocess.errors import NotFound
 @contextmanager
 def copied_model(folder: Path) -> Iterator[Path]:
     """Yield the folder of a copy, alone in a repository, whose engines are links."""
-    with tempfile.TemporaryDirectory(prefix="fovea-copy-") as root:
-        copy = Path(root) / folder.name
+    with temporary_folder("copy") as root:
+        copy = root / folder.name
         copy.mkdir()
         for path in folder.iterdir():
             if path.is_file():

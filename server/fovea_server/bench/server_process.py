@@ -17,6 +17,7 @@ import psutil
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, Unavailable
 
+_PROGRAM = "from fovea_server.commands.cli import main_of_child; main_of_child()"
 _LINES_SHOWN = 12
 # A command ends with such a line, and with this exit code where it was typed wrongly.
 _ERROR, _WRONG = "error: ", 2
@@ -41,14 +42,14 @@ class ServerProcess(Closing):
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         command = [
-            *(sys.executable, "-m", "fovea_server.commands.cli", "serve", f"{repository}"),
+            *(sys.executable, "-c", _PROGRAM, "serve", f"{repository}"),
             *("--model-control-mode=explicit", f"--load-model={model}", "--exit-on-error"),
             *(f"--http-port={port}", "--allow-metrics=false", "--allow-grpc=false"),
             *("--log-access=false", "--exit-timeout-secs=5", *flags),
         ]
         # A group of its own, as Ctrl-C must not stop it before the figures are read.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, process_group=0
+            command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, process_group=0
         )
         self._used = psutil.Process(self._process.pid)
         try:
@@ -90,4 +91,6 @@ class ServerProcess(Closing):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        assert self._process.stdin is not None, "the child reads it"
+        self._process.stdin.close()
         self._log.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -62,8 +64,24 @@ def fovea(
 def main() -> None:
     """Run the command."""
     # As for Ctrl-C: what was begun is cleaned up. `serve` has its own way to stop.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for sent in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(sent) is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(sent, lambda number, frame: sys.exit(128 + number))
     app(prog_name="fovea")
+
+
+def main_of_child() -> None:
+    """Run the command as long as the process lives that has the other end of its stdin.
+
+    That ends even where the process is killed and can stop nothing.
+    """
+
+    def follow() -> None:
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=follow, name="parent", daemon=True).start()
+    main()
 
 
 if __name__ == "__main__":

@@ -38,6 +38,9 @@ class Leaving:
         """Take the signals until a server does."""
         signal.signal(signal.SIGTERM, self._exit)
         signal.signal(signal.SIGINT, self._exit)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            # A terminal that is closed is a reason to stop as well, and no server takes it.
+            signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
 
     def begin(self) -> None:
         """Start the time, at the first call."""

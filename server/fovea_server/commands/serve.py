@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fovea_engines.repository.locking import remove_abandoned
 from fovea_preprocess.errors import InvalidOption, ModelNotReady
 from fovea_server.commands.flags import (
     SwitchCommand,
@@ -87,6 +88,7 @@ def _serve(settings: Settings) -> None:
     from fovea_server.models.registry import Registry
     from fovea_server.tls import check_grpc_files, https_files
 
+    remove_abandoned()
     # All that can be wrong with the settings is reported before any model is loaded.
     registry = Registry(settings)
     service = Service(settings, registry)

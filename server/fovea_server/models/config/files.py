@@ -5,7 +5,6 @@ Either may come over the network, so no path may lead out of the model's folder.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from fovea_engines.backends.registry import BACKENDS
 from fovea_engines.repository.card import CARD_FILE
 from fovea_engines.repository.labels import read_labels
+from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 
@@ -70,8 +70,8 @@ def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
     Raises:
         InvalidModel: the name or a path cannot be used, or a file has an unsafe type.
     """
-    with tempfile.TemporaryDirectory(prefix="fovea-model-") as root:
-        folder = Path(root).resolve() / name
+    with temporary_folder("model") as root:
+        folder = root.resolve() / name
         try:
             folder.mkdir()
         except (OSError, ValueError) as error:
