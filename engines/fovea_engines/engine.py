@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -22,7 +23,7 @@ from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_engines.repository.digest import file_sha256
 from fovea_engines.session import Array, Closing, ImageSession, Session
 from fovea_engines.triton_engine import PlainChoice, open_plain
-from fovea_preprocess.errors import BackendUnavailable, InvalidModel, UnsupportedModel
+from fovea_preprocess.errors import BackendUnavailable, InvalidModel, NotFinite, UnsupportedModel
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import Preprocessor
 
@@ -139,6 +140,7 @@ class Engine(Closing):
         Raises:
             UnsupportedModel: the head is not known; use `session.infer`.
             InvalidOption: as `resolve`.
+            NotFinite: as `decode`.
         """
         if self.head is None or self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")
@@ -146,7 +148,22 @@ class Engine(Closing):
         if options.tile is not None:
             return self._predict_tiles(pixels, options, alone)
         outputs, back = self._run(self.preprocessor, pixels, alone)
-        return self.head.decode(outputs, 0, options).to_source(back)
+        return self.decode(outputs, 0, options).to_source(back)
+
+    def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Finding:
+        """Decode the head of an image of a batch, as `Head.decode`; NotFinite if it cannot be read.
+
+        A head leaves out what is no number, which would look as if nothing were there.
+        """
+        assert self.head is not None, "the caller has checked it"
+        if (broken := self.head.unsound(outputs, row)) is not None:
+            raise NotFinite(
+                f"{broken} of {self.card.name} is NaN or infinite for this image, so that nothing "
+                "can be read from it: build the model with --precision fp32, another --backend, "
+                "and --images like this one, which are then checked (/v2 returns its tensors as "
+                "they are)"
+            )
+        return self.head.decode(outputs, row, options)
 
     def _predict_tiles(
         self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool

@@ -157,3 +157,7 @@ class DeviceLost(BackendError):
 
 class InferenceFailed(BackendError):
     """The backend refused or broke on this input."""
+
+
+class NotFinite(InferenceFailed):
+    """The numbers that the model computed of this input are NaN or infinite."""

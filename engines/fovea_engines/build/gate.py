@@ -66,7 +66,7 @@ def measure_engine(
     `fused` is `graphs.served` with image front and NMS tail, which the engine was compiled from.
     Without labelled images (`truth`) the agreement alone is measured. Raises Disagreement if an
     engine of full precision does not compute what its source does, the fused parts change the
-    results, or float16 overflows.
+    results, or float16 overflows; UnsupportedModel if the source's own numbers are not finite.
     """
     if prepared.unproven:
         progress.note(
@@ -83,6 +83,8 @@ def measure_engine(
         if graphs.precision == "fp16" or signed:
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
         agreement = _agreement(plan, prepared, graphs, fused, engine)
+    if agreement.replaced:
+        progress.note(agreement.replaced_text)
     card = replace(engine.card, agreement=agreement)
     if fused.preprocess != prepared.preprocess:
         card = replace(card, source_preprocess=prepared.preprocess)
@@ -139,7 +141,7 @@ def _agreement(
 def check_agreement(
     engine: Engine, source: Path, images: Path | None = None, ranked: Set[str] = frozenset()
 ) -> Agreement:
-    """Compare an engine with its source model, run by plain ONNX Runtime.
+    """Compare an engine with its source model, run as it is.
 
     Rows of the outputs that are `ranked` may be in another order. Raises Disagreement if an engine
     of full precision does not compute what its source does.
@@ -147,7 +149,9 @@ def check_agreement(
     card = engine.card
     spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)
     outputs = [output.name for output in card.outputs]
-    samples = read_samples(source, spec, outputs, images, AGREEMENT_IMAGES, ranked)
+    samples = read_samples(
+        source, spec, outputs, images, AGREEMENT_IMAGES, ranked, head=engine.head
+    )
     pairs = answers(engine, samples)
     if card.precision != "fp32":
         return replace(measure(engine.head, pairs), images_from=_folder(images))
@@ -233,7 +237,7 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
         )
     least = MIN_QUALITY.get(card.precision, 0.0)
     # A class more or less on the three photographs that FP16 may be judged on says nothing.
-    if card.precision == "int8" and found.same_top is not None and found.same_top < least:
+    if card.precision == "int8" and found.same_top is not None and not found.same_top >= least:
         return (
             f"{what} puts the source model's first class first on {found.same_top:.0%} of the "
             f"images where {least:.0%} is asked for"
@@ -253,7 +257,8 @@ def _objection(card: EngineCard, name: str, found: Agreement | None, max_drop: f
 def _labelled_objection(card: EngineCard, name: str, what: str, max_drop: float) -> str | None:
     metric = card.accuracy[name].metric
     before, after = card.accuracy["fp32"].figure, card.accuracy[name].figure
-    if before < _FOREIGN:
+    # Negations catch NaN, too.
+    if not before >= _FOREIGN:
         return (
             f"the source model itself has {metric} {before:.3f} on --data, so no drop can be "
             "measured: are these the labels of these images?"

@@ -18,6 +18,7 @@ from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.precision.half import to_half
 from fovea_engines.build.precision.qdq import quantise
 from fovea_engines.build.prepare import PreparedModel
+from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.agreement.measure import measure
 from fovea_engines.evaluate.reference import answers, read_samples
@@ -200,7 +201,14 @@ class CandidateEngines:
         self._encoding = encoding
         outputs = [output.name for output in prepared.outputs]
         self._samples = list(
-            read_samples(plan.source, prepared.preprocess, outputs, plan.check_images, _IMAGES)
+            read_samples(
+                plan.source,
+                prepared.preprocess,
+                outputs,
+                plan.check_images,
+                _IMAGES,
+                head=open_head(prepared.head, prepared.inputs),
+            )
         )
 
     def score(self, keep_float: Iterable[str]) -> Score:

@@ -12,7 +12,7 @@ from fovea_engines.detect.heads.preprocess import default_preprocess
 from fovea_engines.detect.heads.recognise import recognise
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.heads.signature import STRIDES, cells
-from fovea_engines.evaluate.reference import Outputs, ReferenceSession
+from fovea_engines.evaluate.reference import Outputs, Reference, unsound_with
 from fovea_engines.evaluate.samples import read_rows, sample_images
 from fovea_engines.graph.normalise import open_size, pin_inputs
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs, metadata_of
@@ -53,8 +53,9 @@ class Observer:
         self._seen: dict[PreprocessSpec, Sequence[Outputs]] = {}
 
     @cached_property
-    def _session(self) -> ReferenceSession:
-        return ReferenceSession(self._graph)
+    def _reference(self) -> Reference:
+        names = [output.name for output in graph_outputs(self._graph)]
+        return Reference(self._graph, names, unsound_with(None))
 
     def __call__(self, family: str | None) -> Sequence[Outputs]:
         """Return the outputs for each image, with the preprocessing of a family."""
@@ -82,9 +83,8 @@ class Observer:
         return [(width, height) for height, width, _ in shapes]
 
     def _run(self, spec: PreprocessSpec) -> Iterator[Outputs]:
-        names = [output.name for output in graph_outputs(self._graph)]
         for _, row in read_rows(spec, self._images, _IMAGES):
-            yield dict(zip(names, self._session.run(names, row), strict=True))
+            yield self._reference.run(row)[0]
 
 
 def recognise_graph(

@@ -1,16 +1,21 @@
-"""Runs source models with plain ONNX Runtime, as the reference for engines."""
+"""Runs source models as they are, as the reference for engines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fovea_engines.backends.registry import SECOND_REFERENCE_BACKEND, open_session
+from fovea_engines.detect.heads.base import Head, is_sound
 from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import read_rows
@@ -23,8 +28,8 @@ from fovea_engines.graph.plain_session import (
     open_plain,
     showing,
 )
-from fovea_engines.session import Array, TensorSpec, batched_outputs
-from fovea_preprocess.errors import UnsupportedModel
+from fovea_engines.session import Array, Session, TensorSpec, batched_outputs
+from fovea_preprocess.errors import BackendError, InvalidModel, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 
 if TYPE_CHECKING:
@@ -32,18 +37,36 @@ if TYPE_CHECKING:
 
 Outputs = Mapping[str, Array]
 
+# Why a runtime cannot stand in for another.
+_REFUSALS = (BackendError, InvalidModel, UnsupportedModel)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """The name of an image, its input row [1, ...], and the source model's outputs.
 
-    The rows of outputs that are `ranked` may come in another order on another runtime.
+    The rows of outputs that are `ranked` may come in another order on another runtime. `replaced`
+    says that ONNX Runtime's outputs were not finite, so that they are OpenVINO's.
     """
 
     name: str
     row: Array
     want: Outputs
     ranked: Set[str] = frozenset()
+    replaced: bool = False
+
+
+Unsound = Callable[[Outputs], str | None]
+"""Returns what in the outputs of one image is NaN or infinite; None where all can be read."""
+
+
+def unsound_with(head: Head | None) -> Unsound:
+    """Return the check of what a head decodes; without a head, of all outputs."""
+    if head is not None:
+        return lambda outputs: head.unsound(outputs, 0)
+    return lambda outputs: next(
+        (f"output {name}" for name, values in outputs.items() if not is_sound(values)), None
+    )
 
 
 class ReferenceSession:
@@ -83,6 +106,49 @@ def _runnable(path: Path) -> Path | bytes:
     return serialised
 
 
+class Reference:
+    """The outputs of a model, run unchanged, that engines are compared with.
+
+    They are ONNX Runtime's. For an image on which these are not finite and OpenVINO's are, they
+    are OpenVINO's: either runtime may be wrong, and what is no number is.
+    """
+
+    def __init__(
+        self, model: Path | onnx.ModelProto, outputs: Sequence[str], unsound: Unsound
+    ) -> None:
+        self._model = model
+        self._outputs = outputs
+        self._unsound = unsound
+        self._session = ReferenceSession(model)
+
+    def run(self, row: Array) -> tuple[Outputs, bool]:
+        """Return the outputs for one preprocessed image, [1, ...], and whether they are replaced.
+
+        They are ONNX Runtime's where no runtime's are finite.
+        """
+        found = dict(zip(self._outputs, self._session.run(self._outputs, row), strict=True))
+        if self._unsound(found) is None or self._other is None:
+            return found, False
+        with suppress(*_REFUSALS):
+            answer = self._other.infer(source_feeds(self._other.inputs, row))
+            other = {name: answer[name] for name in self._outputs}
+            if self._unsound(other) is None:
+                return other, True
+        return found, False
+
+    @cached_property
+    def _other(self) -> Session | None:
+        """The model on OpenVINO; None where that cannot run it."""
+        model = self._model if isinstance(self._model, Path) else self._model.SerializeToString()
+        model = _runnable(model) if isinstance(model, Path) else model
+        with TemporaryDirectory(prefix="fovea-reference-") as folder, suppress(*_REFUSALS):
+            file = model if isinstance(model, Path) else Path(folder) / "model.onnx"
+            if isinstance(model, bytes):
+                file.write_bytes(model)
+            return open_session(SECOND_REFERENCE_BACKEND, file, max_batch=1)
+        return None
+
+
 def read_samples(
     source: Path,
     spec: PreprocessSpec,
@@ -90,12 +156,26 @@ def read_samples(
     images: Path | None,
     most: int,
     ranked: Set[str] = frozenset(),
+    *,
+    head: Head | None,
 ) -> Iterator[Sample]:
-    """Run the source model on images, as `sample_images` yields them, one at a time."""
-    reference = ReferenceSession(source)
+    """Run the source model on images, as `sample_images` yields them, one at a time.
+
+    Raises UnsupportedModel if what the `head` decodes, or without a head an output, is not finite
+    on an image, whatever runs it.
+    """
+    unsound = unsound_with(head)
+    reference = Reference(source, outputs, unsound)
     for name, row in read_rows(spec, images, most):
-        want = dict(zip(outputs, reference.run(outputs, row), strict=True))
-        yield Sample(name, row, want, ranked)
+        want, replaced = reference.run(row)
+        if (broken := unsound(want)) is not None:
+            raise UnsupportedModel(
+                f"on {name} {broken} of the source model itself is NaN or infinite, with ONNX "
+                "Runtime and with OpenVINO, so that no engine can be compared with it: see that "
+                "--preprocess is as the model was trained, or export it again in float32; one "
+                "that means it so is served without a build, from a folder as Triton has it"
+            )
+        yield Sample(name, row, want, ranked, replaced)
 
 
 def answers(engine: Engine, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Outputs]]:

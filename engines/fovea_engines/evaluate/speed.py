@@ -6,11 +6,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fovea_engines.engine import Engine
 from fovea_engines.evaluate.samples import Pixels
 from fovea_engines.progress import Progress
+from fovea_preprocess.errors import NotFinite
 
 # An engine runs in a round for so many calls, within so many seconds, or for a single call. After
 # the other engines its first call is slower, and with few calls that decides.
@@ -89,8 +91,10 @@ def _rounds(
         engine = opened()
         run = engine.outputs_of if engine.head is None else engine.predict
 
-        def call(number: int) -> object:
-            return run(images[number % len(images)], alone=alone)
+        def call(number: int) -> None:
+            # Such an answer takes as long as another: it is for the gate to refuse.
+            with suppress(NotFinite):
+                run(images[number % len(images)], alone=alone)
 
         callers = 1 if alone else engine.session.concurrency
         return call_rate(call, callers=callers, seconds=seconds)

@@ -41,7 +41,7 @@ class WorstImage:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Comparison of the built engine with its source model, run by plain ONNX Runtime.
+    """Comparison of the built engine with its source model, run as it is.
 
     Attributes:
         images_from: name of their folder, or `SHIPPED`; None in cards of older builds.
@@ -66,6 +66,8 @@ class Agreement:
         shared: what the maps of both share, 0 to 1: cells of the same class, or 1 less the mean
             difference of masks or depths; None for other models.
         worst: the images that lower the quality most, by `lost`; none when all agree fully.
+        replaced: number of images on which the source was run by OpenVINO, as what ONNX Runtime
+            computes there is not finite.
     """
 
     images: int
@@ -84,9 +86,23 @@ class Agreement:
     worst: tuple[WorstImage, ...] = ()
     overlap: Overlap = "IoU"
     shared: float | None = None
+    replaced: int = 0
 
     def text(self, precision: Precision) -> str:
         """Describe the agreement of an engine of a precision in one line."""
+        return "; ".join(filter(None, (self._text(precision), self.replaced_text)))
+
+    @property
+    def replaced_text(self) -> str:
+        """Say on how many images OpenVINO is the reference, and why; "" where it is on none."""
+        if not self.replaced:
+            return ""
+        return (
+            f"the reference is OpenVINO on {self.replaced} of {counted(self.images, 'image')}, "
+            "where what ONNX Runtime computes is NaN or infinite"
+        )
+
+    def _text(self, precision: Precision) -> str:
         images = self.images_text
         if precision == "fp32" and self.detections:
             return (
@@ -113,6 +129,8 @@ class Agreement:
     def rows(self, precision: Precision) -> dict[str, str]:
         """Return each figure as text, by its description."""
         rows = {"images": str(self.images)}
+        if self.replaced:
+            rows["of these with OpenVINO as the reference"] = str(self.replaced)
         if precision == "fp32" and self.detections:
             return rows | {
                 "boxes compared, before suppression": str(self.detections),

@@ -137,20 +137,20 @@ class ImageJob(Job):
 
     def finish(self, outputs: Outputs, row: int, rows: int) -> None:
         """Decode the head, and write the answer."""
-        began, result, head = time.monotonic(), self.result, self.kind.engine.head
+        began, result, engine = time.monotonic(), self.result, self.kind.engine
         if self.row is not None:
             self.kind.give_back(self.row)
         result.batch = rows
         # A job that waits for others of its request must not hold pixels.
         self.data, self.placed, self.row = b"", None, None
-        if head is None:
+        if engine.head is None:
             batched = self.kind.batched
             result.tensors = {
                 name: (array[row] if name in batched else array).copy()
                 for name, array in outputs.items()
             }
         else:
-            result.found = head.decode(outputs, row, self.request.options).to_source(self._map)
+            result.found = engine.decode(outputs, row, self.request.options).to_source(self._map)
         if self.request.encode is not None:
             result.encoded = self.request.encode(result)
         result.timing.postprocess = time.monotonic() - began

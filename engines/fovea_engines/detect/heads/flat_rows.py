@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,6 +43,11 @@ class YoloV7EndToEnd(Columns):
         if images.any():
             return f"column 0 is no number of the only image: it is up to {images.max():.3g}"
         return super(YoloV7EndToEnd, self).contradiction(outputs)
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield the numbers of the images, and what is in the rows of this one."""
+        yield "column 0", outputs[self.outputs[0]][:, 0]
+        yield from super(YoloV7EndToEnd, self).numbers(outputs, row)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
         """Return one image's rows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -75,6 +75,11 @@ class EfficientNms(Suppressed):
         if not 0 <= _whole(count) <= len(boxes):
             return f"{self.outputs[3]} is {_whole(count)}, and there are {len(boxes)} rows"
         return super(EfficientNms, self).contradiction(outputs)
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield the number of rows, and what is in them."""
+        yield f"output {self.outputs[3]}", outputs[self.outputs[3]][row : row + 1]
+        yield from super(EfficientNms, self).numbers(outputs, row)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
         """Return as many of an image's rows as the model counts."""

@@ -16,6 +16,7 @@ from fovea_engines.detect.heads.metadata import (
     task_from_metadata,
 )
 from fovea_engines.detect.heads.recognition import (
+    NOT_FINITE,
     NOT_RUN,
     TENSORS,
     UNSEEN,
@@ -132,7 +133,10 @@ class _Judge:
         # With the preprocessing of another family a model computes nonsense, so that of most
         # models is seen, too.
         seen = (*self._observe(family), *self._observe(None))
-        for outputs in seen:
+        sound = [outputs for outputs in seen if opened.unsound(outputs, 0) is None]
+        if seen and not sound:
+            return Verdict(family, fit, NOT_FINITE)
+        for outputs in sound:
             with np.errstate(all="ignore"), catch_warnings():
                 # Medians and ranges of no finite number.
                 simplefilter("ignore", RuntimeWarning)
@@ -142,7 +146,7 @@ class _Judge:
         unsure = None if named else fit.unsure
         if not seen:
             return Verdict(family, fit, unseen=NOT_RUN)
-        unseen = "" if any(map(opened.tells, seen)) else UNSEEN
+        unseen = "" if any(map(opened.tells, sound)) else UNSEEN
         return Verdict(family, fit, unsure, unseen)
 
 

@@ -20,6 +20,8 @@ _OUTPUTS_SHOWN = 3
 # Reasons why no number can speak against a family.
 UNSEEN = "the images that the model was run on show nothing that it finds"
 NOT_RUN = "the model could not be run"
+NOT_FINITE = "what it computes is NaN or infinite on every sample image"
+"""Reason against any family: numbers like these fit all."""
 
 
 class Candidate(NamedTuple):

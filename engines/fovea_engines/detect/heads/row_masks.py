@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -52,6 +52,13 @@ class _RowMasks(Suppressed):
         name = self.outputs[-1]
         reason = no_probability(outputs[name], name)
         return reason or super(_RowMasks, self).contradiction(outputs)
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield the columns of rows that are no padding, and their masks."""
+        yield from super(_RowMasks, self).numbers(outputs, row)
+        masks = self.maps(outputs, row)
+        for number in np.flatnonzero(self.rows(outputs, row).scores > 0):
+            yield f"output {self.outputs[-1]}", masks[number]
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -65,10 +65,15 @@ class Scrfd(ScoredBoxes):
         distances = [level[1] for level in self.levels(outputs, 0)]
         return reason or no_distances(np.concatenate(distances))
 
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield all outputs, of which some exports have no batch."""
+        for name in self.outputs:
+            tensor = outputs[name]
+            yield f"output {name}", tensor if tensor.ndim == 2 else tensor[row]
+
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
         """Return score, distances and perhaps landmarks of each level."""
-        tensors = [outputs[name] for name in self.outputs]
-        one = [tensor if tensor.ndim == 2 else tensor[row] for tensor in tensors]
+        one = [values for _, values in self.numbers(outputs, row)]
         return list(zip(*(one[at : at + 3] for at in range(0, len(one), 3)), strict=True))
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -82,6 +82,13 @@ class Suppressed(Detector):
         """Return whether there is a row: padding has no class, or a score of 0."""
         rows = self.rows(outputs, 0)
         return bool(np.any((rows.scores > 0) & (rows.class_ids != -1)))
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield the columns of rows that are no padding; NaN is no score of padding."""
+        rows = self.rows(outputs, row)
+        used = ~(rows.scores <= 0)
+        for name, column in zip((f"output {self.outputs[0]}", *self.fields), rows, strict=True):
+            yield name, column[used]
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""

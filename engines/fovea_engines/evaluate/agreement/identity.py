@@ -107,7 +107,8 @@ def _check_columns(name: str, head: Detector, want: Outputs, have: Outputs) -> N
         )
         errors = np.maximum(off - _ROUNDING, 0) / np.maximum(size, _ROUNDING)
         worst = int(errors.argmax())
-        if errors[worst] > MAX_COLUMN_ERROR:
+        # Negations catch NaN, too.
+        if not errors[worst] <= MAX_COLUMN_ERROR:
             raise Disagreement(
                 f"on {name} the best detections agree, but column {worst} of the {what} (of "
                 f"{len(errors)}, from 0) is {errors[worst]:.2g} of its largest value off (at most "
@@ -124,7 +125,7 @@ def _check_masks(name: str, head: Detector, want: Outputs, have: Outputs) -> Non
     if best.masks is None or not len(best) or not len(other):
         return
     least = float(overlap(best, other).max(axis=1).min())
-    if least < MIN_MASK_IOU:
+    if not least >= MIN_MASK_IOU:
         raise Disagreement(
             f"on {name} the best boxes agree, but one mask of the source model overlaps by "
             f"{least:.2f} at most with one of the engine's ({MIN_MASK_IOU} is asked for): try "
@@ -213,10 +214,13 @@ def _output_error(sample: Sample, have: Outputs) -> float:
                 f"{list(expected.shape)}: try another --backend"
             )
     rows = aligned(sample.want, have, sample.ranked)
-    error = output_error(sample.want, rows, _ROUNDING)
-    if error == NO_NUMBER:
+    errors = {
+        name: output_error({name: array}, rows, _ROUNDING) for name, array in sample.want.items()
+    }
+    if broken := next((name for name, error in errors.items() if error == NO_NUMBER), None):
+        whose = "OpenVINO's of the source" if sample.replaced else "the source model's"
         raise Disagreement(
-            f"on {sample.name} an output is not finite where the other model's is: try another "
-            "--backend"
+            f"on {sample.name} output {broken} is NaN or infinite where {whose} is not, or the "
+            "reverse: try another --backend"
         )
-    return error
+    return max(errors.values(), default=0.0)

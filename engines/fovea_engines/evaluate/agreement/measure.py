@@ -85,6 +85,7 @@ def _agreement(figures: list[_Figures]) -> Agreement:
             for one in sorted(figures, key=lambda one: -one.lost)[:_WORST]
             if one.worst.quality < 1
         ),
+        replaced=sum(one.replaced for one in figures),
     )
 
 
@@ -99,6 +100,7 @@ class _Figures:
     energies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     same_order: NDArray[np.bool_] | None = None
     shared: float | None = None
+    replaced: bool = False
 
     @property
     def quality(self) -> float:
@@ -130,6 +132,7 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
             figures = _ordered(sample.name, want, found)
         else:
             figures = replace(figures, shared=shared(want, found))
+    figures = replace(figures, replaced=sample.replaced)
     return _compare_outputs(figures, sample.want, aligned(sample.want, have, sample.ranked))
 
 
@@ -143,7 +146,8 @@ def shared(want: Finding, have: Finding) -> float | None:
         case ClassMap(), ClassMap():
             return float((want.ids == have.ids).mean())
         case SoftMask(), SoftMask():
-            return 1 - float(np.abs(want.values - have.values).mean())
+            # Of 0 and NaN, `max` returns the first.
+            return max(0.0, 1 - float(np.abs(want.values - have.values).mean()))
         case DepthMap(), DepthMap():
             off = float(np.abs(want.values - have.values).mean())
             mean = float(np.abs(want.values).mean())
