@@ -31,8 +31,6 @@ GPU_BACKENDS = tuple(backend.name for backend in _ALL if backend.on_gpu)
 DEFAULT_CPU_BACKEND = OPENVINO.name
 REFERENCE_BACKEND = ONNXRUNTIME.name
 """The backend that computes every graph as it is written."""
-SECOND_REFERENCE_BACKEND = OPENVINO.name
-"""The backend that is asked where the first's answer is not finite."""
 
 
 def get_backend(name: str) -> Backend:

@@ -9,12 +9,10 @@ from functools import cached_property
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fovea_engines.backends.registry import SECOND_REFERENCE_BACKEND, open_session
 from fovea_engines.detect.heads.base import Head, is_sound
 from fovea_engines.detect.size_values import source_feeds
 from fovea_engines.engine import Engine
@@ -25,20 +23,18 @@ from fovea_engines.graph.plain_session import (
     cannot_load,
     cannot_run,
     onnxruntime_errors,
+    open_openvino,
     open_plain,
     showing,
 )
-from fovea_engines.session import Array, Session, TensorSpec, batched_outputs
-from fovea_preprocess.errors import BackendError, InvalidModel, UnsupportedModel
+from fovea_engines.session import Array, TensorSpec, batched_outputs
+from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 
 if TYPE_CHECKING:
     import onnx
 
 Outputs = Mapping[str, Array]
-
-# Why a runtime cannot stand in for another.
-_REFUSALS = (BackendError, InvalidModel, UnsupportedModel)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,8 +89,12 @@ class ReferenceSession:
     def run(self, outputs: Sequence[str], row: Array) -> list[Array]:
         """Return the named outputs for one preprocessed image, [1, ...]."""
         with onnxruntime_errors(cannot_run):
-            found: list[Array] = self._session.run(list(outputs), source_feeds(self._inputs, row))
+            found: list[Array] = self._session.run(list(outputs), self.feeds(row))
         return found
+
+    def feeds(self, row: Array) -> dict[str, Array]:
+        """Return all inputs for one preprocessed image, [1, ...]."""
+        return source_feeds(self._inputs, row)
 
 
 def _runnable(path: Path) -> Path | bytes:
@@ -126,27 +126,22 @@ class Reference:
 
         They are ONNX Runtime's where no runtime's are finite.
         """
-        found = dict(zip(self._outputs, self._session.run(self._outputs, row), strict=True))
-        if self._unsound(found) is None or self._other is None:
-            return found, False
-        with suppress(*_REFUSALS):
-            answer = self._other.infer(source_feeds(self._other.inputs, row))
-            other = {name: answer[name] for name in self._outputs}
-            if self._unsound(other) is None:
-                return other, True
+        found = self._named(self._session.run(self._outputs, row))
+        if self._unsound(found) is not None:
+            with suppress(UnsupportedModel):
+                other = self._named(self._openvino(self._session.feeds(row)))
+                if self._unsound(other) is None:
+                    return other, True
         return found, False
 
+    def _named(self, arrays: Sequence[Array]) -> Outputs:
+        return dict(zip(self._outputs, arrays, strict=True))
+
     @cached_property
-    def _other(self) -> Session | None:
-        """The model on OpenVINO; None where that cannot run it."""
-        model = self._model if isinstance(self._model, Path) else self._model.SerializeToString()
-        model = _runnable(model) if isinstance(model, Path) else model
-        with TemporaryDirectory(prefix="fovea-reference-") as folder, suppress(*_REFUSALS):
-            file = model if isinstance(model, Path) else Path(folder) / "model.onnx"
-            if isinstance(model, bytes):
-                file.write_bytes(model)
-            return open_session(SECOND_REFERENCE_BACKEND, file, max_batch=1)
-        return None
+    def _openvino(self) -> Callable[[Outputs], list[Array]]:
+        model = self._model
+        file = _runnable(model) if isinstance(model, Path) else model.SerializeToString()
+        return open_openvino(file, self._outputs)
 
 
 def read_samples(

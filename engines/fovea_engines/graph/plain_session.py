@@ -1,15 +1,17 @@
-"""Runs models with plain ONNX Runtime, as they are written, to compare others with them.
+"""Runs models with plain ONNX Runtime or OpenVINO, as they are, to compare others with them.
 
 No backend takes part: what engines are checked against must share no code with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -40,6 +42,39 @@ def open_plain(
     # Q/DQ computed as it is written: fused, it overflows on CPUs without VNNI.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     return ort.InferenceSession(model, options, ["CPUExecutionProvider"])
+
+
+def open_openvino(
+    model: Path | bytes, outputs: Sequence[str]
+) -> Callable[[Mapping[str, Array]], list[Array]]:
+    """Load a model on CPU cores in float32, and return the call that computes outputs of it.
+
+    Both raise UnsupportedModel where OpenVINO cannot.
+    """
+    # Its telemetry would report every use over the network.
+    sys.modules.setdefault("openvino_telemetry", cast(Any, None))
+    import openvino as ov
+
+    core = ov.Core()
+    with _openvino_errors("load"):
+        compiled = core.compile_model(
+            core.read_model(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        )
+
+    def run(feeds: Mapping[str, Array]) -> list[Array]:
+        with _openvino_errors("run"):
+            found = compiled(dict(feeds))
+            return [found[name] for name in outputs]
+
+    return run
+
+
+@contextmanager
+def _openvino_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, KeyError) as error:
+        raise UnsupportedModel(f"OpenVINO cannot {what} the model: {error}") from error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from fovea_engines.detect.heads.yolov10 import YoloV10
 
 # Each has another task, or another way to be read; small ones, as each is run.
 FILES = (
-    "centerface",
+    "ultraface-rfb-320",
     "yolo11-cls",
     "yolo11-seg",
     "yolo26-depth",
