@@ -108,6 +108,7 @@ def assemble(
         unproven=prepared.unproven,
         head_candidates=tuple(starmap(HeadCandidate, prepared.head.candidates)),
         preprocess_from=prepared.preprocess_from,
+        head_doubt=prepared.head.doubt,
     )
     return Engine(card, session)
 

@@ -76,6 +76,7 @@ class BuildPlan:
         max_batch: most rows per call, 1 to 1024.
         labels: class names by id; None takes the model's own.
         family: head family; None recognises it.
+        force_head: take that family against what the metadata and the numbers say.
         images: folder of images for the agreement check; None takes those of the calibration, or
             those that ship with Fovea.
         precision: a model that its exporter has quantised is INT8.
@@ -109,6 +110,7 @@ class BuildPlan:
     max_batch: int = 1
     labels: tuple[str, ...] | None = None
     family: str | None = None
+    force_head: bool = False
     images: Path | None = None
     precision: Precision = "fp32"
     calibration: Path | None = None

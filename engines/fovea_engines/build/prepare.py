@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
 
 from fovea_engines.build.plan import BuildPlan
-from fovea_engines.build.preprocessing import check_places, settle
+from fovea_engines.build.preprocessing import misplaced, settle
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.metadata import labels_from_metadata
 from fovea_engines.detect.heads.preprocess import over_own
@@ -85,7 +85,9 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         head, observe = _recognised(plan, graph, trained)
         given = None if plan.preprocess is None else trained
         preprocess, origin = settle(head, inputs, metadata, observe, given, own)
-        check_places(head, inputs, observe, preprocess)
+        head = _placed(plan, head, misplaced(head, inputs, observe, preprocess))
+    if head.doubt is not None:
+        progress.note(_doubted(plan, head))
     if (plan.preprocess is not None or head.guessed) and not head.open:
         progress.note(f"preprocessing: {origin}")
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
@@ -122,14 +124,14 @@ def _recognised(
     observe = Observer(graph, trained, plan.check_images)
     if not observe(None):
         _check_size(plan, graph)
-    head = recognise(*facts, metadata, plan.family, observe)
+    head = recognise(*facts, metadata, plan.family, observe, force=plan.force_head)
     if head.unseen and plan.check_images is not None:
         observe = Observer(graph, trained)
-        head = recognise(*facts, metadata, plan.family, observe)
+        head = recognise(*facts, metadata, plan.family, observe, force=plan.force_head)
     if plan.labels and head.num_classes != len(plan.labels):
         # A column may be of the background, which class names tell.
         named = metadata | {"names": json.dumps(plan.labels)}
-        other = recognise(*facts, named, plan.family, observe)
+        other = recognise(*facts, named, plan.family, observe, force=plan.force_head)
         head = other if other.family else head
     return head, observe
 
@@ -165,6 +167,24 @@ def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
             f"ONNX Runtime cannot run the model at {height}x{width}, though its size is dynamic: "
             f"build with --size {size[0]}x{size[1]}, at which it runs"
         )
+
+
+def _placed(plan: BuildPlan, head: Recognition, reason: str | None) -> Recognition:
+    """Refuse, as UnsupportedModel, boxes that lie elsewhere, or doubt a head that is forced."""
+    if reason is None:
+        return head
+    if plan.force_head:
+        return replace(head, doubt="; ".join(filter(None, [head.doubt, reason])))
+    raise UnsupportedModel(
+        f"the outputs are not those of the family {head.family}: {reason}. Export the model "
+        "again, without what changes their order, or build with --head tensors; --head "
+        f"{head.family} --force-head builds it all the same"
+    )
+
+
+def _doubted(plan: BuildPlan, head: Recognition) -> str:
+    images = "your images" if plan.check_images else "Fovea's photographs: --images are others"
+    return f"--head {head.family} is doubted: {head.doubt} (numbers are judged on {images})"
 
 
 def _nameless(classes: int) -> str:

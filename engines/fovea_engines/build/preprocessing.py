@@ -131,19 +131,14 @@ def settle(
     )
 
 
-def check_places(
+def misplaced(
     head: Recognition, inputs: Sequence[TensorSpec], observe: Observer, spec: PreprocessSpec
-) -> None:
-    """Refuse, as UnsupportedModel, boxes or keypoints of which two numbers have changed places."""
+) -> str | None:
+    """Return why two numbers of boxes or keypoints have changed places; None if nothing says so."""
     found = _found_with(head, inputs, observe, spec)
     if not found:
-        return
-    boxes = [one.boxes for one in found]
-    if reason := _swapped(boxes, observe.places(spec)) or _crossed(found):
-        raise UnsupportedModel(
-            f"the outputs are not those of the family {head.family}: {reason}. Export the model "
-            "again, without what changes their order, or build with --head tensors"
-        )
+        return None
+    return _swapped([one.boxes for one in found], observe.places(spec)) or _crossed(found)
 
 
 def _turned(boxes: Boxes) -> Boxes:

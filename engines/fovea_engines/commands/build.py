@@ -20,6 +20,7 @@ from fovea_engines.commands.options import (
     CalibrationOption,
     CalibratorOption,
     CapabilityOption,
+    ForceHeadOption,
     HeadOption,
     LabelsOption,
     LevelOption,
@@ -58,6 +59,7 @@ NEEDS: Mapping[str, Needs] = {
     "calibrator": _INT8,
     "keep_float": _INT8,
     "max_drop": {"data": ()},
+    "force_head": {"head": ()},
     "profile": _BUILDER,
     "workspace": _BUILDER,
     "builder_level": _BUILDER,
@@ -101,6 +103,7 @@ def build(
     ] = None,
     labels: LabelsOption = None,
     head: HeadOption = None,
+    force_head: ForceHeadOption = False,
     precision: Annotated[
         Literal["auto", Precision],
         precision_option(
@@ -218,6 +221,7 @@ def build(
         max_batch=max_batch or (builder.max_batch if builder else 1),
         labels=None if labels is None else find_labels(labels),
         family=head,
+        force_head=force_head,
         images=images,
         precision=first_precision,
         calibration=calibration,

@@ -120,6 +120,7 @@ def _head_rows(model: EngineCard | ModelFile) -> list[tuple[str, str]]:
     return [
         ("head", head),
         ("why", model.reason),
+        *([("DOUBTED", model.head_doubt)] if model.head_doubt else []),
         ("task", model.task),
         *([] if model.task in CLASSLESS else [("labels", _labels(model))]),
         ("inputs", _tensors(model.inputs)),

@@ -37,6 +37,7 @@ class ModelFile:
         labels: class names by id; None where the metadata has none.
         num_classes: None where unknown.
         candidates: families that were considered, best first; empty where --head named one.
+        head_doubt: what speaks against a family that --head named; None where nothing does.
         open: families between which a build asks to choose.
         preprocess: of an image, as a build would take it; None where the model takes no images.
         preprocess_from: its origin, for people.
@@ -55,6 +56,7 @@ class ModelFile:
     opset: int
     metadata: dict[str, str]
     candidates: tuple[HeadCandidate, ...]
+    head_doubt: str | None
     open: tuple[str, ...]
     preprocess: PreprocessSpec | None
     preprocess_from: str | None
@@ -100,6 +102,7 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
         opset=opset_of(model),
         metadata=metadata,
         candidates=tuple(starmap(HeadCandidate, head.candidates)),
+        head_doubt=head.doubt,
         open=head.open,
         preprocess=preprocess,
         preprocess_from=None if preprocess is None else head.preprocess_from,

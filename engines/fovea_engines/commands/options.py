@@ -114,6 +114,13 @@ HeadOption = Annotated[
         autocompletion=lambda: list(FAMILIES),
     ),
 ]
+ForceHeadOption = Annotated[
+    bool,
+    model_option(
+        "--force-head",
+        help="Build --head though metadata or numbers speak against it; the card says so.",
+    ),
+]
 CalibrationOption = Annotated[
     Path | None,
     precision_option(

@@ -79,6 +79,8 @@ class EngineCard:
         skeleton: of the keypoints that the head finds; None without them.
         head_candidates: families that were considered, best first; empty in cards of earlier
             builds, and where --head named the family.
+        head_doubt: what speaks against a family that --head named all the same, or --force-head
+            forced; None where nothing does.
         preprocess_from: the origin of the preprocessing, for people: "by the family yolov8", "by
             --preprocess", "a guess: ..."; None in cards of earlier builds, and where the model
             takes no images.
@@ -148,6 +150,7 @@ class EngineCard:
     head_candidates: tuple[HeadCandidate, ...] = ()
     preprocess_from: str | None = None
     source_preprocess: PreprocessSpec | None = None
+    head_doubt: str | None = None
 
     @property
     def cpu_mismatch(self) -> str | None:

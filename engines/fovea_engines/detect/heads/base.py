@@ -107,6 +107,14 @@ class Head(ABC):
         """Return what in the numbers for one image, [1, ...] each, excludes this family."""
         return None
 
+    def doubt(self, outputs: Mapping[str, Array]) -> str | None:
+        """Return what speaks against this family only if the image shows what the model finds.
+
+        It excludes a family that is guessed. A family that the user names it does not, as a model
+        for something else than is on the image says the same.
+        """
+        return None
+
     def tells(self, outputs: Mapping[str, Array]) -> bool:
         """Return whether numbers for one image could speak against this family: zeros cannot."""
         return any(np.any(outputs[name]) for name in self.outputs)

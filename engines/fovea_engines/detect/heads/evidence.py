@@ -183,6 +183,15 @@ def no_objectness(columns: Columns, number: int) -> str | None:
     objectness, best = _medians(columns)
     if best < 10 * objectness:
         return f"column {number} is no objectness: for most boxes the others are no larger"
+    return None
+
+
+def unsure_beside_objectness(columns: Columns) -> str | None:
+    """Doubt an objectness and classes, [boxes, 1 + n], that are unsure, as those without it are.
+
+    So are they also where a model was trained for a domain of which the image shows nothing.
+    """
+    _, best = _medians(columns)
     if columns.shape[1] > 2 and best < _UNSURE_OF_BACKGROUND:
         return f"classes are too unsure to stand beside an objectness: most are under {best:.2g}"
     return None

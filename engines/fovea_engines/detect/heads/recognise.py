@@ -31,12 +31,14 @@ from fovea_engines.detect.heads.recognition import (
 from fovea_engines.detect.heads.registry import FAMILIES
 from fovea_engines.detect.heads.signature import (
     OTHERS,
+    Fit,
     Signature,
     Strength,
     describe,
     image_layout,
     image_sides,
 )
+from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
@@ -50,11 +52,14 @@ def recognise(
     metadata: Mapping[str, str],
     family: str | None = None,
     observe: Observe | None = None,
+    *,
+    force: bool = False,
 ) -> Recognition:
     """Recognise a model by its tensors and metadata, and by what `observe` sees it compute.
 
-    A `family` that the user names decides between families that fit; `TENSORS` refuses all. Without
-    `observe`, names and shapes decide alone.
+    A `family` that the user names decides between families that fit; `TENSORS` refuses all. With
+    `force`, it is taken against metadata and numbers too, as long as the outputs can be decoded so.
+    Without `observe`, names and shapes decide alone.
 
     Raises:
         InvalidOption: the named family is unknown.
@@ -76,7 +81,7 @@ def recognise(
     judge = _Judge(signature, observe)
     shown = outputs_text(outputs)
     if family is not None:
-        return _as_named(family, judge, shown)
+        return _as_named(family, judge, shown, force=force)
 
     verdicts = tuple(sorted(map(judge, FAMILIES), key=lambda one: one.order))
     return _decided(verdicts, shown, metadata)
@@ -129,40 +134,75 @@ class _Judge:
             return Verdict(family, fit)
         if head.sized and self._signature.size is None:
             return Verdict(family, fit, unseen=NOT_RUN)
-        opened = head.open(fit.outputs, self._signature.size, fit.num_classes, fit.skeleton)
+        opened = self._opened(family, fit)
         # With the preprocessing of another family a model computes nonsense, so that of most
         # models is seen, too.
         seen = (*self._observe(family), *self._observe(None))
         sound = [outputs for outputs in seen if opened.unsound(outputs, 0) is None]
         if seen and not sound:
             return Verdict(family, fit, NOT_FINITE)
+        doubt = None
         for outputs in sound:
             with np.errstate(all="ignore"), catch_warnings():
                 # Medians and ranges of no finite number.
                 simplefilter("ignore", RuntimeWarning)
-                reason = opened.contradiction(outputs)
+                reason, doubt = opened.contradiction(outputs), doubt or opened.doubt(outputs)
             if reason is not None:
                 return Verdict(family, fit, reason)
-        unsure = None if named else fit.unsure
         if not seen:
             return Verdict(family, fit, unseen=NOT_RUN)
         unseen = "" if any(map(opened.tells, sound)) else UNSEEN
-        return Verdict(family, fit, unsure, unseen)
+        if named:
+            return Verdict(family, fit, None, unseen, doubt)
+        return Verdict(family, fit, fit.unsure or doubt, unseen)
+
+    def forced(self, family: str) -> Fit | str:
+        """Return how a family decodes the outputs, whatever metadata and numbers say against it.
+
+        If it cannot, it is the reason.
+        """
+        fit = FAMILIES[family].fit(self._signature)
+        if isinstance(fit, str):
+            free = replace(self._signature, task=None, metadata={}, num_labels=None, forced=True)
+            fit = FAMILIES[family].fit(free)
+        if isinstance(fit, str) or self._observe is None:
+            return fit
+        try:
+            opened = self._opened(family, fit)
+            for outputs in self._observe(family):
+                with np.errstate(all="ignore"):
+                    opened.decode(outputs, 0, PredictOptions(conf=0.0))
+        except (UnsupportedModel, ValueError, IndexError, StopIteration) as error:
+            return f"its outputs cannot be decoded so ({error or type(error).__name__})"
+        return fit
+
+    def _opened(self, family: str, fit: Fit) -> Head:
+        return FAMILIES[family].open(
+            fit.outputs, self._signature.size, fit.num_classes, fit.skeleton
+        )
 
 
-def _as_named(family: str, judge: _Judge, shown: str) -> Recognition:
+def _as_named(family: str, judge: _Judge, shown: str, *, force: bool) -> Recognition:
     verdict = judge(family, named=True)
     if verdict.against is None:
         return decoded(verdict, f"{shown}, chosen by --head")
     task = FAMILIES[family].task
     other = judge.task not in (None, task)
     against = f"the metadata says task {judge.task}" if other else verdict.against
+    fit = judge.forced(family)
+    if force and isinstance(fit, Fit):
+        return decoded(Verdict(family, fit, doubt=against), f"{shown}, forced by --force-head")
     others = [one.family for one in map(judge, FAMILIES) if one.against is None]
     could = (
         f"it could be {' or '.join(others)}"
         if others
         else "no other family fits, so leave --head out, and its tensors are served"
     )
+    if isinstance(fit, Fit):
+        images = "give --images that show what it finds, or " if verdict.fit else ""
+        could += f"; {images}build it all the same with --force-head"
+    elif force:
+        against += f", and {fit}" if fit != against else ""
     raise UnsupportedModel(f"the model is not of family {family}: {against}; {could} ({shown})")
 
 

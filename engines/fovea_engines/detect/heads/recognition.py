@@ -47,12 +47,14 @@ class Verdict:
         fit: None where the outputs or the metadata exclude it.
         against: what excludes it; None where nothing does.
         unseen: the reason why no number could have spoken against it; "" where some could.
+        doubt: what speaks against a family that the user names, and does not exclude it.
     """
 
     family: str
     fit: Fit | None = None
     against: str | None = None
     unseen: str = ""
+    doubt: str | None = None
 
     @property
     def rank(self) -> int:
@@ -81,6 +83,8 @@ class Recognition:
         skeleton: of the keypoints; None without them.
         unseen: the numbers had no part in it, as no image showed anything that the model finds, or
             the model could not be run.
+        doubt: what speaks against a family that the user has named all the same; None where nothing
+            does.
     """
 
     family: str | None
@@ -92,6 +96,7 @@ class Recognition:
     open: tuple[str, ...] = ()
     skeleton: Skeleton | None = None
     unseen: bool = False
+    doubt: str | None = None
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -159,6 +164,7 @@ def decoded(verdict: Verdict, shown: str, verdicts: tuple[Verdict, ...] = ()) ->
         verdicts=verdicts,
         skeleton=fit.skeleton,
         unseen=bool(verdict.unseen),
+        doubt=verdict.doubt,
     )
 
 

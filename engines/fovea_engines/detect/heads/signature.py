@@ -69,6 +69,7 @@ class Signature:
         outputs: of the model, in its order.
         metadata: the exporter's own.
         num_labels: number of class names in the metadata; None without names.
+        forced: the user insists on a family, so boxes need not be as many as a grid has.
     """
 
     task: str | None
@@ -76,6 +77,7 @@ class Signature:
     outputs: tuple[TensorSpec, ...]
     metadata: Mapping[str, str]
     num_labels: int | None
+    forced: bool = False
 
     @property
     def end_to_end(self) -> bool | None:
@@ -188,7 +190,8 @@ class Signature:
         counts = [per_cell * cells(self.size, (stride,)) for stride in strides]
         if list(boxes) in (counts, [sum(counts)]):
             return Strength.SHAPE, f"{total} boxes are {levels} of {size}"
-        return f"{total} boxes, where {size} has {sum(counts)}: {levels}"
+        other = f"{total} boxes, where {size} has {sum(counts)}: {levels}"
+        return (Strength.POSSIBLE, other) if self.forced else other
 
     def at_stride(self, places: tuple[int, ...], stride: int) -> tuple[Strength, str] | str:
         """Return how surely (height, width) is that of a map at a stride, or why it is not."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from fovea_engines.detect.heads.base import Layout
 from fovea_engines.detect.heads.dense import Dense
-from fovea_engines.detect.heads.evidence import no_objectness
+from fovea_engines.detect.heads.evidence import no_objectness, unsure_beside_objectness
 from fovea_engines.session import Array
 
 
@@ -23,5 +23,14 @@ class YoloV5(Dense):
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what has no objectness before the classes."""
         # A class with slots is made anew, and `super` alone would mean the first.
-        form = super(YoloV5, self).contradiction(outputs)
-        return form or no_objectness(self._table(outputs[self.outputs[0]][0])[4 : self._end].T, 4)
+        return super(YoloV5, self).contradiction(outputs) or no_objectness(
+            self._classes(outputs), 4
+        )
+
+    def doubt(self, outputs: Mapping[str, Array]) -> str | None:
+        """Doubt classes that are as unsure as those without an objectness."""
+        return unsure_beside_objectness(self._classes(outputs))
+
+    def _classes(self, outputs: Mapping[str, Array]) -> Array:
+        classes: Array = self._table(outputs[self.outputs[0]][0])[4 : self._end].T
+        return classes

@@ -15,6 +15,7 @@ from fovea_engines.detect.heads.evidence import (
     no_logarithms,
     no_objectness,
     no_probabilities,
+    unsure_beside_objectness,
 )
 from fovea_engines.detect.heads.grid import grid, no_offsets
 from fovea_engines.detect.heads.signature import STRIDES, Fit, Signature, Strength, cells
@@ -58,6 +59,10 @@ class YoloX(Dense):
             or no_objectness(rows[:, 4:], 4)
         )
 
+    def doubt(self, outputs: Mapping[str, Array]) -> str | None:
+        """Doubt classes that are as unsure as those without an objectness."""
+        return unsure_beside_objectness(outputs[self.outputs[0]][0][:, 4:])
+
     def boxes(
         self, few: NDArray[np.float32], found: NDArray[np.intp], total: int
     ) -> NDArray[np.float32]:
@@ -87,3 +92,7 @@ class DecodedYoloX(Dense):
             return f"columns 2 and 3 are no sizes in pixels: the least is {lowest:.3g}"
         form = super(DecodedYoloX, self).contradiction(outputs)
         return form or no_objectness(rows[:, 4:], 4)
+
+    def doubt(self, outputs: Mapping[str, Array]) -> str | None:
+        """Doubt classes that are as unsure as those without an objectness."""
+        return unsure_beside_objectness(outputs[self.outputs[0]][0][:, 4:])

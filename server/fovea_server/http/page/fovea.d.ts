@@ -299,6 +299,7 @@ export interface EngineCard {
   head_candidates: HeadCandidate[];
   preprocess_from: string | null;
   source_preprocess: PreprocessSpec | null;
+  head_doubt: string | null;
 }
 
 /** Counters of one version, under the names of Triton's statistics extension. */
