@@ -74,6 +74,10 @@ class Restricted(FoveaError):
     """An endpoint that asks for a secret which the request does not carry."""
 
 
+class ForeignRequest(FoveaError):
+    """A request that the page of another site made a browser send, or that went to its name."""
+
+
 class LoadFailed(FoveaError):
     """A model could not be loaded or unloaded as asked; what was served is served still."""
 

@@ -17,6 +17,7 @@ _STATUSES = {
     "fetch_refused": (400, "INVALID_ARG"),
     # Triton has no code for this: it answers before there is an error.
     "restricted": (403, "RESTRICTED"),
+    "foreign_request": (403, "RESTRICTED"),
     "already_exists": (500, "ALREADY_EXISTS"),
     "not_found": (404, "NOT_FOUND"),
     "unavailable": (503, "UNAVAILABLE"),

@@ -16,6 +16,9 @@ from pathlib import Path
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.log_lines import LineFormatter, LogFormat
 
+CONTROL = "fovea_server.control"
+"""Logger of what changes the server: always written, as whoever changes the log is in it too."""
+
 _PACKAGES = ("fovea_server", "fovea_engines", "fovea_preprocess")
 _SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
 log = logging.getLogger(__name__)
@@ -144,6 +147,7 @@ class ServerLog(logging.Filter):
         """Log these severities from now on; see `verbose`."""
         self.severities, self.verbose = severities, verbose
         logging.getLogger().setLevel(min(severities, default=logging.CRITICAL + 1))
+        logging.getLogger(CONTROL).setLevel(logging.INFO)
         for package in _PACKAGES:
             logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)
 
@@ -163,7 +167,7 @@ class ServerLog(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if a record is logged."""
-        if record.levelno < logging.INFO:
+        if record.levelno < logging.INFO or record.name == CONTROL:
             return True
         return max(level for level in _SEVERITIES if level <= record.levelno) in self.severities
 

@@ -15,6 +15,7 @@ from fovea_server.remote.address import Address
 _OF_KUBERNETES = re.compile(
     r"FOVEA_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
+_HOST = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _ORIGIN = re.compile(r"\*|(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+")
 
 
@@ -45,6 +46,20 @@ def _as_browsers_send(origins: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Origins = Annotated[Texts, AfterValidator(_as_browsers_send)]
+
+
+def _as_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what is more or less than a name: a scheme, a port, a part of a name."""
+    for name in names:
+        if not _HOST.fullmatch(name):
+            raise ValueError(
+                f"'{name}' is no name of a host: write it as vision.example.com, without scheme "
+                "and port, or give * for every one"
+            )
+    return tuple(name.lower() for name in names)
+
+
+HostNames = Annotated[Texts, AfterValidator(_as_names)]
 
 
 def links_a_service(name: str, value: str) -> bool:

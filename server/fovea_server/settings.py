@@ -18,7 +18,7 @@ from pydantic_settings import (
 )
 
 from fovea_server.log_lines import LogFormat
-from fovea_server.setting_types import Origins, Places, Texts, links_a_service
+from fovea_server.setting_types import HostNames, Origins, Places, Texts, links_a_service
 
 _EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
@@ -54,6 +54,11 @@ class Listening(BaseSettings):
     http_server_key: Path | None = Field(None, description="its key, PEM")
     cors_origin: Origins = Field(
         (), description="origin whose pages may use HTTP; * for every one; may be repeated"
+    )
+    allowed_host: HostNames = Field(
+        (),
+        description="name by which clients may ask for HTTP and the metrics, beside localhost, "
+        "addresses and names of the local network; * for every one; may be repeated",
     )
     page: bool = Field(
         True, description="serve the page at /, where people try the models; --no-page for none"
@@ -175,6 +180,11 @@ class Settings(Listening):
     metrics_port: int = Field(8002, ge=0, le=65535, description="port of the metrics")
     metrics_interval_ms: int = Field(2000, ge=1, description="ms between looks at CPU and GPU")
 
+    allow_remote_control: bool = Field(
+        False,
+        description="let clients of other machines load and unload models and change the settings "
+        "of the log and of traces",
+    )
     allow_client_shm: bool = Field(
         False, description="let clients name shared memory of this machine"
     )

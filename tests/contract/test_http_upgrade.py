@@ -27,7 +27,7 @@ WISHES = [
     ("Connection: keep-alive", "Connection: Upgrade", "Upgrade: foo", "Upgrade: bar"),
     ("upgrade:\tfoo \t", "connection:Upgrade\t"),
 ]
-HIDDEN = b"GET /v2/models/digits HTTP/1.1\r\nHost: hidden\r\n\r\n"
+HIDDEN = b"GET /v2/models/digits HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 # Asks for the connection to be closed: a client cannot half-close TLS.
-LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 LIVE = (200, b'{"live":true}')
 
 Answers = list[tuple[int, bytes]]
@@ -50,7 +50,7 @@ def answers(received: bytes) -> Answers:
 
 def head(path: str, *lines: str, method: str = "POST") -> bytes:
     """The line and the headers of a request."""
-    return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: test", *lines, "", "")).encode()
+    return "\r\n".join((f"{method} {path} HTTP/1.1", "Host: localhost", *lines, "", "")).encode()
 
 
 def length(body: bytes) -> str:

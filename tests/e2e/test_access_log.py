@@ -213,7 +213,7 @@ def test_every_refusal_has_an_id(demo_server, serve, demo_repository):
         answer = httpx.request(method, url, content=content)
         assert answer.status_code == status
         assert FRESH.fullmatch(answer.headers["x-request-id"])
-    broken = b"Host: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    broken = b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
     for request in (
         b"nothing of HTTP\r\n\r\n",
         b"POST /v1/models/digits/predict HTTP/1.1\r\n" + broken,

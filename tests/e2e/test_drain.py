@@ -87,7 +87,7 @@ def test_pipelined_requests_are_all_answered(demo_repository, serve, path):
         server.process.send_signal(signal.SIGTERM)
         until_not_ready(probe)
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 5)
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 5)
         got = b""
         while piece := connection.recv(65536):
             got += piece

@@ -22,7 +22,7 @@ def request(body: bytes, *headers: str, path: str = "", length: int | None = Non
     size = len(body) if length is None else length
     lines = [
         f"POST /v1/models/digits/predict{path} HTTP/1.1",
-        "Host: test",
+        "Host: localhost",
         f"Content-Length: {size}",
         "Connection: close",
         *headers,

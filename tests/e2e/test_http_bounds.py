@@ -40,7 +40,7 @@ def memory_mb(server) -> float:
 
 
 def post(model: str, body: bytes, **headers: object) -> bytes:
-    sent = {"Host": "x", "Content-Length": len(body)}
+    sent = {"Host": "localhost", "Content-Length": len(body)}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
     head = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
     return f"POST /v2/models/{model}/infer HTTP/1.1\r\n{head}\r\n".encode() + body
@@ -115,7 +115,7 @@ def test_a_length_that_is_declared_costs_nothing(server):
 @pytest.mark.parametrize("line", [b"name: %s\r\n" % (b"a" * 50), b"a" * 60])
 def test_trailers_have_an_end(server, path, line):
     before = memory_mb(server)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     with connect(server) as connection:
         connection.sendall(head.encode() + b"1\r\n{\r\n0\r\nname: ")
         send_until_cut_off(connection, line * 1000)

@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-HEAD = "Host: test\r\n"
+HEAD = "Host: localhost\r\n"
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def read_answer(connection: socket.socket, *, has_body: bool = True) -> Told:
 
 
 def ask(port: int, path: str, body: bytes = b"", method: str = "POST", **headers: str) -> Told:
-    sent = {"Host": "test", "X-Request-Id": "mine", "Content-Length": str(len(body))}
+    sent = {"Host": "localhost", "X-Request-Id": "mine", "Content-Length": str(len(body))}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
     if "Transfer-Encoding" in sent:
         del sent["Content-Length"]
@@ -265,7 +265,7 @@ def test_the_log_and_the_counters(demo_repository, serve, scene, headers):
 
 
 def test_a_request_behind_another(demo_server, scene):
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: test\r\nContent-Length: {len(scene)}\r\n"
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(scene)}\r\n"
     by_fastapi = (head + "Content-Encoding: identity\r\n\r\n").encode() + scene
     short = (head + "\r\n").encode() + scene
     with socket.create_connection(("127.0.0.1", demo_server.port), timeout=30) as connection:

@@ -22,7 +22,7 @@ def request(size: int = SIZE, **headers: object) -> tuple[bytes, np.ndarray]:
     tensor = {"name": "INPUT0", "shape": [1, size], "datatype": "FP32"}
     tensor["parameters"] = {"binary_data_size": numbers.nbytes}
     text = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})
-    fields = {"Host": "x", "Content-Length": len(text) + numbers.nbytes}
+    fields = {"Host": "localhost", "Content-Length": len(text) + numbers.nbytes}
     fields |= {"Inference-Header-Content-Length": len(text), **headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     head = f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\n{lines}\r\n".encode()
@@ -75,7 +75,7 @@ def test_they_arrive_whole_in_pieces_of_any_size_and_others_follow(start):
             for at in range(0, len(sent), piece):
                 connection.sendall(sent[at : at + piece])
             assert is_echo(receive(connection), numbers)
-        live = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+        live = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
         small, few = request(10)
         # What follows in the same bytes is read behind the body, in its order.
         connection.sendall(sent + small + live + sent)

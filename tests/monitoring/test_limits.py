@@ -117,7 +117,8 @@ def test_images_that_are_too_large_and_answers_that_are_too_late(server, asked, 
 
 
 def test_bodies_that_arrive_slowly(server, asked):
-    head = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    head = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: localhost\r\n"
+    head += b"Content-Length: 1000000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head + bytes(900_000))
         wait_for(lambda: asked.firing("FoveaBodiesFilling"))

@@ -36,8 +36,12 @@ class Service:
         self.plane = DataPlane(registry, self.trace)
         self.log_settings = LogSettings(SERVER_LOG)
         self.traffic = Traffic(registry, log_access=settings.log_access, tracer=_tracer(settings))
-        self.http_restrictions = Restrictions.parse(settings.http_restricted_api)
-        self.grpc_restrictions = Restrictions.parse(settings.grpc_restricted_protocol)
+        self.http_restrictions = Restrictions.parse(
+            settings.http_restricted_api, remote_control=settings.allow_remote_control
+        )
+        self.grpc_restrictions = Restrictions.parse(
+            settings.grpc_restricted_protocol, remote_control=settings.allow_remote_control
+        )
 
 
 def _tracer(settings: Settings) -> Tracer | None:

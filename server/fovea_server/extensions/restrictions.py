@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv6Address, ip_address
 from typing import Self
 
 from fovea_preprocess.errors import InvalidOption, Restricted
@@ -28,14 +29,35 @@ APIS = (
 _KEY = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-class Restrictions:
-    """The secrets, (key, value), that parts of the protocol require in a header."""
+# A proxy adds one of these; its own address says nothing about the client.
+_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 
-    def __init__(self, secrets: Mapping[str, tuple[str, str]]) -> None:
+
+def is_loopback(address: str | None) -> bool:
+    """Return True for an address, or the name, by which only this machine is reached."""
+    try:
+        ip = ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return address == "localhost"
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+class Restrictions:
+    """The secrets, (key, value), that parts of the protocol require in a header.
+
+    Where a part has no secret, only clients on this machine change the server by it, unless
+    `remote_control` lets all do so.
+    """
+
+    def __init__(
+        self, secrets: Mapping[str, tuple[str, str]], *, remote_control: bool = False
+    ) -> None:
         self._secrets = dict(secrets)
+        self._remote_control = remote_control
 
     @classmethod
-    def parse(cls, values: Iterable[str]) -> Self:
+    def parse(cls, values: Iterable[str], *, remote_control: bool = False) -> Self:
         """Parse the operator's options, each ``API[,API...]:KEY=VALUE``.
 
         Raises:
@@ -67,7 +89,7 @@ class Restrictions:
                         f"restricted api '{name}' can not be specified in multiple config groups"
                     )
                 secrets[name] = key, value
-        return cls(secrets)
+        return cls(secrets, remote_control=remote_control)
 
     def secret(self, api: str) -> tuple[str, str] | None:
         """Look up the key and value that an API requires; None if it is open."""
@@ -87,3 +109,19 @@ class Restrictions:
         given = header(key) or ""
         # In constant time, so that the time does not reveal parts of the secret.
         return None if hmac.compare_digest(given.encode(), value.encode()) else key
+
+    def check_control(
+        self, api: str, client: str | None, header: Callable[[str], str | None]
+    ) -> None:
+        """Raise Restricted if a client with the secret of an API may not change the server by it.
+
+        `client` is its address.
+        """
+        if api in self._secrets or self._remote_control:
+            return
+        if not is_loopback(client) or any(map(header, _OF_PROXIES)):
+            raise Restricted(
+                f"only programs on the server's own machine may change it ({api}): ask from there, "
+                "or start the server with --allow-remote-control, or give this API a secret with "
+                "--http-restricted-api and --grpc-restricted-protocol"
+            )

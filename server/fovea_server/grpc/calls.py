@@ -59,6 +59,8 @@ class Call:
         self.message: object = None
         self.model = ""
         self._error: FoveaError | None = None
+        self._controls = False
+        self._needed: tuple[str, str] | None = None
         self._began = time.monotonic()
         self._method, self._context, self._traffic = method, context, traffic
         self._metadata = dict(context.invocation_metadata() or ())
@@ -86,6 +88,11 @@ class Call:
         key = restrictions.missing(api, self._secret)
         if key is not None:
             raise Restricted(f"This protocol is restricted, expecting header '{_SECRET}{key}'")
+
+    def check_control(self, restrictions: Restrictions, api: str) -> None:
+        """Raise Restricted if the client may not change the server by an API; the log has it."""
+        self._controls, self._needed = True, restrictions.secret(api)
+        restrictions.check_control(api, _address(self._context.peer()), self._text)
 
     def _secret(self, key: str) -> str | None:
         return self._text(f"{_SECRET}{key}".lower())
@@ -124,11 +131,15 @@ class Call:
             model = getattr(self.message, "name", "")
         if method == "ModelInfer":
             self._traffic.inferred(model, self.status, self._began, self._error, self.span)
+        client = _address(self._context.peer())
+        if self._controls:
+            what = f"{method} of {model!r}" if model else method
+            self._traffic.controlled(client, self._needed, None, what, self.status)
         if self._traffic.access_log is None:
             return
         self._traffic.access_log.add(
             Access(
-                _address(self._context.peer()),
+                client,
                 method,
                 self._method,
                 model,
@@ -165,8 +176,12 @@ def unary(
     method: Callable[[R], Awaitable[bytes]],
     service: Service,
     budget: ByteBudget,
+    controls: Callable[[R], bool] | None = None,
 ) -> Handler:
-    """Make the handler of a call with one request and one answer."""
+    """Make the handler of a call with one request and one answer.
+
+    `controls` tells if a request changes the server; None where none does.
+    """
 
     async def answer(data: bytes, context: Context) -> bytes:
         async with Call(name, context, service.traffic) as call:
@@ -176,6 +191,8 @@ def unary(
             try:
                 message = read(data) if size < LARGE else await asyncio.to_thread(read, data)
                 call.message = message
+                if controls is not None and controls(message):
+                    call.check_control(service.grpc_restrictions, api)
                 found = await method(message)
             finally:
                 budget.give_back(size)

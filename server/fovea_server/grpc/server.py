@@ -57,6 +57,7 @@ METHODS: dict[str, tuple[str, Method]] = {
     "TraceSetting": ("trace", extensions.trace),
     "LogSettings": ("logging", extensions.log),
 }
+_CONTROLS = ("RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings")
 
 
 class GrpcServer:
@@ -126,8 +127,14 @@ def inference_handlers(
     for name, (api, method) in METHODS.items():
         read = partial(parse, getattr(messages, f"{name}Request"))
         answer = _answer(service, method, getattr(messages, f"{name}Response"))
-        handlers[name] = unary(f"{top}/{name}", api, read, answer, service, budget)
+        controls = _changes if name in _CONTROLS else None
+        handlers[name] = unary(f"{top}/{name}", api, read, answer, service, budget, controls)
     return handlers
+
+
+def _changes(request: Message) -> bool:
+    """Return True if a request of `_CONTROLS` does more than ask for settings."""
+    return bool(getattr(request, "settings", True))
 
 
 def _answer(

@@ -12,6 +12,7 @@ from fovea_preprocess.errors import BodyTooLarge, FoveaError
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.cors import Cors
+from fovea_server.http.guard import Guard
 from fovea_server.http.messages import Answer, Request
 from fovea_server.traffic.access_log import Access
 from fovea_server.traffic.request_id import HEADER, request_id
@@ -22,6 +23,8 @@ ID_HEADER = HEADER.encode()
 
 # The status that proxies log for a client that left before the answer.
 _CLIENT_LEFT = 499
+
+Client = Sequence[str | int] | None
 
 LARGE_ANSWER = 65_536
 """Bytes from which several writes are cheaper than a copy."""
@@ -42,14 +45,15 @@ class Front(ABC):
         self.service = service
         self.budget = budget
         self.cors = Cors(service.settings.cors_origin)
+        self._guard = Guard(service, service.settings.http_address)
 
     @abstractmethod
     def takes(self, method: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
         """Return True for a request of this protocol; names of headers are in lower case."""
 
     @abstractmethod
-    def admit(self, method: str, target: str, headers: dict[bytes, bytes]) -> Request:
-        """Route a request by its head, or refuse it."""
+    def route(self, request: Request) -> None:
+        """Give a request its endpoint, or an answer; FoveaError: it is refused."""
 
     @abstractmethod
     def error_answer(self, error: FoveaError) -> Answer:
@@ -59,11 +63,26 @@ class Front(ABC):
     def too_large(self, size: int | None) -> BodyTooLarge:
         """Make the error for a body over the limit; `size` is None where it is not declared."""
 
-    def begin(self, method: str, target: str, headers: dict[bytes, bytes]) -> Request:
+    def admit(
+        self, method: str, target: str, headers: dict[bytes, bytes], client: Client
+    ) -> Request:
+        """Route a request by its head, or refuse it; `client` is address and port."""
+        request = self.begin(method, target, headers, client)
+        try:
+            self._guard.check(method, headers)
+            self.route(request)
+        except FoveaError as error:
+            request.answer = self.error_answer(error)
+        return request
+
+    def begin(
+        self, method: str, target: str, headers: dict[bytes, bytes], client: Client
+    ) -> Request:
         """Make a request without a route, with its id."""
         given = headers.get(ID_HEADER)
         own_id = request_id(None if given is None else given.decode("latin-1"))
         request = Request(method, target, headers, own_id, time.monotonic())
+        request.client = str(client[0]) if client else None
         if (tracer := self.service.traffic.tracer) is not None:
             request.span = tracer.begin(request.header("traceparent"), request.header("tracestate"))
         return request
@@ -82,14 +101,11 @@ class Front(ABC):
                 FoveaError("an internal error; the server's log has the details")
             )
 
-    def report(
-        self, request: Request, client: Sequence[str | int] | None, answer: Answer | None, size: int
-    ) -> None:
+    def report(self, request: Request, answer: Answer | None, size: int) -> None:
         """Log and count a request.
 
         Args:
             request: answered, or left by its client.
-            client: address and port.
             answer: None where the client left before it.
             size: bytes that were sent of its body.
         """
@@ -101,8 +117,12 @@ class Front(ABC):
                 operation = f"{path[:3]}/models/{{model}}/{path.rpartition('/')[2]}"
                 request.span.name, request.span.id = f"{request.method} {operation}", request.id
             traffic.inferred(model, status, request.began, error, request.span)
+        if request.control:
+            what = f"{request.method} {request.target!r}"
+            secret = self.service.http_restrictions.secret(request.api)
+            traffic.controlled(request.client, secret, request.header("origin"), what, status)
         if traffic.access_log is not None:
-            address = str(client[0]) if client else "-"
+            address = request.client or "-"
             asked = request.method, request.target
             access = Access(address, *asked, model, status, size, request.began, request.id)
             traffic.access_log.add(access, probe=request.api == "health")

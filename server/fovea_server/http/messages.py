@@ -33,10 +33,12 @@ class Request:
         headers: by name in lower case; the last of several with one name.
         id: in the log and in the answer.
         began: by `time.monotonic`.
+        client: its address; None if it is not known.
         body: as sent; complete when an endpoint gets it.
         answer: that of a request that needs no endpoint, mostly a refusal.
         endpoint: answers it, once its body is complete.
         api: name of its API in restrictions.
+        control: True if it changes the server.
         names: "model", "version", "region", ... in the path; None if absent.
         timeout_s: seconds that it may take in all; None for no limit.
         span: of a request that is traced; None for nearly all.
@@ -48,10 +50,12 @@ class Request:
     headers: dict[bytes, bytes]
     id: str
     began: float
+    client: str | None = None
     body: bytes | bytearray = b""
     answer: Answer | None = None
     endpoint: Endpoint | None = None
     api: str = ""
+    control: bool = False
     names: Mapping[str, str | None] = field(default_factory=dict)
     timeout_s: float | None = None
     span: RequestSpan | None = None

@@ -11,9 +11,11 @@ from starlette.types import Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fovea_preprocess.errors import FoveaError
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.http.allow import allow
+from fovea_server.http.guard import Guard, Guarded
 from fovea_server.listen import bind
 from fovea_server.metrics.machine import MachineMetrics
 from fovea_server.metrics.metrics import metrics_text
@@ -35,11 +37,12 @@ class MetricsServer:
 
     def __init__(self, service: Service, budget: ByteBudget) -> None:
         self._service, self._budget = service, budget
+        guard = Guard(service, service.settings.metrics_address)
         self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
         # A separate thread, so that a scrape does not wait for the requests that it measures.
         self._thread = ThreadPoolExecutor(1, "metrics")
         self._config = Config(
-            WithTraffic(self._answer, service.traffic),
+            WithTraffic(Guarded(self._answer, guard, _refused), service.traffic),
             http=_Connection,
             ws="none",
             interface="asgi3",
@@ -88,3 +91,7 @@ class MetricsServer:
             )
             answer = PlainTextResponse(text)
         await answer(scope, receive, send)
+
+
+def _refused(error: FoveaError) -> Response:
+    return PlainTextResponse(str(error), 403)

@@ -66,15 +66,18 @@ class WithTraffic:
                     route = scope["route"].path.replace("{name}", "{model}")
                     span.name, span.id = f"POST {route}", own_id
                 self._traffic.inferred(model, status, began, state.get("error"), span)
+            client = scope["client"][0] if scope["client"] else None
+            target = b"?".join(filter(None, (scope["raw_path"], scope["query_string"])))
+            text, method = target.decode("latin-1"), scope["method"]
+            if "control" in state:
+                secret, origin = state["control"], _text(headers, b"origin")
+                self._traffic.controlled(client, secret, origin, f"{method} {text!r}", status)
             # Pages read these every few seconds.
             polled = (scope["method"], status) == ("GET", 200)
             polled &= path in ("/v1/models", f"/v1/models/{model}/statistics")
             if (access_log := self._traffic.access_log) is not None:
-                client = scope["client"][0] if scope["client"] else "-"
-                target = b"?".join(filter(None, (scope["raw_path"], scope["query_string"])))
-                text, method = target.decode("latin-1"), scope["method"]
                 access_log.add(
-                    Access(client, method, text, model, status, size, began, own_id),
+                    Access(client or "-", method, text, model, status, size, began, own_id),
                     probe=f"{path}/".startswith(_PROBES) or polled,
                 )
 

@@ -9,12 +9,13 @@ from collections.abc import Container
 
 from fovea_engines.plural import counted
 from fovea_preprocess.errors import FoveaError, ModelNotReady, QueueFull, ShuttingDown
-from fovea_server.logs import SERVER_LOG
+from fovea_server.logs import CONTROL, SERVER_LOG
 from fovea_server.statistics.histogram import Durations
 from fovea_server.traffic.access_log import AccessLog
 from fovea_server.traffic.spans import RequestSpan, Tracer
 
 log = logging.getLogger("fovea_server.refused")
+control = logging.getLogger(CONTROL)
 
 _REFUSALS = (QueueFull, ModelNotReady, ShuttingDown)
 _INTERVAL_S = 60.0
@@ -60,12 +61,39 @@ class Traffic:
             self.tracer.end(span, model, status, began, error)
         self.durations.observe(model, status, time.monotonic() - began)
         if isinstance(error, _REFUSALS):
-            key = (model if model in self._models else "", error.code)
-            count, _ = self._refused.get(key, (0, ""))
-            self._refused[key] = (count + 1, str(error))
-            # The first one is logged at once.
-            if self._timer is None:
-                self._warn()
+            self.refused(model if model in self._models else "", error)
+
+    def refused(self, model: str, error: FoveaError) -> None:
+        """Count a request that was refused, for the next warning; the first is logged at once."""
+        key = (model, error.code)
+        count, _ = self._refused.get(key, (0, ""))
+        self._refused[key] = (count + 1, str(error))
+        if self._timer is None:
+            self._warn()
+
+    def controlled(
+        self,
+        client: str | None,
+        secret: tuple[str, str] | None,
+        origin: str | None,
+        what: str,
+        status: int | str,
+    ) -> None:
+        """Log that a client changed the server, or tried to.
+
+        `secret` is the key and value that it needed, if any; `origin` the page that sent it.
+        """
+        done = status in ("OK", 200)
+        by = client or "-"
+        if secret is not None and done:
+            by += f" with {secret[0]}"
+        page = f", from a page of {origin!r}" if origin else ""
+        control.log(
+            logging.INFO if done else logging.WARNING,
+            "%s by %s%s: %s",
+            *(what, by, page, status),
+            extra={"client": client, "origin": origin, "status": status},
+        )
 
     def _warn(self) -> None:
         self._timer = None

@@ -13,6 +13,7 @@ from tests.serving import RunningServer, start_server
 from tests.system import program
 
 DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
+REBOUND = "evil.example"
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +47,8 @@ def browser(tmp_path_factory):
         "--use-fake-ui-for-media-stream",
         "--use-fake-device-for-media-stream",
         f"--use-file-for-fake-video-capture={film}",
+        # The name of an attacker, which he lets lead here: see test_foreign_site.py.
+        f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
     ]
     with playwright.sync_playwright() as started:
         running = started.chromium.launch(executable_path=chromium, args=flags)

@@ -287,14 +287,14 @@ class Exchange:
             self._connection.linger()
 
     def _report(self, answer: Answer | None, size: int) -> None:
-        self._front.report(self._request, self._connection.client, answer, size)
+        self._front.report(self._request, answer, size)
 
 
 class Refusal(Exchange):
     """Answers bytes that are no valid request, as the last answer of its connection."""
 
     def __init__(self, front: Front, connection: ServerProtocol, message: str) -> None:
-        request = front.begin("-", "-", {})
+        request = front.begin("-", "-", {}, connection.client)
         request.answer = refusal(400, message)
         super().__init__(front, connection, request, keep_alive=False)
         self._arrival = Arrival.WHOLE

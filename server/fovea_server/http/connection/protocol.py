@@ -146,7 +146,7 @@ class ServerProtocol(HttpToolsProtocol):
         if is_old:  # It knows no interim answers (RFC 9110, 10.1.1).
             fields.pop(b"expect", None)
         keep_alive = not is_old and self.parser.should_keep_alive()
-        request = front.admit(method, self.url.decode("latin-1"), fields)
+        request = front.admit(method, self.url.decode("latin-1"), fields, self.client)
         self._exchange = Exchange(front, self, request, bool(keep_alive))
         self._submit(self._exchange)
 

@@ -63,6 +63,7 @@ class _File:
             "Referrer-Policy": "no-referrer",
             "Vary": "Accept, Accept-Encoding",
             "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
         }
 
     async def answer(self, request: Request) -> Response:

@@ -25,18 +25,20 @@ from fovea_server.dataplane.service import Service
 from fovea_server.error_status import http_status
 from fovea_server.http.allow import allow
 from fovea_server.http.apis.registry import api_router
+from fovea_server.http.guard import Guard, Guarded
 from fovea_server.http.page.routes import page_routes
 from fovea_server.http.receive import ClientLeft
 from fovea_server.http.v1 import models, predict
 from fovea_server.http.v1.answers import error_answer
 from fovea_server.http.v1.image_json import error_json
-from fovea_server.http.v1.openapi import document
+from fovea_server.http.v1.openapi import docs_page, document
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 WriteError = Callable[[FoveaError], bytes]
 
+_SCRIPTS = "/static-offline-docs"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -60,7 +62,9 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
             {"name": "models", "description": "The models that are served, and their statistics."},
             {"name": "health", "description": "For probes and load balancers."},
         ],
+        docs_url=None,
         redoc_url=None,
+        static_url=_SCRIPTS,
         redirect_slashes=False,
         lifespan=_lifespan,
     )
@@ -70,6 +74,7 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
     app.state.drawing = asyncio.Semaphore(2)
     for router in (predict.router, models.router, models.health):
         app.include_router(router)
+    app.add_route("/docs", docs_page(app, _SCRIPTS), include_in_schema=False)
     # FastAPI asks for it by this name, when the document is wanted for the first time.
     app.openapi = partial(document, app)  # type: ignore[method-assign]
     if service.settings.page:
@@ -78,6 +83,8 @@ def create_app(service: Service, budget: ByteBudget) -> FastAPI:
     for api in service.apis:
         app.include_router(api_router(api))
     app.add_middleware(HeadAndOptions, routes=app.router.routes)
+    guard = Guard(service, service.settings.http_address)
+    app.add_middleware(Guarded, guard=guard, refuse=_foreign)
     app.add_exception_handler(FoveaError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -147,6 +154,11 @@ async def _on_fault(request: Request, error: Exception) -> Response:
     # The traceback goes to the log only.
     fault = FoveaError("an internal error; the server's log has the details")
     return _json(_error_body(request, fault), 500, {"Connection": "close"})
+
+
+def _foreign(error: FoveaError) -> Response:
+    # What is still under way of the body will not be read.
+    return _json(error_json(error), http_status(error), {"Connection": "close"})
 
 
 def _error_body(request: Request, error: FoveaError) -> bytes:

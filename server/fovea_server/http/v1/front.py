@@ -50,19 +50,14 @@ class ImageFront(Front):
             and accepted_image(fields.get(b"accept", b"").decode("latin-1")) is None
         )
 
-    def admit(self, method: str, target: str, headers: dict[bytes, bytes]) -> Request:
+    def route(self, request: Request) -> None:
         """Find the model of a request, or refuse it."""
-        request = self.begin(method, target, headers)
-        request.api, request.names = "inference", _resolve(target) or {}
-        try:
-            self.service.http_restrictions.check(request.api, request.header)
-            # An unknown model is reported before a large body is read.
-            model = self.service.plane.get(request.name("model"), request.version)
-            request.timeout_s = timeout_of(request.header("x-request-timeout-ms"))
-            request.endpoint = partial(_predict, model)
-        except FoveaError as error:
-            request.answer = error_answer(error)
-        return request
+        request.api, request.names = "inference", _resolve(request.target) or {}
+        self.service.http_restrictions.check(request.api, request.header)
+        # An unknown model is reported before a large body is read.
+        model = self.service.plane.get(request.name("model"), request.version)
+        request.timeout_s = timeout_of(request.header("x-request-timeout-ms"))
+        request.endpoint = partial(_predict, model)
 
     def error_answer(self, error: FoveaError) -> Answer:
         """Make an answer in the form of /v1."""

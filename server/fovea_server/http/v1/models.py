@@ -29,6 +29,14 @@ def restricted(api: str) -> Any:
     return Depends(check)
 
 
+def check_control(request: Request, api: str) -> None:
+    """Raise Restricted if a client may not change the server by an API; the log says who did."""
+    restrictions = service_of(request).http_restrictions
+    request.state.control = restrictions.secret(api)
+    client = request.client.host if request.client else None
+    restrictions.check_control(api, client, request.headers.get)
+
+
 health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])
 router = APIRouter(tags=["models"], prefix="/v1/models")
 _METADATA = [restricted("metadata")]

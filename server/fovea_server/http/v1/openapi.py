@@ -1,14 +1,22 @@
-"""The OpenAPI document: what FastAPI derives from the routes, and what it cannot know."""
+"""The OpenAPI document: what FastAPI derives from the routes, and what it cannot know.
+
+And the page that shows it, whose buttons send requests: no other site's page may frame it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import BaseModel
 
 from fovea_engines.detect.options import PredictOptions
@@ -24,6 +32,11 @@ _BODY = (
     "One encoded image as it is, whatever the Content-Type says (`image/jpeg` is fine too); "
     "a form with an image in each file part; or JSON with images as base64 or addresses. "
     "Options in a form or in JSON win over those in the address."
+)
+# Of the page: Swagger UI writes styles into its elements, and shows images that were answered.
+_POLICY = (
+    "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _ERRORS = {
     400: "the request, or its only image, cannot be understood",
@@ -77,6 +90,30 @@ def document(app: FastAPI) -> dict[str, Any]:
         for operation in path.values():
             _add_examples(operation, examples)
     return made
+
+
+def docs_page(app: FastAPI, scripts: str) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint of the page; its scripts are mounted at `scripts`."""
+
+    async def docs(request: Request) -> Response:
+        root = request.scope.get("root_path", "")
+        page = get_swagger_ui_html(
+            openapi_url=f"{root}{app.openapi_url}",
+            title=app.title,
+            swagger_js_url=f"{root}{scripts}/swagger-ui-bundle.js",
+            swagger_css_url=f"{root}{scripts}/swagger-ui.css",
+            swagger_favicon_url=f"{root}{scripts}/favicon.png",
+        )
+        # The one script in the page starts Swagger UI.
+        own = re.findall(rb"<script>(.*?)</script>", bytes(page.body), re.DOTALL)
+        hashes = " ".join(f"'sha256-{b64encode(hashlib.sha256(x).digest()).decode()}'" for x in own)
+        page.headers["Content-Security-Policy"] = f"script-src 'self' {hashes}; {_POLICY}"
+        page.headers["X-Frame-Options"] = "DENY"
+        page.headers["X-Content-Type-Options"] = "nosniff"
+        page.headers["Referrer-Policy"] = "no-referrer"
+        return page
+
+    return docs
 
 
 def _add_examples(operation: dict[str, Any], examples: dict[str, Any]) -> None:

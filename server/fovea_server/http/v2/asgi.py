@@ -43,7 +43,9 @@ class V2App:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, query = _path(scope), scope["query_string"].decode("latin-1")
         target = f"{path}?{query}" if query else path
-        request = self._front.admit(scope["method"], target, dict(scope["headers"]))
+        request = self._front.admit(
+            scope["method"], target, dict(scope["headers"]), scope.get("client")
+        )
         REQUEST_ID.set(request.id)
         sent, size = None, 0
         try:
@@ -52,7 +54,7 @@ class V2App:
         except ClientLeft:
             pass
         finally:
-            self._front.report(request, scope.get("client"), sent, size)
+            self._front.report(request, sent, size)
 
     async def _answer(self, request: Request, receive: Receive) -> Answer:
         try:

@@ -36,8 +36,11 @@ class Route:
     endpoint: Endpoint
     refusal: bytes = JSON
     """Content type of the answer to another method."""
+    controls: bool = False
+    """POST changes the server."""
 
 
+_BOTH = ("GET", "POST")
 # The first that matches a path is used.
 _ROUTES = (
     Route(_MODEL + "/infer", "inference", ("POST",), infer.infer, TEXT),
@@ -51,12 +54,12 @@ _ROUTES = (
     Route(_MODEL + "/stats", "statistics", ("GET",), models.statistics),
     Route(_MODEL + "/generate", "inference", ("POST",), generate.generate),
     Route(_MODEL + "/generate_stream", "inference", ("POST",), generate.generate_stream),
-    Route(_MODEL + "/trace/setting", "trace", ("GET", "POST"), extensions.trace),
-    Route("/v2/trace/setting", "trace", ("GET", "POST"), extensions.trace),
-    Route("/v2/logging", "logging", ("GET", "POST"), extensions.log),
+    Route(_MODEL + "/trace/setting", "trace", _BOTH, extensions.trace, controls=True),
+    Route("/v2/trace/setting", "trace", _BOTH, extensions.trace, controls=True),
+    Route("/v2/logging", "logging", _BOTH, extensions.log, controls=True),
     Route(_REPOSITORY + "/index", "model-repository", ("POST",), models.index),
-    Route(_CONTROL + "/load", "model-repository", ("POST",), models.load),
-    Route(_CONTROL + "/unload", "model-repository", ("POST",), models.unload),
+    Route(_CONTROL + "/load", "model-repository", ("POST",), models.load, controls=True),
+    Route(_CONTROL + "/unload", "model-repository", ("POST",), models.unload, controls=True),
     Route(_MEMORY + "/status", "shared-memory", ("GET",), extensions.status),
     Route(_MEMORY + "/register", "shared-memory", ("POST",), extensions.register),
     Route(_MEMORY + "/unregister", "shared-memory", ("POST",), extensions.unregister),
@@ -84,25 +87,28 @@ class V2Front(Front):
         """Return True for everything under /v2 but preflights."""
         return target.startswith(b"/v2") and not self.cors.is_preflight(method, headers)
 
-    def admit(self, method: str, target: str, headers: dict[bytes, bytes]) -> Request:
+    def route(self, request: Request) -> None:
         """Route a request by its head, or refuse it."""
-        request = self.begin(method, target, headers)
-        found = _resolve(target.partition("?")[0])
+        found = _resolve(request.target.partition("?")[0])
         if found is None:
             request.answer = refusal(404, "Not Found")
-            return request
-        route, names = found
-        key = self.service.http_restrictions.missing(route.api, request.header)
+            return
+        (route, names), method = found, request.method
+        restrictions = self.service.http_restrictions
+        if route.controls and method == "POST":
+            request.control, request.api = True, route.api
+        key = restrictions.missing(route.api, request.header)
         if key is not None:
             request.answer = refusal(403, f"This API is restricted, expecting header '{key}'")
         elif method in route.methods or (method == "HEAD" and "GET" in route.methods):
             request.endpoint, request.api, request.names = route.endpoint, route.api, names
+            if request.control:
+                restrictions.check_control(route.api, request.client, request.header)
         else:
             asked = method == "OPTIONS" and "GET" in route.methods
             answer = Answer() if asked else refusal(405, "Method Not Allowed", route.refusal)
             answer.headers.append((b"allow", allow(route.methods).encode()))
             request.answer = answer
-        return request
 
     def error_answer(self, error: FoveaError) -> Answer:
         """Make an answer in Triton's form."""

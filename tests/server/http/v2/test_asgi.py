@@ -25,7 +25,7 @@ Ask = Callable[..., httpx.Response]
 def ask(request, app, runner) -> Iterator[Ask]:
     """Send a request through each kind of server."""
     if request.param == "no server":
-        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
         yield lambda *args, **kwargs: runner.run(client.request(*args, **kwargs))
         runner.run(client.aclose())
         return
@@ -170,9 +170,9 @@ def test_bodies_over_the_limit(ask, service, declared):
 def test_the_rest_of_a_refused_body_is_no_request(app, runner, parser, target, length, status):
     async def converse(port: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        head = f"POST {target} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n"
-        inner = b"GET /v2 HTTP/1.1\r\nHost: test\r\n\r\n"
-        last = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+        head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+        inner = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        last = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + b"{")
         first = await reader.readuntil(b"\r\n\r\n")
         # What is sent now could be taken for requests.

@@ -43,6 +43,11 @@ class Hosts:
             )
         self._told: OrderedDict[str, Host] = OrderedDict()
 
+    @property
+    def are_told(self) -> bool:
+        """True if the operator named none, so that each project says where its files are."""
+        return self._given is None
+
     def tell(self, project: str, url: str, token: str) -> None:
         """Remember the host of a project; the least recent is forgotten where they are many."""
         self._told.pop(project, None)

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from fovea_engines.detect.options import MAX_TOP_K, PredictOptions
-from fovea_preprocess.errors import FoveaError, InvalidRequest
+from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
 from fovea_server.extensions.apis import Api
 from fovea_server.http.apis.asking import (
     deadline,
@@ -30,7 +30,7 @@ from fovea_server.http.apis.label_studio.hosts import Hosts
 from fovea_server.http.apis.label_studio.regions import regions
 from fovea_server.http.v1.answered import answered
 from fovea_server.http.v1.body import Source
-from fovea_server.http.v1.models import ModelName, restricted, service_of
+from fovea_server.http.v1.models import ModelName, check_control, restricted, service_of
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.image_messages import ImageResult, Vocabulary
 
@@ -59,8 +59,19 @@ async def setup(request: Request) -> Response:
     def answer(given: Given) -> Response:
         model = _model(request)
         url, token = given.get("hostname"), given.get("access_token")
-        if isinstance(url, str) and url:
-            _hosts(request).tell(str(given.get("project")), url, str(token or ""))
+        if isinstance(url, str) and url and _hosts(request).are_told:
+            try:
+                check_control(request, "inference")
+                _hosts(request).tell(str(given.get("project")), url, str(token or ""))
+            except Restricted as error:
+                # It may connect all the same: the operator can name the host of its files.
+                log.warning(
+                    "a Label Studio elsewhere says that its files are at %.200r, which is not "
+                    "believed: start the server with --label-studio-url and --label-studio-token "
+                    "(%s)",
+                    url,
+                    error,
+                )
         try:
             _controls(given.get("schema"), model)
         except InvalidRequest as error:

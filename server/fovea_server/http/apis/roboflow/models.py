@@ -13,7 +13,7 @@ from fovea_server.http.apis.asking import deadline, json_body, plane_of
 from fovea_server.http.apis.roboflow.found import TASKS
 from fovea_server.http.apis.roboflow.request import model_of
 from fovea_server.http.v1.answered import answered
-from fovea_server.http.v1.models import restricted, service_of
+from fovea_server.http.v1.models import check_control, restricted, service_of
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import ModelControlMode
 
@@ -47,6 +47,7 @@ async def add(request: Request) -> Response:
         name, version = model_of(model_id)
         plane = plane_of(request)
         if _explicit(request):
+            check_control(request, "model-repository")
             await plane.load(name)
         plane.check_ready(name)
         return _registered(request, [_described(plane.get(name, version), str(model_id))])
@@ -62,7 +63,7 @@ async def remove(request: Request) -> Response:
 
     async def answer(body: bytes) -> Response:
         name, _ = model_of(json_body(body).get("model_id"))
-        _check_explicit(request)
+        _check_unload(request)
         await plane_of(request).unload(name)
         return _registered(request)
 
@@ -72,7 +73,7 @@ async def remove(request: Request) -> Response:
 @router.post("/clear", operation_id="roboflow_unload_all_models", dependencies=_CONTROL)
 async def clear(request: Request) -> Response:
     """Unload all models, in explicit mode."""
-    _check_explicit(request)
+    _check_unload(request)
     plane = plane_of(request)
     for name in {model.name for model in plane}:
         await plane.unload(name)
@@ -84,11 +85,12 @@ def _explicit(request: Request) -> bool:
     return mode is ModelControlMode.EXPLICIT
 
 
-def _check_explicit(request: Request) -> None:
+def _check_unload(request: Request) -> None:
     if not _explicit(request):
         raise InvalidRequest(
             "requests unload models only from a server with --model-control-mode=explicit"
         )
+    check_control(request, "model-repository")
 
 
 def _registered(request: Request, asked: list[dict[str, object]] | None = None) -> Response:

@@ -1,0 +1,237 @@
+"""Requests that are not for this server, and control by strangers, are refused on every way in."""
+
+import socket
+
+import grpc
+import httpx
+import pytest
+from tests.serving import RunningServer
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from fovea_server.settings import Settings
+
+OURS = ("localhost", "LOCALHOST:1", "vision.localhost", "localhost.", "127.0.0.1:9", "[::1]:80", "")
+NEAR = ("fovea", "fovea:8000", "fovea.vision.svc", "fovea.vision.svc.cluster.local", "nas.lan")
+THEIRS = (
+    "evil.example",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "evil.com:8000",
+    "a@b.c",
+)
+ROUTES = (
+    ("GET", "/v2"),
+    ("GET", "/v1/models"),
+    ("GET", "/"),
+    ("GET", "/docs"),
+    ("OPTIONS", "/v1/models"),
+    ("POST", "/v1/models/digits/predict"),
+    ("POST", "/v2/models/digits/infer"),
+)
+EVIL = {"Origin": "https://evil.example"}
+POSTED = (
+    "/v1/models/digits/predict",
+    "/v2/models/digits/infer",
+    "/v2/models/digits/generate",
+    "/v2/repository/index",
+    "/v2/repository/models/digits/load",
+    "/v2/repository/models/digits/unload",
+    "/v2/logging",
+    "/v2/trace/setting",
+    "/v2/models/digits/trace/setting",
+    "/v2/systemsharedmemory/region/r/register",
+    "/v2/systemsharedmemory/unregister",
+    "/v2/cudasharedmemory/unregister",
+    "/v1/vision/detection",
+    "/infer/object_detection",
+    "/model/clear",
+    "/digits/1",
+    "/predict",
+    "/setup",
+    "/webhook",
+    "/label-studio/digits/setup",
+    "/nowhere",
+)
+CHANGES = ("/v2/logging", "/v2/trace/setting", "/v2/repository/models/digits/load")
+
+
+@pytest.fixture(scope="module")
+def own_address() -> str:
+    """An address of this machine that is not loopback: nothing is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        return str(probe.getsockname()[0])
+
+
+@pytest.fixture
+def wide(serve, demo_repository):
+    """Start a server that listens on every address."""
+
+    def start(*flags: str) -> RunningServer:
+        return serve(
+            demo_repository,
+            "--http-address=0.0.0.0",
+            "--model-control-mode=explicit",
+            "--load-model=digits",
+            *flags,
+        )
+
+    return start
+
+
+def status(url: str, method: str, path: str, host: str) -> int:
+    return httpx.request(method, url + path, headers={"Host": host}).status_code
+
+
+def test_names_that_a_server_of_this_machine_goes_by(demo_server):
+    for host in OURS:
+        assert status(demo_server.url, "GET", "/v2", host) == 200
+        assert status(demo_server.url, "GET", "/v1/models", host) == 200
+    for host in (*NEAR, *THEIRS):
+        for method, path in ROUTES:
+            assert status(demo_server.url, method, path, host) == 403, (host, path)
+        metrics = f"http://127.0.0.1:{demo_server.metrics_port}"
+        assert status(metrics, "GET", "/metrics", host) == 403
+    # HAProxy's checks, and HTTP/1.0 as such, name no host.
+    with socket.create_connection(("127.0.0.1", demo_server.port)) as old:
+        old.sendall(b"GET /v2/health/live HTTP/1.0\r\n\r\n")
+        assert old.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_names_that_a_server_of_a_network_goes_by(wide):
+    server = wide("--allowed-host=Vision.example.com")
+    metrics = f"http://127.0.0.1:{server.metrics_port}"
+    for host in (*OURS, *NEAR, socket.gethostname(), "vision.example.com:8443"):
+        assert status(server.url, "GET", "/v2", host) == 200
+        assert status(metrics, "GET", "/metrics", host) == 200
+    for host in (*THEIRS, "other.example.com", "example.com"):
+        assert status(server.url, "GET", "/v2", host) == 403
+        assert status(metrics, "GET", "/metrics", host) == 403
+
+
+def test_every_name_where_the_operator_says(serve, demo_repository):
+    server = serve(demo_repository, "--allowed-host=*")
+    assert {status(server.url, "GET", "/v2", host) for host in (*OURS, *NEAR, *THEIRS)} == {200}
+
+
+@pytest.mark.parametrize("name", ["http://a.example", "a.example:80", "", "a..b", "*.example"])
+def test_names_that_are_none(name):
+    with pytest.raises(ValueError, match="is no name of a host"):
+        Settings(allowed_host=name)
+
+
+def test_every_post_of_another_page_is_refused(serve, demo_repository):
+    apis = ("deepstack=digits", "roboflow", "label-studio")
+    server = serve(demo_repository, *(f"--api={api}" for api in apis), "--allow-client-shm")
+    with httpx.Client(base_url=server.url) as client:
+        for path in POSTED:
+            for headers in (EVIL, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}):
+                answer = client.post(path, headers=headers, content=b"{}")
+                assert answer.status_code == 403, path
+                assert "--cors-origin" in answer.text
+            for method in ("PUT", "PATCH", "DELETE", "BREW"):
+                refused = client.request(method, path, headers=EVIL)
+                assert refused.status_code in (403, 400), path
+        # A page of this server, also behind a proxy that gives it another name; programs.
+        own = f"http://127.0.0.1:{server.port}"
+        proxied = {"Origin": "https://vision.example.com", "Sec-Fetch-Site": "same-origin"}
+        for headers in ({"Origin": own}, proxied, {}, {"Sec-Fetch-Site": "none"}):
+            assert client.post("/v2/repository/index", headers=headers).status_code == 200
+        # What only reads, a page may ask for, and cannot read.
+        assert client.get("/v2", headers=EVIL).status_code == 200
+
+
+def test_models_and_the_log_are_controlled_from_the_machine_alone(wide, own_address):
+    server = wide()
+    stranger = f"http://{own_address}:{server.port}"
+    for path in CHANGES:
+        refused = httpx.post(stranger + path, json={})
+        assert refused.status_code == 403
+        assert "--allow-remote-control" in refused.json()["error"]
+        assert httpx.post(server.url + path, json={}).status_code == 200
+        # A proxy on this machine speaks for others.
+        proxied = httpx.post(server.url + path, json={}, headers={"X-Forwarded-For": "192.0.2.7"})
+        assert proxied.status_code == 403
+    assert httpx.get(f"{stranger}/v2/logging").status_code == 200
+    assert httpx.post(f"{stranger}/v2/repository/index").status_code == 200
+    with InferenceServerClient(f"{own_address}:{server.grpc_port}") as client:
+        assert client.get_log_settings()
+        assert client.get_trace_settings()
+        for change in (
+            lambda: client.update_log_settings({"log_info": False}),
+            lambda: client.update_trace_settings(settings={"trace_rate": "5"}),
+            lambda: client.unload_model("digits"),
+            lambda: client.load_model("digits"),
+        ):
+            with pytest.raises(InferenceServerException, match="--allow-remote-control"):
+                change()
+        assert client.is_model_ready("digits")
+    with InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        client.update_log_settings({"log_info": False, "log_warning": False, "log_error": False})
+        client.unload_model("digits")
+    assert server.stop() == 0
+    # Whoever silenced the log, and what he did then, is in it.
+    lines = [each for each in server.log.read_text().splitlines() if "fovea_server.control" in each]
+    said = "\n".join(lines)
+    assert f"POST '/v2/logging' by {own_address}: 403" in said
+    assert "POST '/v2/logging' by 127.0.0.1: 200" in said
+    assert f"RepositoryModelUnload of 'digits' by {own_address}: UNAVAILABLE" in said
+    assert "LogSettings by 127.0.0.1: OK" in said
+    assert (
+        lines[-1]
+        .partition(" id=")[0]
+        .endswith("RepositoryModelUnload of 'digits' by 127.0.0.1: OK")
+    )
+
+
+def test_strangers_control_with_a_secret_or_where_they_may(wide, own_address):
+    secrets = "model-repository,logging:admin=s3cret"
+    server = wide(f"--http-restricted-api={secrets}", f"--grpc-restricted-protocol={secrets}")
+    stranger = f"http://{own_address}:{server.port}"
+    for path in ("/v2/logging", "/v2/repository/models/digits/load"):
+        assert httpx.post(stranger + path, json={}).status_code == 403
+        assert httpx.post(stranger + path, json={}, headers={"admin": "s3cret"}).status_code == 200
+    # It has no secret.
+    assert httpx.post(f"{stranger}/v2/trace/setting", json={}).status_code == 403
+    with InferenceServerClient(f"{own_address}:{server.grpc_port}") as client:
+        client.load_model("digits", headers={"triton-grpc-protocol-admin": "s3cret"})
+    assert server.stop() == 0
+    assert f"load' by {own_address} with admin: 200" in server.log.read_text()
+    assert "s3cret" not in server.log.read_text()
+
+    opened = wide("--allow-remote-control")
+    for path in CHANGES:
+        assert httpx.post(f"http://{own_address}:{opened.port}{path}", json={}).status_code == 200
+    with InferenceServerClient(f"{own_address}:{opened.grpc_port}") as client:
+        client.unload_model("digits")
+
+
+def test_a_label_studio_elsewhere_connects_and_is_not_believed(wide, own_address):
+    server = wide("--api=label-studio")
+    told = {
+        "project": "1",
+        "schema": "<View/>",
+        "hostname": "http://ls",
+        "access_token": "t",
+    }
+    for address in (own_address, "127.0.0.1"):
+        answer = httpx.post(f"http://{address}:{server.port}/setup", json=told)
+        assert answer.json() == {"model_version": "digits/1"}
+    assert server.stop() == 0
+    disbelieved = [line for line in server.log.read_text().splitlines() if "not believed" in line]
+    assert len(disbelieved) == 1
+    assert "--label-studio-url" in disbelieved[0]
+
+
+def test_a_proxy_on_this_machine_speaks_for_others_over_grpc_too(serve, demo_repository):
+    server = serve(demo_repository, "--model-control-mode=explicit", "--load-model=digits")
+    with (
+        InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+        pytest.raises(InferenceServerException) as refused,
+    ):
+        client.unload_model("digits", headers={"x-forwarded-for": "192.0.2.7"})
+    assert refused.value.status() == str(grpc.StatusCode.UNAVAILABLE)
