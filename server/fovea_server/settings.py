@@ -143,6 +143,11 @@ class Settings(Listening):
     load_model: Texts = Field(
         (), description="a model to load at start in explicit mode; * for all; may be repeated"
     )
+    allow_remote_control: bool = Field(
+        False,
+        description="let clients of other machines load and unload models and change the settings "
+        "of the log and of traces",
+    )
     repository_poll_secs: float = Field(15.0, gt=0, description="seconds between looks, poll mode")
     model_config_name: str = Field(
         "", description="read configs/NAME.pbtxt of a model where it has one"
@@ -180,11 +185,6 @@ class Settings(Listening):
     metrics_port: int = Field(8002, ge=0, le=65535, description="port of the metrics")
     metrics_interval_ms: int = Field(2000, ge=1, description="ms between looks at CPU and GPU")
 
-    allow_remote_control: bool = Field(
-        False,
-        description="let clients of other machines load and unload models and change the settings "
-        "of the log and of traces",
-    )
     allow_client_shm: bool = Field(
         False, description="let clients name shared memory of this machine"
     )
