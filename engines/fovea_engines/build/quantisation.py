@@ -49,6 +49,7 @@ class Quantisation:
             layers=len(self.layers) - len(self.kept_float),
             kept_float=self.kept_float,
             reused=self.reused,
+            remarks=self.ranges.remarks,
             gains={one.block: round(one.gain, 4) for one in self.ranking},
         )
 

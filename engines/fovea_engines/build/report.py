@@ -176,7 +176,8 @@ def _origin(card: EngineCard, plan: BuildPlan) -> str:
         text, *origin = card.preprocess_text.splitlines()
         rows += [("images are", text), *(("this is", line) for line in origin)]
     if (calibration := card.calibration_text) is not None:
-        rows.append(("calibration", calibration))
+        text, *remarks = calibration.splitlines()
+        rows += [("calibration", text), *(("its images", remark) for remark in remarks)]
     return "## What was built from what\n\n" + table(("", ""), rows)
 
 

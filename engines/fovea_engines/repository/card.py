@@ -201,9 +201,8 @@ class EngineCard:
         if found is None:
             return f"scales of the model's exporter{bits}" if self.precision == "int8" else None
         reused = ", measured for an earlier build" if found.reused else ""
-        return (
-            f"{found.method} of {counted(found.images, 'image')}{reused}; {found.layers_text}{bits}"
-        )
+        text = f"{found.method} of {counted(found.images, 'image')}{reused}; {found.layers_text}"
+        return "\n".join((f"{text}{bits}", *found.remarks))
 
     @property
     def preprocess_text(self) -> str:

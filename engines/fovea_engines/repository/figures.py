@@ -190,6 +190,7 @@ class Calibration:
         kept_float: names of the quantisable layers that stay float.
         reused: the ranges come from an earlier build of the same model and images.
         gains: agreement that each block gains in float, largest first; empty without a search.
+        remarks: what the images lack, and what to do.
     """
 
     method: str
@@ -200,6 +201,7 @@ class Calibration:
     kept_float: tuple[str, ...]
     reused: bool
     gains: dict[str, float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def layers_text(self) -> str:

@@ -81,19 +81,6 @@ def test_progress_counts_every_image(network, images):
     assert progress.counts == [(done, 8) for done in range(1, 9)]
 
 
-def test_few_images_are_remarked_upon(network, images):
-    progress = Counting()
-    measured(network, images, progress=progress)
-    assert progress.notes == [
-        "8 images to calibrate on: a hundred or more show what the camera will see"
-    ]
-    eight = Images.of(images, SPEC)
-    origin = Origin("model", SPEC.digest, eight.digest, "minmax")
-    enough = Counting()
-    calibrate(onnx.load(network), replace(eight, files=eight.files * 4), origin, enough)
-    assert enough.notes == []
-
-
 def test_memory_does_not_grow_with_the_images(tmp_path):
     """An image is .3 MB as the input and 5 MB in the layers: 100 of them must not be held."""
     model = tiny_network(tmp_path / "m.onnx", depth=6, size=160)

@@ -8,18 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 import onnx
 
 from fovea_engines.build.calibration.histogram import Histogram
 from fovea_engines.build.calibration.ranges import RANGES_FILE, Method, Origin, Ranges
+from fovea_engines.build.calibration.variety import Variety
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import PreparedModel
 from fovea_engines.evaluate.reference import ReferenceSession
 from fovea_engines.evaluate.samples import image_files, read_image, read_rows
 from fovea_engines.graph.wiring import Wiring
-from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
 from fovea_engines.repository.repository import ModelRepository
 from fovea_engines.session import Array
@@ -28,14 +27,10 @@ from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PreprocessSpec
 
 MAX_IMAGES = 1000
-# An image whose channels all have a standard deviation below this is empty.
-_FLAT = 2.0
 # The serving input may exceed the calibrated range by this factor.
 _CLIPPED = 1.5
 # Number of images used to find the range of the serving input.
 _SHOWN = 24
-# With fewer images, one or two scenes decide every range.
-_FEW = 32
 # All but one value in a million: objects are rare, and so are the activations that detect them.
 PERCENTILE = 0.999999
 
@@ -60,25 +55,18 @@ class Images:
     def __len__(self) -> int:
         return len(self.files)
 
-    def rows(self) -> Iterator[Array]:
+    def rows(self, variety: Variety) -> Iterator[Array]:
         """Yield each image as a batch of one, [1, ...], preprocessed as in serving.
 
-        Raises InvalidOption at the end, when more than half of the images are of one colour.
+        It is also added to what the images show.
         """
         preprocessor = Preprocessor(self.spec)
-        flat = 0
         for file in self.files:
             pixels = read_image(file)
-            flat += bool(cv2.meanStdDev(pixels)[1].max() < _FLAT)
+            variety.add(pixels)
             row = np.empty((1, *self.spec.row_shape), self.spec.dtype)
             preprocessor(pixels, row[0])
             yield row
-        if flat > len(self.files) / 2:
-            raise InvalidOption(
-                f"{flat} of {len(self.files)} calibration images are of one colour: the ranges "
-                "of an empty scene fit no other; give --calibration images as the camera will "
-                "take them"
-            )
 
 
 def find_ranges(
@@ -100,6 +88,8 @@ def find_ranges(
             reused = known is not None
             ranges = known or calibrate(prepared.graph, images, origin, progress)
         _check_clipping(ranges, plan, prepared)
+    for remark in ranges.remarks:
+        progress.note(f"calibration: {remark}")
     return ranges, reused
 
 
@@ -159,23 +149,25 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
     The range of the network's input is always measured. Memory does not grow with the number of
     images: it holds one image at a time, and one histogram per tensor.
     """
-    if len(images) < _FEW:
-        few = counted(len(images), "image")
-        progress.note(f"{few} to calibrate on: a hundred or more show what the camera will see")
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
     reference = ReferenceSession(model, names)
     asked = [name for name in names if name != model.graph.input[0].name]
-    for row in progress.each(images.rows(), len(images)):
+    variety = Variety(images.spec)
+    for row in progress.each(images.rows(variety), len(images)):
         values = dict(zip(asked, reference.run(asked, row), strict=True))
         for name in names:
             try:
                 seen[name].add(values.get(name, row))
             except BuildError as error:
-                raise BuildError(f"calibration stopped at tensor {name!r}: {error}") from error
-    return Ranges(
-        origin, len(images), {name: _range(one, origin.method) for name, one in seen.items()}
-    )
+                raise BuildError(
+                    f"calibration stopped at tensor {name!r}: {error}, as ONNX Runtime computes "
+                    "it; build with --precision fp32, or see that --preprocess is as the model "
+                    "was trained"
+                ) from error
+    variety.check()
+    found = {name: _range(one, origin.method) for name, one in seen.items()}
+    return Ranges(origin, len(images), found, variety.remarks())
 
 
 def measured_tensors(model: onnx.ModelProto) -> list[str]:

@@ -49,11 +49,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Lowest and highest value of each tensor; the interval always contains zero."""
+    """Lowest and highest value of each tensor; the interval always contains zero.
+
+    `remarks` say what the images lack, and what to do; there are none in files of older builds.
+    """
 
     origin: Origin
     count: int
     tensors: Mapping[str, tuple[float, float]]
+    remarks: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """Write the ranges as JSON."""
