@@ -28,7 +28,7 @@ _SAMPLED = 128
 
 
 class Variety:
-    """What a set of images shows, which are added one after the other."""
+    """Counts what a set of images shows; they are added one after the other."""
 
     def __init__(self, spec: PreprocessSpec) -> None:
         self._spec = spec
