@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from fovea_preprocess.errors import FoveaError, InvalidRequest, Restricted
+from fovea_preprocess.errors import BodyTimeout, FoveaError, InvalidRequest, Restricted
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.error_status import grpc_status
@@ -183,9 +183,12 @@ def unary(
     `controls` tells if a request changes the server; None where none does.
     """
 
-    async def answer(data: bytes, context: Context) -> bytes:
+    timeout_s = service.settings.body_timeout_s
+
+    async def answer(_: object, context: Context) -> bytes:
         async with Call(name, context, service.traffic) as call:
             call.check(service.grpc_restrictions, api)
+            data = await _message(context, timeout_s)
             size = len(data)
             budget.take(size)
             try:
@@ -203,7 +206,20 @@ def unary(
             call.size = size
             return found
 
-    return grpc.unary_unary_rpc_method_handler(answer)
+    # gRPC's own handler of unary calls would wait for the message without a limit of time.
+    return grpc.stream_unary_rpc_method_handler(answer)
+
+
+async def _message(context: Context, timeout_s: float) -> bytes:
+    """Receive the message of a unary call; raise BodyTimeout if it takes longer."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            data: bytes | object = await context.read()
+    except TimeoutError:
+        raise BodyTimeout(f"the message did not arrive within {timeout_s:g} s") from None
+    if not isinstance(data, bytes):
+        raise InvalidRequest("the call ended without a message")
+    return data
 
 
 def stream(name: str, api: str, method: Stream, service: Service) -> Handler:

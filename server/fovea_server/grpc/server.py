@@ -25,10 +25,12 @@ from fovea_server.tls import check_grpc_files
 
 log = logging.getLogger(__name__)
 
-# The largest message of protobuf; gRPC's default is too small for an image as floats.
-_MOST_BYTES = 2**31 - 1
-# Concurrent calls: more than the clients of one machine make, and few enough to track.
-_MOST_CALLS = 4096
+# The largest message of protobuf, and no limit where gRPC counts.
+_MOST = 2**31 - 1
+# Streams of one connection: gRPC's clients keep more calls waiting on their side.
+_MOST_STREAMS = 512
+# Connections: more than the clients of a server open.
+_MOST_CONNECTIONS = 4096
 _LEVELS = ("none", "low", "medium", "high")
 
 INFERENCE = "inference.GRPCInferenceService"
@@ -79,7 +81,7 @@ class GrpcServer:
         """Listen and serve; raise Unavailable if the port or the address cannot be had."""
         settings = self._service.settings
         # Made here, because it belongs to the running event loop.
-        server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=_MOST_CALLS)
+        server = grpc.aio.server(options=_options(settings))
         server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(
@@ -167,10 +169,18 @@ async def _not_found(requests: AsyncIterator[bytes], context: Context, call: Cal
 def _options(settings: Settings) -> list[tuple[str, int]]:
     compression = _LEVELS.index(settings.grpc_infer_response_compression_level)
     idle = int(settings.grpc_keepalive_permit_without_calls)
+    largest = min(settings.http_max_input_size, settings.max_held_bytes, _MOST)
     return [
-        # A single request may use the whole budget.
-        ("grpc.max_receive_message_length", min(settings.max_held_bytes, _MOST_BYTES)),
-        ("grpc.max_send_message_length", _MOST_BYTES),
+        ("grpc.max_receive_message_length", largest),
+        ("grpc.max_send_message_length", _MOST),
+        # gRPC would cancel calls of any client, at random and without a word, when a thousand wait
+        # for the event loop. `--max-queue` and `--max-held-mb` refuse instead, with a reason.
+        ("grpc.server.max_pending_requests", _MOST),
+        ("grpc.server.max_pending_requests_hard_limit", _MOST),
+        ("grpc.max_concurrent_streams", _MOST_STREAMS),
+        # Otherwise gRPC refuses streams of a burst before the client knows their limit.
+        ("grpc.http.overload_protection", 0),
+        ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
         # A taken port must be an error, and not be shared.
         ("grpc.so_reuseport", 0),
         ("grpc.default_compression_level", compression),

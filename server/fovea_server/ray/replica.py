@@ -108,7 +108,7 @@ class Replica:
 
     async def rpc(self, method: str, data: bytes, metadata: Metadata, peer: str) -> RpcAnswer:
         """Answer a call of gRPC."""
-        return await called(self._serving.handlers[method], data, RpcContext(metadata, peer))
+        return await called(self._serving.handlers[method], RpcContext(metadata, peer, data))
 
     async def streamed(self, data: bytes) -> StreamedAnswer:
         """Answer one request of a stream of gRPC."""

@@ -25,7 +25,8 @@ class RpcAnswer(NamedTuple):
 class RpcContext:
     """The operations of `grpc.aio.ServicerContext` that the handlers use."""
 
-    def __init__(self, metadata: Metadata, peer: str) -> None:
+    def __init__(self, metadata: Metadata, peer: str, message: bytes = b"") -> None:
+        self._message = message
         self._metadata, self._peer = metadata, peer
         self._status, self._details = grpc.StatusCode.OK, ""
         self._trailing: tuple[tuple[str, str], ...] = ()
@@ -57,6 +58,10 @@ class RpcContext:
         self._status, self._details = code, details
         raise grpc.aio.AbortError
 
+    async def read(self) -> bytes:
+        """Return the message of a unary call."""
+        return self._message
+
     async def write(self, message: bytes) -> None:
         """Send a message of a stream."""
         await self.written.put(message)
@@ -68,10 +73,10 @@ class RpcContext:
         return RpcAnswer(data, self._status.name, self._details, self._trailing)
 
 
-async def called(handler: Handler, data: bytes, context: RpcContext) -> RpcAnswer:
-    """Call the handler of a method with one request."""
+async def called(handler: Handler, context: RpcContext) -> RpcAnswer:
+    """Call the handler of a unary method; the context has its message."""
     try:
-        found = await handler.unary_unary(data, context)
+        found = await handler.stream_unary(None, context)
     except grpc.aio.AbortError:
         found = b""
     return context.answer(found)

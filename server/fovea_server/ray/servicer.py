@@ -55,8 +55,8 @@ class Servicer:
         return answer
 
     async def _called(self, method: str, request: bytes, context: RayServegRPCContext) -> RpcAnswer:
-        own = RpcContext(context.invocation_metadata(), context.peer())
-        return await called(self.serving.handlers[method], request, own)
+        own = RpcContext(context.invocation_metadata(), context.peer(), request)
+        return await called(self.serving.handlers[method], own)
 
     async def ModelInfer(  # noqa: N802 (Triton's name)
         self, request: bytes, grpc_context: RayServegRPCContext
