@@ -182,7 +182,6 @@ def unary(
 
     `controls` tells if a request changes the server; None where none does.
     """
-
     timeout_s = service.settings.body_timeout_s
 
     async def answer(_: object, context: Context) -> bytes:
