@@ -18,6 +18,7 @@ def server(recordings, tmp_path_factory) -> Iterator[RunningServer]:
     flags = (
         "--model-control-mode=explicit",
         "--load-model=simple",
+        "--load-model=string_identity",
         "--load-model=identity_fp32",
         "--load-model=identity_uint8",
         "--load-model=identity_bool",
@@ -99,6 +100,20 @@ def test_values_of_other_types(port, document, text):
     status, told = error(infer(port, "simple", document))
     assert status == 500
     assert told.startswith(text)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 100_000])
+def test_a_wrong_number_of_strings_is_told_as_in_binary(port, count):
+    """Triton's parser counts numbers alone; its core counts strings."""
+    strings = tensor("INPUT0", [2], "BYTES", data=["a"] * count)
+    status, told = error(infer(port, "string_identity", {"inputs": [strings]}))
+    assert status == 400
+    what = "string elements"
+    which = "for inference input 'INPUT0' for model 'string_identity'"
+    if count < 2:
+        assert f"expected 2 {what} {which}, got {count}" in told
+    else:
+        assert f"unexpected number of {what} 3 {which}, expecting 2" in told
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,9 @@ def elements_of(name: str, datatype: str, data: list[Any] | LongArray, count: in
         )
     if datatype not in NUMPY:
         raise InvalidRequest(f"invalid datatype for input {name}")
+    if datatype == "BYTES":
+        # As in Triton, strings are counted with those of binary inputs, which is another error.
+        count = None
     if type(data) is list:
         flat, kinds = _flattened(data)
         if count is not None and len(flat) != count:
