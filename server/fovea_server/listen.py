@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 
 from fovea_preprocess.errors import Unavailable
 from fovea_server.settings import Settings
 
+# A server with one model and no connection has about 40.
+_LEAST_DESCRIPTORS = 64
+_RAISE = "(`ulimit -n`, LimitNOFILE of systemd, `--ulimit nofile` of Docker)"
 # With these errors the port is at fault; with all others, the address.
 _OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
 
@@ -16,8 +20,14 @@ def bind_all(settings: Settings) -> list[socket.socket]:
     """Open the listener for HTTP, if that is served, and check that the other servers can listen.
 
     Raises:
-        Unavailable: a port is taken, or an address is not this machine's; it names all of them.
+        Unavailable: a port is taken, or an address is not this machine's; it names all of them. Or
+            the process may have too few files open.
     """
+    if _most_descriptors() < _LEAST_DESCRIPTORS:
+        raise Unavailable(
+            f"this process may have {_most_descriptors()} files open, and a server needs "
+            f"{_LEAST_DESCRIPTORS}, and one more for each connection: raise the limit {_RAISE}"
+        )
     problems = []
     for name in settings.listening:
         try:
@@ -27,6 +37,11 @@ def bind_all(settings: Settings) -> list[socket.socket]:
     if problems:
         raise Unavailable("; ".join(problems))
     return [_bind(settings, "http")] if settings.allow_http else []
+
+
+def _most_descriptors() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**63 if limit == resource.RLIM_INFINITY else limit
 
 
 def _bind(settings: Settings, name: str) -> socket.socket:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import math
+import os
+import resource
 import signal
 import socket
 import time
@@ -35,8 +38,38 @@ log = logging.getLogger(__name__)
 
 # Clients reuse connections; one that is closed as a request is sent is an error for them.
 KEEP_ALIVE_S = 75
+# uvicorn looks after its server so often.
+_TICKS_OF_A_SECOND = 10
 # Time between two looks at a second Ctrl-C.
 _LOOK_S = 0.1
+
+
+class _Descriptors:
+    """Says when the process runs out of file descriptors.
+
+    The event loop then closes new connections without a word.
+    """
+
+    def __init__(self) -> None:
+        self._out = False
+
+    def look(self) -> None:
+        """Log that there is none left, or that there is one again."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            if not self._out and error.errno in (errno.EMFILE, errno.ENFILE):
+                self._out = True
+                log.error(
+                    "no file descriptor is left (%s; this process may have %d), and new "
+                    "connections are closed: raise the limit (ulimit -n), or find the client that "
+                    "holds connections",
+                    *(error.strerror, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+                )
+            return
+        if self._out:
+            self._out = False
+            log.warning("there are file descriptors again")
 
 
 class Server(uvicorn.Server):
@@ -51,6 +84,7 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._signalled = signalled
+        self._descriptors = _Descriptors()
         self._service = service
         self._others = others
         self._drained_at: float | None = None
@@ -81,6 +115,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return True when it is time to stop: `drain_secs` after the signal."""
+        if not counter % _TICKS_OF_A_SECOND:
+            self._descriptors.look()
         if not await super().on_tick(counter):
             return False
         if self._drained_at is None:

@@ -102,7 +102,7 @@ def test_values_of_other_types(port, document, text):
     assert told.startswith(text)
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 100_000])
+@pytest.mark.parametrize("count", [0, 1, 3, 10_000])
 def test_a_wrong_number_of_strings_is_told_as_in_binary(port, count):
     """Triton's parser counts numbers alone; its core counts strings."""
     strings = tensor("INPUT0", [2], "BYTES", data=["a"] * count)

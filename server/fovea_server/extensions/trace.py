@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -107,10 +108,7 @@ class TraceSettings:
     def save(self, trace: RequestTrace) -> None:
         """Write the trace of an answered request."""
         assert self._file is not None, "nothing is chosen without one"
-        try:
-            self._file.add(trace.entries(), self._sampler(trace.model).settings.log_frequency)
-        except OSError as error:
-            log.error("traces cannot be written to %s: %s", self._file.path, error)
+        self._file.add(trace.entries(), self._sampler(trace.model).settings.log_frequency)
 
     def _sampler(self, model: str | None) -> _Sampler:
         return self._samplers.get(model) or self._samplers[None]
@@ -225,7 +223,8 @@ _PARSERS: dict[str, Callable[[str, object], object]] = {
 class TraceFile:
     """Writes traces to one file, or to numbered files of a fixed number of traces.
 
-    A file is a JSON array that is complete after every trace. It is overwritten at first.
+    A file is a JSON array that is complete after every trace. It is overwritten at first. A trace
+    that cannot be written is dropped, and what was written before it stays as it is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -233,27 +232,54 @@ class TraceFile:
         self._lock = threading.Lock()
         self._begun = False
         self._gathered: list[Any] = []
-        self._traces = self._written = 0
+        self._traces = self._written = self._dropped = 0
 
     def add(self, entries: Sequence[Any], log_frequency: int) -> None:
         """Add the entries of a trace; a numbered file has `log_frequency` traces (0: one file)."""
         with self._lock:
-            if not log_frequency:
-                self._append(orjson.dumps(list(entries)))
+            path, traces = self.path, 1
+            if log_frequency:
+                self._gathered += entries
+                self._traces += 1
+                if self._traces < log_frequency:
+                    return
+                path = path.with_name(f"{path.name}.{self._written}")
+                entries, self._gathered = self._gathered, []
+                traces, self._traces = self._traces, 0
+            try:
+                _write(path, orjson.dumps(list(entries)), append=self._begun and not log_frequency)
+            except OSError as error:
+                if not self._dropped:
+                    log.error(
+                        "traces cannot be written to %s (%s), and are dropped until they can: %s",
+                        *(path, error.strerror, "free some space, or mend its permissions"),
+                    )
+                self._dropped += traces
                 return
-            self._gathered += entries
-            self._traces += 1
-            if self._traces >= log_frequency:
-                file = self.path.with_name(f"{self.path.name}.{self._written}")
-                file.write_bytes(orjson.dumps(self._gathered))
-                self._gathered, self._traces = [], 0
-                self._written += 1
+            self._begun |= not log_frequency
+            self._written += bool(log_frequency)
+            if self._dropped:
+                log.warning("traces are written to %s again; %d were dropped", path, self._dropped)
+                self._dropped = 0
 
-    def _append(self, array: bytes) -> None:
-        if not self._begun:
-            self.path.write_bytes(array)
-            self._begun = True
-            return
-        with self.path.open("r+b") as file:
-            file.seek(-1, 2)
-            file.write(b"," + array[1:])
+
+def _write(path: Path, array: bytes, *, append: bool) -> None:
+    """Write a JSON array, or append it to the one in the file, whole or not at all."""
+    flags = os.O_WRONLY | os.O_CREAT | (0 if append else os.O_TRUNC)
+    file = os.open(path, flags, 0o666)
+    try:
+        # It is empty where somebody took the file away.
+        end = os.fstat(file).st_size
+        rest, at = memoryview(array[1:] if end else array), end
+        try:
+            while rest:
+                count = os.pwrite(file, rest, at)
+                rest, at = rest[count:], at + count
+        except OSError:
+            os.ftruncate(file, end)
+            raise
+        if end:
+            # Of the bracket that closed the array; this byte needs no space.
+            os.pwrite(file, b",", end - 1)
+    finally:
+        os.close(file)

@@ -261,11 +261,25 @@ class Loader:
                 list(pool.map(self._empty, group))
 
 
-def attempt(read: Callable[[], None]) -> None:
-    """Read the repositories and load; faults are logged."""
-    try:
-        read()
-    except (FoveaError, OSError) as error:
-        log.error("a repository cannot be read: %s", error)
-    except Exception:  # one failed poll must not end polling
-        log.exception("the repositories could not be followed")
+class Attempts:
+    """Reads the repositories again and again; a fault is logged when it comes and when it goes."""
+
+    def __init__(self) -> None:
+        self._fault = ""
+
+    def __call__(self, read: Callable[[], None]) -> None:
+        """Read and load once."""
+        fault = ""
+        try:
+            read()
+        except (FoveaError, OSError) as error:
+            fault = str(error)
+            if fault != self._fault:
+                log.error("a repository cannot be read: %s; its models stay as they are", fault)
+        except Exception as error:  # one failed poll must not end polling
+            fault = repr(error)
+            if fault != self._fault:
+                log.exception("the repositories could not be followed")
+        if self._fault and not fault:
+            log.warning("the repositories can be read again")
+        self._fault = fault

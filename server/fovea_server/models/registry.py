@@ -23,7 +23,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_server.models.config.files import check_engine_files, check_name, model_of_files
 from fovea_server.models.described import describe_engine
-from fovea_server.models.loader import Loader, attempt
+from fovea_server.models.loader import Attempts, Loader
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.opening import open_engine
 from fovea_server.models.remotes import Remotes
@@ -79,6 +79,7 @@ class Registry:
         self._remotes.wait()
         if self._loader.closing.is_set():
             return
+        attempt = Attempts()
         attempt(self._load_first)
         self._scanned = self.started = True
         self._log_start()

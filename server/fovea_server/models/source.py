@@ -12,7 +12,7 @@ from typing import Self
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, without_version_policy
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository, check_name
-from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound
+from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Unavailable
 from fovea_server.models.config.config import load_config
 from fovea_server.settings import Settings
 
@@ -39,6 +39,8 @@ class Repositories:
         places = {root.resolve(): root for root in roots}
         self._roots = tuple(places.values())
         self._name = None if model_name is None else check_name(model_name)
+        self._devices: dict[Path, int] = {}
+        """The file system of each root, where it had a model."""
 
     def __str__(self) -> str:
         """List the repositories, as they were given."""
@@ -50,8 +52,23 @@ class Repositories:
         return set(filter(self._lists, found))
 
     def models(self) -> tuple[str, ...]:
-        """List the models with at least one version, by name; raises as `ModelRepository`."""
-        found = {name for each in self._all for name in each.models()} | self._single()
+        """List the models with at least one version, by name.
+
+        Raises as `ModelRepository`; Unavailable: the file system with the models is not mounted.
+        """
+        found = self._single()
+        for root in self._models:
+            self._devices[root] = root.stat().st_dev
+        for each in self._all:
+            names, device = each.models(), each.root.stat().st_dev
+            if names:
+                self._devices[each.root] = device
+            elif self._devices.get(each.root, device) != device:
+                raise Unavailable(
+                    f"{each.root} is empty, and another file system than before: is its file "
+                    "system mounted?"
+                )
+            found |= set(names)
         return tuple(sorted(filter(self._lists, found)))
 
     def _lists(self, name: str) -> bool:
