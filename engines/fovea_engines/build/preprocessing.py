@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector
-from fovea_engines.detect.heads.preprocess import VARIANTS, default_preprocess
+from fovea_engines.detect.heads.preprocess import default_preprocess, read_preprocess
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
@@ -114,7 +114,7 @@ def settle(
                 "model finds"
             )
         return spec, f"by --preprocess: {both}"
-    specs = {name: spec_of({**VARIANTS[name], **own}) for name in ("family", *head.variants)}
+    specs = {name: spec_of({**read_preprocess(name), **own}) for name in ("family", *head.variants)}
     if not detects or len({*specs.values()}) == 1:
         return usual, head.preprocess_from
     seen = {name: found(spec) for name, spec in specs.items()}

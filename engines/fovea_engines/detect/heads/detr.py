@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.base import IMAGENET
 from fovea_engines.detect.heads.queries import COCO_IDS, Queries, SeparateQueries
-from fovea_engines.detect.heads.query_evidence import background_last
+from fovea_engines.detect.heads.query_evidence import background_last, none_last
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.options import PredictOptions
 from fovea_engines.session import Array
@@ -47,6 +47,11 @@ class RawRtDetr(SeparateQueries):
         if fit.num_classes == COCO_IDS + 1 != signature.num_labels:
             return replace(fit, strength=Strength.SHAPE)
         return fit
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude logits of one softmax, whose last class is "none", too."""
+        reason = super(RawRtDetr, self).contradiction(outputs)
+        return reason or none_last(outputs[self.outputs[0]][0])
 
 
 @dataclass(frozen=True, slots=True)

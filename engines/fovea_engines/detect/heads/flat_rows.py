@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,13 +11,42 @@ from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strengt
 from fovea_engines.detect.heads.suppressed import Columns, Rows
 from fovea_engines.session import Array
 
+_WORDS = {
+    "image": "image|img|batch",
+    "class": "class|cls|label|category",
+    "score": "score|conf|confidence|prob",
+    "x1 y1 x2 y2": "x1y1x2y2|xyxy",
+    "y1 x1 y2 x2": "y1x1y2x2|yxyx",
+    "cx cy w h": "cxcywh|xywh",
+}
+_WORD = re.compile(
+    "|".join(
+        f"(?P<_{n}>(?:{words})(?:_?(?:no|ids?|idx|index|num))?(?=_|$))"
+        for n, words in enumerate(_WORDS.values())
+    )
+)
+
+
+def spelled(name: str) -> str | None:
+    """Return the columns that the name of an output says: "batchno_classid_score_x1y1x2y2".
+
+    None where it says nothing, or not all of a row of seven.
+    """
+    found, at, kinds = [], 0, tuple(_WORDS)
+    while word := _WORD.match(name, at):
+        assert word.lastgroup is not None, "each word is a group"
+        found.append(kinds[int(word.lastgroup[1:])])
+        at = word.end() + 1
+    whole = at > len(name) and len(found) == len(set(found)) == 4
+    return ", ".join(found) if whole and {"image", "class", "score"} < {*found} else None
+
 
 @dataclass(frozen=True, slots=True)
 class YoloV7EndToEnd(Columns):
     """Decodes image, x1 y1 x2 y2, class id, score [k, 7], as export.py --max-wh of YOLOv7 writes.
 
     Attributes:
-        order: of the columns, for people.
+        order: of the columns, for people, and as `spelled` has it.
         named: the end of an output's name that only this family has.
     """
 
@@ -33,7 +63,10 @@ class YoloV7EndToEnd(Columns):
         if len(signature.outputs) != 1 or signature.outputs[0].shape[1:] not in ((7,), (-1,)):
             return OTHERS
         name = signature.outputs[0].name
-        named = cls.named is not None and name.endswith(cls.named)
+        said = spelled(name.lower())
+        if said not in (None, cls.order):
+            return f"the name of the output says that its columns are {said}"
+        named = said is not None or (cls.named is not None and name.endswith(cls.named))
         strength = Strength.NAMES if named else Strength.SHAPE
         return Fit((name,), signature.num_labels, f"rows of {cls.order}", strength)
 
@@ -65,6 +98,27 @@ class YoloNasFlat(YoloV7EndToEnd):
     class_id: ClassVar[int] = 6
     order: ClassVar[str] = "image, x1 y1 x2 y2, score, class"
     named: ClassVar[str] = "flat_predictions"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFirstRows(YoloV7EndToEnd):
+    """Decodes image, class id, score, x1 y1 x2 y2 [k, 7]: `batchno_classid_score_x1y1x2y2`."""
+
+    family: ClassVar[str] = "class-first-rows"
+    guessed: ClassVar[str] = "families differ that end in these rows, as YOLO and YOLOX do"
+    variants: ClassVar[tuple[str, ...]] = ("yolox",)
+    class_id: ClassVar[int] = 1
+    score: ClassVar[int] = 2
+    box: ClassVar[int] = 3
+    order: ClassVar[str] = "image, class, score, x1 y1 x2 y2"
+
+    @classmethod
+    def fit(cls, signature: Signature) -> Fit | str:
+        """Check for the name, too: without it, rows of seven are those of other families."""
+        fit = super(ClassFirstRows, cls).fit(signature)
+        if isinstance(fit, str) or fit.strength is Strength.NAMES or signature.forced:
+            return fit
+        return OTHERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,12 @@ from fovea_engines.detect.heads.classifier import Classifier, ClassifierLogits, 
 from fovea_engines.detect.heads.depth import Depth, YoloDepth
 from fovea_engines.detect.heads.detr import Detr, RawRtDetr
 from fovea_engines.detect.heads.fastestdet import FastestDet
-from fovea_engines.detect.heads.flat_rows import AutoMlEfficientDet, YoloNasFlat, YoloV7EndToEnd
+from fovea_engines.detect.heads.flat_rows import (
+    AutoMlEfficientDet,
+    ClassFirstRows,
+    YoloNasFlat,
+    YoloV7EndToEnd,
+)
 from fovea_engines.detect.heads.four_tensors import (
     EfficientNms,
     TensorFlowDetection,
@@ -52,7 +57,7 @@ from fovea_engines.detect.heads.yolov6 import YoloV6
 from fovea_engines.detect.heads.yolov8 import YoloV8
 from fovea_engines.detect.heads.yolov10 import YoloV10
 from fovea_engines.detect.heads.yolox import DecodedYoloX, YoloX
-from fovea_engines.detect.heads.yunet import YuNet
+from fovea_engines.detect.heads.yunet import YuNet, YuNet2021
 
 FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
     {
@@ -76,6 +81,7 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             Torchvision,
             TorchvisionSegment,
             YoloV7EndToEnd,
+            ClassFirstRows,
             YoloNasFlat,
             AutoMlEfficientDet,
             YoloNas,
@@ -91,6 +97,7 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             CenterNetLogits,
             FastestDet,
             YuNet,
+            YuNet2021,
             Scrfd,
             RetinaFace,
             UltraFace,
