@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from fovea_engines.backends.backend import Encoding
 from fovea_engines.build.assemble import candidate, reference
@@ -36,9 +37,10 @@ from fovea_engines.evaluate.samples import sample_images
 from fovea_engines.graph.wiring import RANKING, outputs_after
 from fovea_engines.plural import counted
 from fovea_engines.progress import Progress
+from fovea_engines.repository.accuracy import AnyAccuracy
 from fovea_engines.repository.card import EngineCard, Precision
 from fovea_engines.repository.figures import SHIPPED, Agreement
-from fovea_preprocess.errors import Disagreement, UnsupportedModel
+from fovea_preprocess.errors import Disagreement, NotFinite, UnsupportedModel
 
 AGREEMENT_IMAGES = 64
 # Bfloat16, emulated on ONNX Runtime, agrees .970 (yolox_nano) to .990 (yolov8n) on 64 photographs.
@@ -105,9 +107,24 @@ def measure_engine(
     if truth is None:
         return card
     accuracy = {} if graphs.precision == "fp32" else {"fp32": truth.source}
-    accuracy |= {name: truth.of_graph(name, graph) for name, graph in others.items()}
+    accuracy |= _accuracies(truth, others, progress)
     accuracy[graphs.precision] = truth.of_engine(graphs.precision, engine)
     return replace(card, accuracy=accuracy)
+
+
+def _accuracies(
+    truth: LabelledEvaluation, graphs: Mapping[str, onnx.ModelProto], progress: Progress
+) -> dict[str, AnyAccuracy]:
+    """Measure graphs beside the engine; FP16, which is only to compare with, may overflow."""
+    found = {}
+    for name, graph in graphs.items():
+        try:
+            found[name] = truth.of_graph(name, graph)
+        except NotFinite as error:
+            if name != "fp16":
+                raise
+            progress.note(f"fp16 cannot be measured beside it: {error}")
+    return found
 
 
 def _agreement(
@@ -202,7 +219,8 @@ def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
         for name, array in want.items():
             lost[name] += float(np.abs(difference(array, have[name])).sum())
             total[name] += float(np.abs(finite(array)).sum())
-    return max((lost[name] / (total[name] or 1.0) for name in total), default=0.0)
+    # Unlike `max`, it returns NaN where one is.
+    return float(np.max([lost[name] / (total[name] or 1.0) for name in total], initial=0.0))
 
 
 def objection(card: EngineCard, max_drop: float) -> str | None:

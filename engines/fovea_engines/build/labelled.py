@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from fovea_engines.engine import Engine
 from fovea_engines.evaluate.accuracy.labels import Labels, measure
 from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import AnyAccuracy
+from fovea_preprocess.errors import NotFinite
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,5 +44,10 @@ class LabelledEvaluation:
         return accuracy
 
     def figure_of(self, engine: Engine) -> float:
-        """Measure the figure that decides of a candidate without reporting it."""
-        return measure(engine, self.dataset, Progress()).figure
+        """Measure the figure that decides of a candidate without reporting it.
+
+        It is 0 where the candidate computes what is not finite: another may be good.
+        """
+        with suppress(NotFinite):
+            return measure(engine, self.dataset, Progress()).figure
+        return 0.0

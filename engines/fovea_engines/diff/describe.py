@@ -33,7 +33,11 @@ def _agreement(diff: Diff) -> str:
     unjudged = [layer.name for layer in diff.undecided if layer.name not in lost]
     if lost or unjudged:
         why = [f"{', '.join(lost)}, which A puts out, has no counterpart in B"] if lost else []
-        why += [f"{', '.join(unjudged)}, which A puts out, was not judged"] if unjudged else []
+        nan = sum(one.figures.unknown for one in diff.layers if one.figures and one.a.is_output)
+        values = f" ({counted(nan, 'value')} of outputs are NaN in both)" if nan else ""
+        why += (
+            [f"{', '.join(unjudged)}, which A puts out, was not judged{values}"] if unjudged else []
+        )
         return (
             f"No tensor that was matched diverges, but {' and '.join(why)}: whether the models "
             "agree is not known."

@@ -47,6 +47,7 @@ class Figures:
             same positions.
         small: slices that the large ones would hide; None without any, or if channels are not
             examined.
+        unknown: number of values that are NaN in both, of which nothing can be said.
     """
 
     cosine: float
@@ -58,6 +59,7 @@ class Figures:
     largest_lost: float
     values: tuple[tuple[float, ...], tuple[float, ...]]
     small: SmallSlices | None
+    unknown: int = 0
 
 
 def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) -> Figures:
@@ -67,7 +69,7 @@ def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) 
     """
     a2 = b2 = ab = noise = max_error = largest_lost = 0.0
     ranges = [(math.inf, -math.inf), (math.inf, -math.inf)]
-    broken = 0
+    broken = unknown = 0
     values: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     slices: dict[tuple[int, int], Floats] = {}
     for a, b in pairs:
@@ -77,7 +79,9 @@ def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) 
             values = tuple(one.flat[first].tolist()), tuple(other.flat[first].tolist())
         finite = np.isfinite(one) & np.isfinite(other)
         if not finite.all():
-            same = (one == other) | (np.isnan(one) & np.isnan(other))
+            neither = np.isnan(one) & np.isnan(other)
+            unknown += int(np.count_nonzero(neither))
+            same = (one == other) | neither
             broken += int(np.count_nonzero(~finite & ~same))
             lost = np.abs(one[np.isfinite(one) & ~finite])
             largest_lost = max(largest_lost, float(lost.max(initial=0)))
@@ -101,6 +105,7 @@ def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) 
         largest_lost=largest_lost,
         values=values or ((), ()),
         small=min(filter(None, found), key=lambda small: small.snr_db, default=None),
+        unknown=unknown,
     )
 
 

@@ -36,7 +36,8 @@ class Comparison:
         inputs_snr_db: lowest SNR of the layers that it is computed from, decibel; inf for none.
         state: "other picks": integers or booleans with the same computation that differ although
             their inputs agree and are not equal, as when rounding swaps two close scores; "not
-            judged": it differs after such picks, or was paired by order and all its readers agree.
+            judged": it differs after such picks, was paired by order and all its readers agree, or
+            has values that are NaN in both.
     """
 
     a: Layer
@@ -109,6 +110,8 @@ def judge(
             picks = not behind_picks and _rounding_picks(one, above) and not computed_otherwise(one)
             state: State = "not judged" if behind_picks else "other picks" if picks else "diverges"
             one = replace(one, state=state)
+        elif figures is not None and figures.unknown:
+            one = replace(one, state="not judged")
         if behind_picks or one.state == "other picks":
             behind.add(pair.a)
         judged[pair.a] = one

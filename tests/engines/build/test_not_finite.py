@@ -12,9 +12,14 @@ from tests.engines.fragile import broken, fragile_classifier, fragile_detector, 
 from tests.engines.tiny import constant, save, tiny_detector, tiny_network
 
 from fovea_engines.backends.registry import CPU_BACKENDS
+from fovea_engines.build import gate
+from fovea_engines.build.assemble import reference
 from fovea_engines.build.build import build
+from fovea_engines.build.labelled import LabelledEvaluation
 from fovea_engines.build.plan import AUTO, BuildPlan, choices
+from fovea_engines.build.prepare import prepare
 from fovea_engines.engine import Engine
+from fovea_engines.evaluate.accuracy.labels import read_labelled
 from fovea_preprocess.errors import BuildError, Disagreement, NotFinite, UnsupportedModel
 
 FRAGILE = {"detect": fragile_detector, "classify": fragile_classifier, "semantic": fragile_map}
@@ -172,3 +177,23 @@ def test_cards_without_the_count_are_read(tmp_path, images):
     file.write_text(json.dumps(card))
     with Engine.open(file.parent) as engine:
         assert engine.card.agreement.replaced == 0
+
+
+def test_accuracy_of_what_is_not_finite(tmp_path, images):
+    """A candidate of the search has none, a graph to compare with is left out, and others fail."""
+    for label, name in (("dark", "b"), ("bright", "a")):
+        (tmp_path / "data" / label).mkdir(parents=True)
+        (images / f"{name}.png").rename(tmp_path / "data" / label / f"{name}.png")
+    source = fragile_classifier(tmp_path / "m.onnx")
+    one = plan(source, tmp_path, images=images)
+    prepared, notes = prepare(one, Notes()), Notes()
+    labelled = read_labelled(tmp_path / "data", None).for_model(prepared.labels, 2)
+    truth = LabelledEvaluation(one, prepared, labelled, notes)
+    with reference(one, prepared, prepared.graph, "fp32") as engine:
+        assert truth.figure_of(engine) == 0
+        with pytest.raises(NotFinite):
+            truth.of_engine("int8", engine)
+    assert gate._accuracies(truth, {"fp16": prepared.graph}, notes) == {}
+    assert notes.notes[-1].startswith("fp16 cannot be measured beside it: output output0 of m is")
+    with pytest.raises(NotFinite):
+        gate._accuracies(truth, {"int8 for TensorRT": prepared.graph}, notes)
