@@ -5,19 +5,24 @@ What it finds on sample images decides, or the user is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
-from fovea_engines.detect.heads.base import Detector
+from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.preprocess import default_preprocess, read_preprocess
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.evaluate.agreement.overlap import iou
 from fovea_engines.evaluate.observe import Observer
+from fovea_engines.evaluate.reference import Outputs
+from fovea_engines.evaluate.samples import MOVED
 from fovea_engines.plural import counted
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
@@ -37,6 +42,11 @@ _MUCH, _NEXT_TO_NOTHING = 0.125, 0.05
 # Shares of all keypoints that lie in the box of their object. Trained models have 1.00 there, and
 # .00 to .79 with x and y swapped; untrained ones .85, and .31 to .55.
 _FEW, _NEARLY_ALL = 0.9, 0.97
+# Medians of the overlap of boxes with those of the moved images, moved back. Trained
+# detectors have .55 to .99, and .01 more at most in another order; with their numbers in another
+# order .00 to .74, and over .9 once the order is right. Untrained ones have anything, and at most
+# .77 in another order where it is more.
+_TOGETHER, _BETTER = 0.75, 0.15
 # So many keypoints must have more than this score.
 _ENOUGH, _SEEN = 5, 0.5
 
@@ -63,14 +73,14 @@ class _Found(NamedTuple):
 
 
 def _found_with(
-    head: Recognition, inputs: Sequence[TensorSpec], observe: Observer, spec: PreprocessSpec
+    head: Recognition, inputs: Sequence[TensorSpec], seen: Sequence[Outputs]
 ) -> list[Detections]:
-    """Return what a detector finds on each sample image, in pixels of its input."""
+    """Return what a detector finds on each image that it was `seen` on, in pixels of its input."""
     opened = open_head(head, inputs)
     if not isinstance(opened, Detector):
         return []
     with np.errstate(all="ignore"):  # values out of a model's range overflow
-        return [opened.decode(seen, 0, PredictOptions(mask="none")) for seen in observe.seen(spec)]
+        return [opened.decode(each, 0, PredictOptions(mask="none")) for each in seen]
 
 
 def settle(
@@ -95,7 +105,7 @@ def settle(
         return default_preprocess(head.family, inputs, metadata, trained=fields)
 
     def found(spec: PreprocessSpec) -> _Found:
-        each = _found_with(head, inputs, observe, spec)
+        each = _found_with(head, inputs, observe.seen(spec))
         sums = [float(one.scores.sum()) for one in each if len(one) <= _NOISE]
         return _Found(sum(map(len, each)), sum(sums), len(each) - len(sums))
 
@@ -134,11 +144,13 @@ def settle(
 def misplaced(
     head: Recognition, inputs: Sequence[TensorSpec], observe: Observer, spec: PreprocessSpec
 ) -> str | None:
-    """Return why two numbers of boxes or keypoints have changed places; None if nothing says so."""
-    found = _found_with(head, inputs, observe, spec)
+    """Return why the numbers of boxes or keypoints are others; None if nothing says so."""
+    found = _found_with(head, inputs, observe.seen(spec))
     if not found:
         return None
-    return _swapped([one.boxes for one in found], observe.places(spec)) or _crossed(found)
+    boxes, places = [one.boxes for one in found], observe.places(spec)
+    moved = _found_with(head, inputs, observe.seen(spec, moved=True))
+    return _swapped(boxes, places) or _crossed(found) or _unlike(found, moved, places)
 
 
 def _turned(boxes: Boxes) -> Boxes:
@@ -169,6 +181,69 @@ def _swapped(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | No
         f"{share:.0%} of the area of the boxes lies in the padding around the images, and with "
         f"{what} swapped next to nothing"
     )
+
+
+def _others(boxes: Boxes) -> Iterator[tuple[str, Boxes]]:
+    """Yield what else the numbers of boxes may be that a head read as corners, or as centres."""
+    centred = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], 1)
+    for numbers in (boxes, centred):
+        for names, read in _FORMS.items():
+            for order in permutations(range(4)):
+                said = [name for _, name in sorted(zip(order, names.split(), strict=True))]
+                yield " ".join(said), read(numbers[:, order])
+
+
+def _from_size(boxes: Boxes) -> Boxes:
+    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
+
+
+_FORMS: Mapping[str, Callable[[Boxes], Boxes]] = {
+    "x1 y1 x2 y2": lambda boxes: boxes,
+    "cx cy w h": corners,
+    "x1 y1 w h": _from_size,
+}
+
+
+def _unlike(
+    found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
+) -> str | None:
+    """Return what the numbers of boxes must be; None if nothing says so.
+
+    Only then do the boxes of the moved images lie where the moved boxes do.
+    """
+    read = _agreement(found, moved, images)
+    if read + _BETTER > 1:
+        return None
+    best, what = 0.0, ""
+    for others in zip(*(_others(one.boxes) for one in (*found, *moved)), strict=True):
+        every = zip((*found, *moved), others, strict=True)
+        seen = [replace(one, boxes=boxes) for one, (_, boxes) in every]
+        other = _agreement(seen[: len(found)], seen[len(found) :], images)
+        best, what = max((best, what), (other, others[0][0]))
+    if best <= max(_TOGETHER, read + _BETTER):
+        return None
+    return (
+        "on images that are mirrored and moved, the boxes are the mirrored and moved boxes by "
+        f"{read:.0%} of their area, and by {best:.0%} if their numbers are {what}"
+    )
+
+
+def _agreement(
+    found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
+) -> float:
+    """Return how far boxes overlap with those of the moved images, moved back: the median.
+
+    Each counts with the best of its class, where there is one; it is 1 where none has one.
+    """
+    shares: list[float] = []
+    for one, other, image in zip(found, moved, images, strict=True):
+        edge = np.array([image.offset_x, image.offset_y + image.scaled_height] * 2, np.float32)
+        left, top, right, bottom = ((other.boxes - edge) / np.float32(MOVED)).T
+        back = np.stack([image.scaled_width - right, top, image.scaled_width - left, bottom], 1)
+        same = one.class_ids[:, None] == other.class_ids
+        overlaps = np.where(same, np.nan_to_num(iou(one.boxes, back + edge)), 0)
+        shares += overlaps[same.any(axis=1)].max(axis=1, initial=0).tolist()
+    return float(np.median(shares)) if shares else 1.0
 
 
 def _crossed(found: Sequence[Detections]) -> str | None:

@@ -50,7 +50,7 @@ class Observer:
         self._facts = graph_inputs(graph), metadata_of(graph)
         self._trained = trained
         self._images = images
-        self._seen: dict[PreprocessSpec, Sequence[Outputs]] = {}
+        self._seen: dict[tuple[PreprocessSpec, bool], Sequence[Outputs]] = {}
 
     @cached_property
     def _reference(self) -> Reference:
@@ -64,14 +64,17 @@ class Observer:
         except UnsupportedModel:
             return ()
 
-    def seen(self, spec: PreprocessSpec) -> Sequence[Outputs]:
-        """Return the outputs for each image; nothing if the graph cannot be run."""
-        if spec not in self._seen:
+    def seen(self, spec: PreprocessSpec, *, moved: bool = False) -> Sequence[Outputs]:
+        """Return the outputs for each image; nothing if the graph cannot be run.
+
+        `moved` says that the images are mirrored and smaller, at the left and the bottom.
+        """
+        if (spec, moved) not in self._seen:
             try:
-                self._seen[spec] = list(self._run(spec))
+                self._seen[spec, moved] = list(self._run(spec, moved))
             except UnsupportedModel:
-                self._seen[spec] = ()
-        return self._seen[spec]
+                self._seen[spec, moved] = ()
+        return self._seen[spec, moved]
 
     def places(self, spec: PreprocessSpec) -> Sequence[LetterboxMap]:
         """Return the place of each image in the model's input."""
@@ -82,8 +85,8 @@ class Observer:
         shapes = (pixels.shape for _, pixels in sample_images(self._images, _IMAGES))
         return [(width, height) for height, width, _ in shapes]
 
-    def _run(self, spec: PreprocessSpec) -> Iterator[Outputs]:
-        for _, row in read_rows(spec, self._images, _IMAGES):
+    def _run(self, spec: PreprocessSpec, moved: bool) -> Iterator[Outputs]:
+        for _, row in read_rows(spec, self._images, _IMAGES, moved=moved):
             yield self._reference.run(row)[0]
 
 

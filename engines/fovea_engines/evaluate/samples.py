@@ -17,7 +17,11 @@ from fovea_preprocess.spec import PreprocessSpec
 Pixels = NDArray[np.uint8]
 
 MAX_SAMPLES = 16
+MOVED = 0.75
+"""Sides of an image that is moved, in those of the image."""
+
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"))
+_GREY = 114
 _PHOTOGRAPHS = Path(__file__).parent / "photographs"
 
 
@@ -50,13 +54,30 @@ def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tupl
         yield file.name, read_image(file)
 
 
-def read_rows(spec: PreprocessSpec, folder: Path | None, most: int) -> Iterator[tuple[str, Array]]:
-    """Yield name and input row, [1, ...], of the images that `sample_images` yields."""
+def read_rows(
+    spec: PreprocessSpec, folder: Path | None, most: int, *, moved: bool = False
+) -> Iterator[tuple[str, Array]]:
+    """Yield name and input row, [1, ...], of the images that `sample_images` yields.
+
+    `moved` says that they are to be as `_moved` makes them.
+    """
     preprocessor = Preprocessor(spec)
     for name, pixels in sample_images(folder, most):
         row = np.empty((1, *spec.row_shape), spec.dtype)
-        preprocessor(pixels, row[0])
+        preprocessor(_moved(pixels) if moved else pixels, row[0])
         yield name, row
+
+
+def _moved(pixels: Pixels) -> Pixels:
+    """Return an image of the same size: mirrored and smaller, at the left and the bottom."""
+    import cv2
+
+    height, width, _ = pixels.shape
+    sides = max(round(width * MOVED), 1), max(round(height * MOVED), 1)
+    small = cv2.resize(pixels[:, ::-1], sides, interpolation=cv2.INTER_AREA)
+    whole = np.full_like(pixels, _GREY)
+    whole[height - sides[1] :, : sides[0]] = small
+    return whole
 
 
 def sample_image(folder: Path | None, name: str) -> Pixels:

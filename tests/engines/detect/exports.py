@@ -8,6 +8,8 @@ from tests.engines.detect.planted import (
     FOUR,
     QUERIES,
     SCORE,
+    SIZE,
+    THREE,
     at,
     batched,
     by_anchor,
@@ -29,6 +31,8 @@ from tests.engines.detect.planted import (
     softmax_queries,
     with_objectness,
 )
+
+from fovea_engines.detect.heads.grid import grid
 
 
 def one(table):
@@ -173,11 +177,14 @@ def scrfd():
     return by_stride(("score", "bbox", "kps"), tables, per=2)
 
 
-def retinaface():
-    face = scores(per=2, classes=1)
-    steps = random(16800, 4, low=-1)
-    # From a prior of 256 pixels in the middle of the cell.
-    steps[at(per=2)] = [-16 / 25.6, -16 / 25.6, *np.log(CENTRED[2:] / 256) / 0.2]
+def retinaface(side=256):
+    """A face that four neighbouring cells find, by their priors of a side in pixels."""
+    face, steps = scores(per=2, classes=1), random(16800, 4, low=-1)
+    places, strides = grid(SIZE, THREE, 2)
+    for cell in at(per=2) + 2 * np.array([0, 1, 20, 21]):
+        middle = (places[cell] + 0.5) * strides[cell]
+        face[cell], steps[cell, 2:] = SCORE, np.log(CENTRED[2:] / side) / 0.2
+        steps[cell, :2] = (CENTRED[:2] - middle) / (0.1 * side)
     tables = steps, np.concatenate([1 - face, face], axis=1), random(16800, 10)
     return batched(("loc", "conf", "landm"), *tables)
 

@@ -222,6 +222,10 @@ TABLE = {
     "YuNet 2023": ((image(),), yunet, {}, "yunet"),
     "SCRFD": ((image(name="input.1"),), scrfd, {}, "scrfd"),
     "RetinaFace": ((image(),), retinaface, {}, "retinaface"),
+    "RetinaFace of 1 MB": ((image(),), lambda: retinaface(128), {}, "retinaface-1mb"),
+    "RetinaFace of priors of one's own": (
+        (image(),), lambda: retinaface(400), {}, "moves by 0.36 of a cell"
+    ),
     "YOLOv5-face": ((image(),), yolov5_face, {}, "yolov5-face"),
     "UltraFace": ((image(240, 320),), ultraface, {}, "ultraface"),
     "BlazeFace": ((MEDIAPIPE,), lambda: mediapipe(896, 16), {}, "no family"),

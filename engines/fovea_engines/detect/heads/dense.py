@@ -14,12 +14,14 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector, Layout, corners
 from fovea_engines.detect.heads.evidence import (
     fractions,
+    no_corners,
     no_probabilities,
     no_sizes,
     objectness_first,
     usual,
+    whole_numbers,
 )
-from fovea_engines.detect.heads.grid import off_cells, off_grid
+from fovea_engines.detect.heads.grid import no_class, no_grid, off_cells, off_grid
 from fovea_engines.detect.heads.signature import Fit, Signature, Strength
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
@@ -59,12 +61,16 @@ class Dense(Detector):
         """Exclude what is no probability of a class, and boxes of another form."""
         table = self._table(outputs[self.outputs[0]][0])[: self._end]
         boxes, layout = table[:4].T, self.layout
+        if self.size is not None and (reason := no_grid(len(boxes), self.size, self.per_cell)):
+            return reason
         if not layout.objectness and _ends_in_angles(table[4:]):
             return (
                 f"column {len(table) - 1}, the last, holds angles of rotated boxes, not "
                 "probabilities"
             )
         if (reason := no_probabilities(table[4:].T, 4)) is not None:
+            return reason
+        if (reason := no_classes(table[layout.classes :].T, layout.classes)) is not None:
             return reason
         if not layout.objectness:
             # Classes beside an objectness may be sure of anything where nothing is.
@@ -75,6 +81,7 @@ class Dense(Detector):
             or fractions(boxes)
             or (None if layout.corners else no_sizes(boxes[:, 2:], 2))
             or off_grid(boxes, corners=layout.corners)
+            or (no_corners(boxes) if layout.corners else None)
             or (None if self.size is None else off_cells(centres, self.size, self.per_cell))
         )
 
@@ -123,6 +130,12 @@ class Dense(Detector):
     def _table(self, output: Array) -> NDArray[Any]:
         """Return one image's output as [columns, boxes]."""
         return output if self.layout.axis == 1 else output.T
+
+
+def no_classes(columns: NDArray[Any], first: int) -> str | None:
+    """Exclude probabilities, [boxes, n], of which one is a place, or of several one is 0 or 1."""
+    several = columns.shape[1] > 1
+    return no_class(columns, first) or (whole_numbers(columns, first) if several else None)
 
 
 def _ends_in_angles(classes: NDArray[Any]) -> bool:

@@ -32,6 +32,8 @@ _SURE_OF_BACKGROUND = 0.1
 _UNSURE_OF_BACKGROUND = 0.08
 # Boxes that are fractions of the image may reach a little over its edge.
 _LARGEST_FRACTION = 2.0
+# Of so many rows none of the four numbers of a box goes down all the way by accident.
+_ENOUGH_ROWS = 8
 
 
 def no_probabilities(columns: Columns, first: int = 0) -> str | None:
@@ -224,6 +226,27 @@ def no_corners(boxes: Columns) -> str | None:
     )
     if wrong > _MOST_WRONG:
         return f"boxes are no corners: {wrong:.0%} have the second above or left of the first"
+    return None
+
+
+def ranks(columns: Columns, first: int = 0) -> str | None:
+    """Exclude columns of boxes, [rows, n], of which one goes down from row to row as scores do."""
+    values = finite_rows(columns)
+    if len(values) < _ENOUGH_ROWS:
+        return None
+    steps = np.diff(values, axis=0)
+    ranked = (steps <= 0).all(axis=0) & ((steps < 0).mean(axis=0) > 0.5)
+    if ranked.any():
+        return f"column {first + int(ranked.argmax())} ranks the rows, so it is no side of a box"
+    return None
+
+
+def unranked(scores: Columns, name: str) -> str | None:
+    """Exclude scores, [rows], of an answer whose rows have the best first, if one is better."""
+    values = np.asarray(scores, np.float32)
+    values = values[np.isfinite(values)]
+    if (np.diff(values) > _ROUNDING).any():
+        return f"{name} is no score: the rows are not ranked by it"
     return None
 
 

@@ -17,6 +17,11 @@ Floats = NDArray[np.float32]
 _FAR_FROM_CELL = 3.0
 # Of fewer, as an input of 128 x 128 pixels has, none is far.
 _ENOUGH_CELLS = 400
+# Of so many pairs of neighbouring cells that are sure of a face, the median moves by .00 to .13
+# cells in trained detectors, and with another RetinaFace's priors by .37 to .51 or -.46 to -1.08
+# (26 photographs).
+_ENOUGH_PAIRS = 3
+_MOVES = 0.25
 # x grows in .86 to .98 of all steps of trained and random models, and sizes in .33 to .53.
 _GROWS = 0.7
 
@@ -48,6 +53,13 @@ def grid(
     for table in tables:
         table.flags.writeable = False
     return tables[0], tables[1]
+
+
+def no_grid(boxes: int, size: tuple[int, int], per_cell: int) -> str | None:
+    """Exclude a number of boxes that no usual grid of (height, width) pixels has."""
+    if any(per_cell * cells(size, strides) == boxes for strides in STRIDES):
+        return None
+    return f"{boxes} boxes are those of no grid of {size[0]}x{size[1]}"
 
 
 def off_cells(centres: Floats, size: tuple[int, int], per_cell: int) -> str | None:
@@ -88,11 +100,60 @@ def off_grid(boxes: NDArray[Any], *, corners: bool) -> str | None:
     return None
 
 
-def no_offsets(column: NDArray[Any], number: int) -> str | None:
-    """Exclude offsets within cells, [boxes], that grow from cell to cell as an x in pixels does."""
-    if _growth(column) < _GROWS:
+def no_offsets(columns: NDArray[Any], first: int) -> str | None:
+    """Exclude offsets within cells, [boxes, n], that grow from cell to cell as an x does."""
+    number = _growing(columns)
+    if number is None:
         return None
-    return f"column {number} is no offset in a cell: it grows from cell to cell, as x does"
+    return f"column {first + number} is no offset in a cell: it grows from cell to cell, as x does"
+
+
+def no_class(columns: NDArray[Any], first: int) -> str | None:
+    """Exclude probabilities, [boxes, n], of which one grows from cell to cell as an x does."""
+    number = _growing(columns)
+    if number is None:
+        return None
+    return f"column {first + number} is no class: it grows from cell to cell, as x does"
+
+
+def _growing(columns: NDArray[Any]) -> int | None:
+    return next((at for at, one in enumerate(columns.T) if _growth(one) > _GROWS), None)
+
+
+def movement(
+    centres: Floats,
+    found: NDArray[np.intp],
+    size: tuple[int, int],
+    strides: tuple[int, ...],
+    per_cell: int,
+) -> float | None:
+    """Return how far centres [n, 2] of boxes move from a cell to the next, in cells: the median.
+
+    Neighbouring cells that are sure of an object find the same, so a centre stays where it is. It
+    follows the cells, or runs ahead of them, where the sides of priors are not those of training:
+    with priors of k times their sides it moves by 1 - k. None if too few of the boxes `found`, by
+    their indices in the grid, are neighbours.
+    """
+    places, steps = (table[found] for table in grid(size, strides, per_cell))
+    kinds = np.concatenate([steps, (found % per_cell)[:, None], places], axis=1).astype(int)
+    at = {tuple(kind): index for index, kind in enumerate(kinds.tolist())}
+    moves = [
+        (centres[other, axis] - centres[index, axis]) / stride
+        for (stride, anchor, x, y), index in at.items()
+        for axis, place in enumerate(((x + 1, y), (x, y + 1)))
+        if (other := at.get((stride, anchor, *place))) is not None
+    ]
+    return float(np.median(moves)) if len(moves) >= _ENOUGH_PAIRS else None
+
+
+def moving(moved: float | None) -> str | None:
+    """Exclude centres that go with the cells that find them, by their `movement`."""
+    if moved is None or abs(moved) <= _MOVES:
+        return None
+    return (
+        "neighbouring cells find the same object in other places: from cell to cell its centre "
+        f"moves by {moved:.2f} of a cell"
+    )
 
 
 def _growth(column: NDArray[Any]) -> float:

@@ -77,7 +77,9 @@ class NanoDet(ScoredBoxes):
         """Exclude what is no probability, and what is no logit."""
         if (reason := super(NanoDet, self).contradiction(outputs)) is not None:
             return reason
-        reason = no_logits(np.concatenate([logits for _, logits in self.levels(outputs, 0)]))
+        logits = np.concatenate([logits for _, logits in self.levels(outputs, 0)])
+        reasons = [no_logits(column[:, None]) for column in logits.T]
+        reason = next(filter(None, reasons), None)
         return reason and f"of the last {SIDES} columns, {reason}"
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:

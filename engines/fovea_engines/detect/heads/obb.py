@@ -130,9 +130,11 @@ def _rotated(table: Array) -> NDArray[np.float32]:
 
 
 def _no_angles(column: Array, number: int) -> str | None:
-    """Exclude angles in radians, [boxes], of which most are more than a turn."""
+    """Exclude angles in radians, [boxes], most of which are more than a turn, or all are 1."""
     values = np.asarray(column, np.float32)
     values = np.abs(values[np.isfinite(values)])
+    if len(values) and (values == 1).all():
+        return f"column {number} is no angle: it is 1 for every box"
     if len(values) and np.median(values) > 2 * np.pi:
         return f"column {number} is no angle: most are over {np.median(values):.3g}"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fovea_engines.detect.heads.evidence import Columns, finite_rows, no_shares, pixels
+from fovea_engines.detect.heads.evidence import Columns, finite_rows, no_shares, pixels, ranks
 
 # A trained DETR's boxes end at the edge of the image, but for some hundredths of its side.
 _LARGEST_OVERHANG = 0.1
@@ -20,6 +20,8 @@ _LEAST_DIFFERENCE = 0.05
 # that are sure of a class. Of RT-DETR's 80 the last never is, and in the middle it is the 23rd.
 _MANY_COLUMNS = 10
 _NEARLY_ALWAYS = 0.8
+# Rounding, also to INT8, takes a sigmoid so far out of 0 to 1.
+_SIGMOID = 0.01
 # So few of a model's boxes may be wrong.
 _MOST_WRONG = 0.1
 
@@ -39,6 +41,31 @@ def centred_fractions(boxes: Columns) -> str | None:
     if spread and (values[:, 2:] >= values[:, :2]).all():
         return "boxes are no centres and sizes: each has the second point beyond the first"
     return None
+
+
+def beyond(boxes: Columns) -> str | None:
+    """Exclude fractions, [boxes, 4], that come of a sigmoid and are beyond 0..1."""
+    values = finite_rows(boxes)
+    low, high = values.min(initial=0), values.max(initial=0)
+    if low < -_SIGMOID or high > 1 + _SIGMOID:
+        return f"boxes are no fractions of the image: they go from {low:.3g} to {high:.3g}"
+    return None
+
+
+def no_queries(rows: Columns) -> str | None:
+    """Exclude rows, [rows, columns], that are ranked or padded, as those of an answer are.
+
+    A query has numbers of its own, in no order.
+    """
+    values = finite_rows(rows)
+    if len(values) < _ENOUGH or not values.any():
+        return None
+    if same := len(values) - len(np.unique(values, axis=0)):
+        return f"its rows are no queries: {same} of {len(values)} repeat others, as padding does"
+    whole = (values == values.round()).all(axis=0)
+    if whole.any():
+        return f"its rows are no queries: column {whole.argmax()} has whole numbers only"
+    return ranks(values)
 
 
 def neighbours(boxes: Columns) -> str | None:

@@ -31,7 +31,7 @@ from fovea_engines.detect.heads.nanodet import NanoDet, NanoDetJoined, NanoDetPl
 from fovea_engines.detect.heads.obb import YoloNasObb, YoloV8Obb, YoloV10Obb
 from fovea_engines.detect.heads.paddle import Paddle
 from fovea_engines.detect.heads.pose import YoloV8Pose, YoloV10Pose
-from fovea_engines.detect.heads.retinaface import RetinaFace
+from fovea_engines.detect.heads.retinaface import RetinaFace, RetinaFace1Mb
 from fovea_engines.detect.heads.rfdetr import RfDetr, RfDetrBackgroundFirst, RfDetrBackgroundLast
 from fovea_engines.detect.heads.rfdetr_more import (
     RfDetrKeypoints,
@@ -100,6 +100,7 @@ FAMILIES: Mapping[str, type[Head]] = MappingProxyType(
             YuNet2021,
             Scrfd,
             RetinaFace,
+            RetinaFace1Mb,
             UltraFace,
             CenterFace,
             YoloV5Face,

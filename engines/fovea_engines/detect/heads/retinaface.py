@@ -12,15 +12,11 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.evidence import no_logarithms, no_shares
-from fovea_engines.detect.heads.grid import no_offsets
+from fovea_engines.detect.heads.grid import moving, no_offsets
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, cells
 from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
-
-PRIORS = {8: (16, 32), 16: (64, 128), 32: (256, 512)}
-"""Sides of the two square priors of each stride, pixels (RetinaFace, arXiv 1905.00641, with the
-MobileNet backbone of its PyTorch version)."""
 
 CENTRE_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
 """Factors of the offsets, which SSD's implementation has beside its paper (arXiv 1512.02325)."""
@@ -31,6 +27,10 @@ class RetinaFace(ScoredBoxes):
     """Decodes offsets [batch, priors, 4] and softmax of background and face [batch, priors, 2].
 
     A centre is prior + .1 x offset x side, and a size is side x exp(.2 x offset).
+
+    Attributes:
+        priors: sides of the two square priors of each stride, pixels (RetinaFace, arXiv 1905.00641,
+            with the MobileNet backbone of its PyTorch version).
     """
 
     family: ClassVar[str] = "retinaface"
@@ -45,8 +45,8 @@ class RetinaFace(ScoredBoxes):
     guessed: ClassVar[str] = "programs that use RetinaFace pad, or stretch, each in its own way"
     variants: ClassVar[tuple[str, ...]] = ("stretched",)
     sized: ClassVar[bool] = True
-    strides: ClassVar[tuple[int, ...]] = tuple(PRIORS)
     per_cell: ClassVar[int] = 2
+    priors: ClassVar[tuple[tuple[int, int], ...]] = ((16, 32), (64, 128), (256, 512))
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -61,7 +61,8 @@ class RetinaFace(ScoredBoxes):
         if isinstance(evidence := signature.on_levels([*counts], cls.strides, cls.per_cell), str):
             return evidence
         names = offsets.name, scores.name, points.name
-        return Fit(names, 1, evidence[1], evidence[0], FACE)
+        sides = ", ".join(f"{small} and {large}" for small, large in cls.priors)
+        return Fit(names, 1, f"{evidence[1]}, with priors of {sides} pixels", evidence[0], FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude scores that are no softmax, and sizes that are no logarithms."""
@@ -70,7 +71,17 @@ class RetinaFace(ScoredBoxes):
         offsets, scores, _ = (outputs[name][0] for name in self.outputs)
         if (reason := no_shares(scores)) is not None:
             return f"of the scores, {reason}"
-        return no_logarithms(offsets[:, 2:], 2) or no_offsets(offsets[:: self.per_cell, 0], 0)
+        reason = no_logarithms(offsets[:, 2:], 2) or no_offsets(offsets[:: self.per_cell, :2], 0)
+        return reason or self._other_priors(self.moved(outputs))
+
+    def _other_priors(self, moved: float | None) -> str | None:
+        if (reason := moving(moved)) is None or moved is None:
+            return None
+        return f"{reason}, so that the sides of its priors are {1 / (1 - moved):.2g} times these"
+
+    def tells(self, outputs: Mapping[str, Array]) -> bool:
+        """Return whether there is a face, which tells one family's priors from another's."""
+        return self.moved(outputs) is not None
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
         """Return all levels as one."""
@@ -96,11 +107,22 @@ class RetinaFace(ScoredBoxes):
         """Return centre [n, 2] and side [n, 1] of prior boxes, pixels."""
         assert self.size is not None, "it is sized"
         places, strides = self.cells(found)
-        return (places + 0.5) * strides, _sides(self.size)[found]
+        return (places + 0.5) * strides, _sides(self.size, self.strides, self.priors)[found]
+
+
+@dataclass(frozen=True, slots=True)
+class RetinaFace1Mb(RetinaFace):
+    """Decodes the detectors of Face-Detector-1MB-with-landmark, whose priors are smaller."""
+
+    family: ClassVar[str] = "retinaface-1mb"
+    priors: ClassVar[tuple[tuple[int, int], ...]] = ((10, 20), (32, 64), (128, 256))
 
 
 @lru_cache(maxsize=64)
-def _sides(size: tuple[int, int]) -> NDArray[np.float32]:
+def _sides(
+    size: tuple[int, int], strides: tuple[int, ...], priors: tuple[tuple[int, int], ...]
+) -> NDArray[np.float32]:
     """Return the side [n, 1] of each prior for an input of (height, width) pixels."""
-    levels = [np.tile(sides, cells(size, (stride,))) for stride, sides in PRIORS.items()]
+    by_level = zip(strides, priors, strict=True)
+    levels = [np.tile(sides, cells(size, (stride,))) for stride, sides in by_level]
     return np.concatenate(levels).astype(np.float32)[:, None]

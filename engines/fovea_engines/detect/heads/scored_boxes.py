@@ -14,7 +14,7 @@ from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector
 from fovea_engines.detect.heads.dense import best_class
 from fovea_engines.detect.heads.evidence import no_probabilities, usual
-from fovea_engines.detect.heads.grid import grid
+from fovea_engines.detect.heads.grid import grid, movement
 from fovea_engines.detect.keypoints import keypoints
 from fovea_engines.detect.nms import choose, take
 from fovea_engines.detect.options import PredictOptions
@@ -23,6 +23,10 @@ from fovea_engines.session import Array
 Level = tuple[Array, ...]
 """Scores [boxes, classes], what makes the boxes, [boxes, n], and where there are any what makes the
 landmarks, [boxes, m], of one image."""
+
+
+# A cell that is surer than this has an object.
+_SURE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,17 @@ class ScoredBoxes(Detector):
         tables = (np.concatenate(level, axis=1) for level in self.levels(outputs, 0))
         table: Array = np.concatenate([np.asarray(one) for one in tables])
         return table.T
+
+    def moved(self, outputs: Mapping[str, Array]) -> float | None:
+        """Return by how much the first image's boxes move with the cells that are sure of them."""
+        assert self.size is not None, "it is sized"
+        levels = self.levels(outputs, 0)
+        scores = np.concatenate([scores.max(axis=1) for scores, *_ in levels])
+        found = np.flatnonzero(scores > _SURE)
+        values = np.concatenate([level[1] for level in levels])[found]
+        boxes = self.boxes(values.astype(np.float32, copy=False), found)
+        centres = (boxes[:, :2] + boxes[:, 2:]) / np.float32(2)
+        return movement(centres, found, self.size, self.strides, self.per_cell)
 
     def cells(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return column and row [n, 2] and stride [n, 1] of the cells of boxes."""

@@ -18,6 +18,7 @@ from fovea_engines.detect.heads.evidence import (
     no_corners,
     no_probability,
     pixels,
+    ranks,
     turned,
 )
 from fovea_engines.detect.nms import choose, take
@@ -75,6 +76,7 @@ class Suppressed(Detector):
             or lower_class_ids(found.class_ids[found.scores > 0], self.first_class, class_ids)
             or (pixels if self.normalised else fractions)(sure)
             or no_corners(sure)
+            or ranks(sure)
             or (None if self.normalised or self.size is None else turned(sure, self.size))
         )
 

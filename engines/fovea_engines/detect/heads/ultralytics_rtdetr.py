@@ -13,11 +13,19 @@ from fovea_engines.detect.heads.base import Detector, corners
 from fovea_engines.detect.heads.evidence import (
     no_class_ids,
     no_probabilities,
+    ranks,
+    unranked,
     usual,
     whole_numbers,
 )
 from fovea_engines.detect.heads.queries import MOST_QUERIES
-from fovea_engines.detect.heads.query_evidence import centred_fractions, neighbours, shares
+from fovea_engines.detect.heads.query_evidence import (
+    beyond,
+    centred_fractions,
+    neighbours,
+    no_queries,
+    shares,
+)
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.heads.suppressed import MOST_CLASSES
 from fovea_engines.detect.nms import detections
@@ -70,10 +78,14 @@ class UltralyticsRtDetr(Detector):
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude rows of another order, and boxes that are no fractions of the input."""
         rows = outputs[self.outputs[0]][0]
+        boxes = rows[rows[:, 4] > 0, :4]
         return (
-            no_probabilities(rows[:, 4:5], first=4)
+            unranked(rows[:, 4], "column 4")
+            or no_probabilities(rows[:, 4:5], first=4)
             or no_class_ids(rows[:, 5], "column 5")
-            or centred_fractions(rows[rows[:, 4] > 0, :4])
+            or beyond(boxes)
+            or ranks(boxes)
+            or centred_fractions(boxes)
         )
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
@@ -121,8 +133,12 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         """Exclude columns that are no probabilities, and boxes that are no fractions."""
         rows = outputs[self.outputs[0]][0]
         classes = rows[:, 4:]
+        if len(rows) < _LEAST_QUERIES:
+            return f"it has {_LEAST_QUERIES} queries at least, and the model {len(rows)}"
         return (
-            no_probabilities(classes, 4)
+            no_queries(rows)
+            or beyond(rows[:, :4])
+            or no_probabilities(classes, 4)
             or whole_numbers(classes, 4)
             or usual(classes, 4)
             or ("all columns add up to 1, as a softmax's do" if shares(rows) else None)

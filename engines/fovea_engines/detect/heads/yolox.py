@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.base import Layout, corners
-from fovea_engines.detect.heads.dense import Dense
+from fovea_engines.detect.heads.dense import Dense, no_classes
 from fovea_engines.detect.heads.evidence import (
     no_logarithms,
     no_objectness,
     no_probabilities,
     unsure_beside_objectness,
 )
-from fovea_engines.detect.heads.grid import grid, no_offsets
+from fovea_engines.detect.heads.grid import grid, no_grid, no_offsets
 from fovea_engines.detect.heads.signature import STRIDES, Fit, Signature, Strength, cells
 from fovea_engines.session import Array
 
@@ -52,10 +52,13 @@ class YoloX(Dense):
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude decoded boxes, whose sizes are no logarithms, and what is no probability."""
         rows = outputs[self.outputs[0]][0]
+        assert self.size is not None, "it is sized"
         return (
-            no_logarithms(rows[:, 2:4], 2)
-            or no_offsets(rows[:, 0], 0)
+            no_grid(len(rows), self.size, self.per_cell)
+            or no_logarithms(rows[:, 2:4], 2)
+            or no_offsets(rows[:, :4], 0)
             or no_probabilities(rows[:, 4:], 4)
+            or no_classes(rows[:, 5:], 5)
             or no_objectness(rows[:, 4:], 4)
         )
 

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 from tests.engines.detect.heads.expected import File
 
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.detect.heads.recognise import open_head, recognise
 from fovea_engines.detect.options import PredictOptions
+from fovea_engines.engine import Engine
+from fovea_engines.evaluate.agreement.overlap import iou
+from fovea_engines.evaluate.observe import Observer
+from fovea_engines.evaluate.samples import read_image
 from fovea_engines.graph.normalise import normalise
 from fovea_engines.graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import TensorSpec
@@ -118,3 +124,91 @@ def test_scores_that_are_none_exclude_the_family(case, change):
         if outputs[name].min() >= 0 and outputs[name].max() <= 1:
             planted[name] = change(outputs[name])
     assert "no probability" in head.contradiction(planted)
+
+
+def small_priors(shared):
+    return shared / "models" / "more" / "retinaface-1mb.onnx"
+
+
+SMALL_PRIORS = {8: (10, 20), 16: (32, 64), 32: (128, 256)}
+NO_FACE = "000000000724.jpg"
+FACES = ("bus.jpg", "coco64/val/000000003934.jpg", "coco64/val/000000001296.jpg")
+
+
+def one_by_one(outputs, least):
+    """Boxes and scores of faces of a 640x640 input, before suppression, written plainly."""
+    loc, conf = outputs["loc"][0], outputs["conf"][0]
+    number = 0
+    for stride, sides in SMALL_PRIORS.items():
+        for row in range(640 // stride):
+            for column in range(640 // stride):
+                for side in sides:
+                    x, y, w, h = loc[number].tolist()
+                    score = conf[number, 1]
+                    number += 1
+                    if score < least:
+                        continue
+                    cx = (column + 0.5) * stride + 0.1 * x * side
+                    cy = (row + 0.5) * stride + 0.1 * y * side
+                    half = np.exp([0.2 * w, 0.2 * h]) * side / 2
+                    yield [cx - half[0], cy - half[1], cx + half[0], cy + half[1]], score
+
+
+@pytest.fixture(scope="module")
+def faces(shared, tmp_path_factory):
+    """Engines of two groups' detectors of faces, the RetinaFace of smaller priors first."""
+    folder = tmp_path_factory.mktemp("faces")
+    small, other = small_priors(shared), shared / "models" / "heads" / "yunet-n-dynamic.onnx"
+    build(BuildPlan(small, "small", folder, "onnxruntime", preprocess={"anchor": "top-left"}))
+    build(BuildPlan(other, "yunet", folder, "onnxruntime", size=LARGE))
+    with Engine.open(folder / "small" / "1") as one, Engine.open(folder / "yunet" / "1") as two:
+        yield one, two
+
+
+def test_a_retinaface_of_other_priors_is_told_by_its_numbers(faces):
+    """Its names and shapes are those of RetinaFace."""
+    card = faces[0].card
+    assert card.family == "retinaface-1mb"
+    assert "not retinaface (neighbouring cells" in card.reason
+    assert "0.51 times" in card.reason
+
+
+@pytest.mark.parametrize("image", FACES)
+def test_another_group_finds_the_same_faces(faces, shared, image):
+    pixels = read_image(shared / "data" / image)
+    found, others = (one.detect(pixels, PredictOptions(conf=0.6, iou=0.3)) for one in faces)
+    overlaps = iou(found.boxes, others.boxes).max(axis=1)
+    assert len(found) > 0
+    assert np.median(overlaps) > 0.7, overlaps
+
+
+@pytest.mark.parametrize("image", FACES)
+def test_its_boxes_are_those_of_a_plain_decoding(faces, shared, image):
+    engine, _ = faces
+    outputs = engine.outputs_of(read_image(shared / "data" / image))
+    found = engine.head.decode(outputs, 0, PredictOptions(conf=0.6, iou=1.0, max_det=1000))
+    have = sorted(np.column_stack([found.scores, found.boxes]).tolist())
+    want = sorted([score, *box] for box, score in one_by_one(outputs, 0.6))
+    assert len(want) > 0
+    assert np.array(have) == pytest.approx(np.array(want), abs=0.01)
+
+
+def test_nothing_tells_the_priors_where_no_face_is(shared, tmp_path):
+    """A family that is named is taken."""
+    file = File(shared, "retinaface-mnet025", small_priors(shared))
+    (tmp_path / NO_FACE).symlink_to(shared / "data" / "coco64" / "val" / NO_FACE)
+    seen = Observer(file.graph, images=tmp_path)
+    told = recognise(file.inputs, file.outputs, {}, observe=seen)
+    assert told.open == ("retinaface", "retinaface-1mb")
+    assert told.unseen
+    named = recognise(file.inputs, file.outputs, {}, "retinaface-1mb", seen)
+    assert named.family == "retinaface-1mb"
+
+
+def test_a_build_looks_at_its_own_photographs_where_no_face_is(shared, tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / NO_FACE).symlink_to(shared / "data" / "coco64" / "val" / NO_FACE)
+    given = {"images": images, "preprocess": {"anchor": "top-left"}}
+    plan = BuildPlan(small_priors(shared), "faces", tmp_path / "models", "onnxruntime", **given)
+    assert build(plan).family == "retinaface-1mb"
