@@ -21,7 +21,6 @@ _ENOUGH_CELLS = 400
 # cells in trained detectors, and with another RetinaFace's priors by .37 to .51 or -.46 to -1.08
 # (26 photographs).
 _ENOUGH_PAIRS = 3
-_MOVES = 0.25
 # x grows in .86 to .98 of all steps of trained and random models, and sizes in .33 to .53.
 _GROWS = 0.7
 
@@ -146,9 +145,9 @@ def movement(
     return float(np.median(moves)) if len(moves) >= _ENOUGH_PAIRS else None
 
 
-def moving(moved: float | None) -> str | None:
+def moving(moved: float | None, most: float = 0.5) -> str | None:
     """Exclude centres that go with the cells that find them, by their `movement`."""
-    if moved is None or abs(moved) <= _MOVES:
+    if moved is None or abs(moved) <= most:
         return None
     return (
         "neighbouring cells find the same object in other places: from cell to cell its centre "

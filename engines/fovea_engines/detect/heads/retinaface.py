@@ -18,6 +18,9 @@ from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, cells
 from fovea_engines.detect.skeleton import FACE
 from fovea_engines.session import Array
 
+# Less than between the sides of priors that are published, and more than in trained detectors.
+_MOVES = 0.25
+
 CENTRE_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
 """Factors of the offsets, which SSD's implementation has beside its paper (arXiv 1512.02325)."""
 
@@ -75,7 +78,7 @@ class RetinaFace(ScoredBoxes):
         return reason or self._other_priors(self.moved(outputs))
 
     def _other_priors(self, moved: float | None) -> str | None:
-        if (reason := moving(moved)) is None or moved is None:
+        if (reason := moving(moved, _MOVES)) is None or moved is None:
             return None
         return f"{reason}, so that the sides of its priors are {1 / (1 - moved):.2g} times these"
 

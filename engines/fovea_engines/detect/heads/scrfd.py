@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.evidence import no_distances
-from fovea_engines.detect.heads.grid import around
+from fovea_engines.detect.heads.grid import around, moving
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.skeleton import FACE
@@ -63,7 +63,7 @@ class Scrfd(ScoredBoxes):
         """Exclude scores that are none, and distances in pixels."""
         reason = super(Scrfd, self).contradiction(outputs)
         distances = [level[1] for level in self.levels(outputs, 0)]
-        return reason or no_distances(np.concatenate(distances))
+        return reason or no_distances(np.concatenate(distances)) or moving(self.moved(outputs))
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
         """Yield all outputs, of which some exports have no batch."""

@@ -80,12 +80,12 @@ class UltralyticsRtDetr(Detector):
         rows = outputs[self.outputs[0]][0]
         boxes = rows[rows[:, 4] > 0, :4]
         return (
-            unranked(rows[:, 4], "column 4")
-            or no_probabilities(rows[:, 4:5], first=4)
+            no_probabilities(rows[:, 4:5], first=4)
             or no_class_ids(rows[:, 5], "column 5")
+            or centred_fractions(boxes)
             or beyond(boxes)
             or ranks(boxes)
-            or centred_fractions(boxes)
+            or unranked(rows[:, 4], "column 4")
         )
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
@@ -122,8 +122,9 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         if count > _MOST_CLASSES:
             return OTHERS
         if strength is not Strength.METADATA:
-            if -1 < rows < _LEAST_QUERIES:
-                return f"it has {_LEAST_QUERIES} queries at least, and the model {rows}"
+            if rows < _LEAST_QUERIES:
+                few = "as many as it finds" if rows == -1 else rows
+                return f"it has {_LEAST_QUERIES} queries at least, and the model {few}"
             if (rows, columns) == signature.size:
                 return "the output has the size of the input, as a map has"
         why = f"queries of {counted(count, 'class')} as cx cy w h and probabilities"
@@ -133,17 +134,15 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         """Exclude columns that are no probabilities, and boxes that are no fractions."""
         rows = outputs[self.outputs[0]][0]
         classes = rows[:, 4:]
-        if len(rows) < _LEAST_QUERIES:
-            return f"it has {_LEAST_QUERIES} queries at least, and the model {len(rows)}"
         return (
-            no_queries(rows)
-            or beyond(rows[:, :4])
-            or no_probabilities(classes, 4)
+            no_probabilities(classes, 4)
             or whole_numbers(classes, 4)
             or usual(classes, 4)
             or ("all columns add up to 1, as a softmax's do" if shares(rows) else None)
             or centred_fractions(rows[:, :4])
             or neighbours(rows[:, :4])
+            or beyond(rows[:, :4])
+            or no_queries(rows)
         )
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.heads.base import corners
 from fovea_engines.detect.heads.evidence import no_logarithms, no_shares
+from fovea_engines.detect.heads.grid import moving
 from fovea_engines.detect.heads.scored_boxes import Level, ScoredBoxes
 from fovea_engines.detect.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.detect.skeleton import FACE
@@ -58,6 +59,10 @@ class YuNet(ScoredBoxes):
             return evidence
         why = f"{evidence[1]}; the names are YuNet's"
         return Fit(tuple(names), 1, why, Strength.NAMES, FACE)
+
+    def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
+        """Exclude scores that are none, and boxes that go with their cells."""
+        return super(YuNet, self).contradiction(outputs) or moving(self.moved(outputs))
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
         """Return score, box and landmarks of each level."""

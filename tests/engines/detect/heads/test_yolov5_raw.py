@@ -81,3 +81,39 @@ def test_levels_after_their_sigmoid_are_refused(shared):
     found = told(cut(shared, names), {})
     assert found.family is None
     assert "no logits" in found.reason
+
+
+SMALLER = [[[3, 4], [4, 9], [9, 6]], [[7, 16], [17, 9], [15, 19]], [[33, 17], [26, 37], [61, 50]]]
+LARGER = [
+    [[19, 27], [44, 40], [38, 94]],
+    [[96, 68], [86, 152], [180, 137]],
+    [[140, 301], [303, 264], [238, 542]],
+]
+
+
+@pytest.mark.parametrize(
+    "anchors",
+    [
+        SMALLER,
+        LARGER,
+        np.array(YoloV5Raw.anchors).reshape(3, 3, 2)[..., ::-1].tolist(),
+        np.array(YoloV5Raw.anchors).reshape(3, 3, 2)[::-1].tolist(),
+    ],
+)
+def test_anchors_of_ones_own_are_told_by_the_sizes_of_objects(model, anchors):
+    """A model of other anchors gives other logits for the same sizes."""
+    seen = []
+    ratio = np.array(YoloV5Raw.anchors, np.float32).reshape(3, 3, 2) / np.array(anchors)
+    for outputs in Observer(model)("yolov5-raw"):
+        changed = {}
+        for (name, level), factor in zip(outputs.items(), ratio, strict=True):
+            level = level.astype(np.float64)
+            share = 1 / (1 + np.exp(-level[..., 2:4])) * np.sqrt(factor)[None, :, None, None]
+            share = share.clip(1e-6, 1 - 1e-6)
+            level[..., 2:4] = np.log(share / (1 - share))
+            changed[name] = level.astype(np.float32)
+        seen.append(changed)
+    found = recognise(graph_inputs(model), graph_outputs(model), {}, observe=lambda _: seen)
+    assert found.family is None
+    assert not found.open
+    assert "it has other anchors" in found.reason
