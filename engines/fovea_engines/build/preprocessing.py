@@ -211,6 +211,8 @@ def _unlike(
 
     Only then do the boxes of the moved images lie where the moved boxes do.
     """
+    if len(moved) < len(found):
+        return None  # it does not run on these
     read = _agreement(found, moved, images)
     if read + _BETTER > 1:
         return None

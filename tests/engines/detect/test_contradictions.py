@@ -260,3 +260,55 @@ def test_probabilities_are_no_logits(shared, file):
     found = recognised(model)
     assert found.family is None
     assert "no logits" in found.reason
+
+
+def sure_rows(surgeon):
+    """Make zeros of the rows [1, n, 6] that are less sure than .25, as exports with NMS fill up."""
+    graph, rows = surgeon.model.graph, surgeon.last
+    surgeon.take([4], 2)("Greater", np.float32(0.25))("Cast", to=onnx.TensorProto.FLOAT)
+    graph.node.append(helper.make_node("Mul", [rows, surgeon.last], ["planted/sure"]))
+    surgeon.last = "planted/sure"
+    return surgeon
+
+
+TO_SIZE = np.eye(6, dtype=np.float32)
+TO_SIZE[0, 2] = TO_SIZE[1, 3] = -1
+FRACTION = [*BOXES, 1, 1]
+TURNED_ROWS = {
+    "x1 y1 w h": lambda s: sure_rows(s)("MatMul", TO_SIZE),
+    "y1 x1 y2 x2": lambda s: sure_rows(s).take([1, 0, 3, 2, 4, 5], 2),
+}
+OTHER_ROWS = {
+    "class, corners, score": [5, 0, 1, 2, 3, 4],
+    "score, class, corners": [4, 5, 0, 1, 2, 3],
+}
+
+
+@pytest.fixture(scope="module")
+def rows(shared):
+    """A YOLOv10 without its metadata."""
+    return lambda: Surgeon(shared / "models" / "yolov10n.onnx", metadata=False)
+
+
+def plan_of(surgeon, folder):
+    source = folder / "planted.onnx"
+    onnx.save(surgeon.finished(), source)
+    return BuildPlan(source, "planted", folder / "models", "onnxruntime")
+
+
+def test_few_rows_are_built(rows, tmp_path):
+    assert build(plan_of(sure_rows(rows()), tmp_path)).family == "yolov10"
+
+
+@pytest.mark.parametrize("numbers", TURNED_ROWS)
+def test_few_rows_of_other_numbers_are_told_by_images_that_are_moved(rows, tmp_path, numbers):
+    """Here all boxes are large, so that left and top are less than width and height."""
+    plan = plan_of(TURNED_ROWS[numbers](rows()), tmp_path)
+    with pytest.raises(UnsupportedModel, match=f"if their numbers are {numbers}|swapped"):
+        build(plan)
+
+
+@pytest.mark.parametrize("order", OTHER_ROWS)
+def test_padding_is_no_evidence_of_queries(rows, tmp_path, order):
+    surgeon = sure_rows(rows()).scale([*BOXES, 1, 1], 2).take(OTHER_ROWS[order], 2)
+    assert build(plan_of(surgeon, tmp_path)).family is None
