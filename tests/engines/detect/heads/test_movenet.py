@@ -116,7 +116,7 @@ def single(*scores):
 
 def decoded(outputs, **options):
     image = [TensorSpec("input", "int32", (1, 192, 192, 3))]
-    return open_head(told(outputs), image).decode(outputs, 0, PredictOptions(**options))
+    return open_head(told(single(0.9)), image).decode(outputs, 0, PredictOptions(**options))
 
 
 def test_nobody_is_found_where_no_keypoint_is_sure():
