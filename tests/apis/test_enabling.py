@@ -6,6 +6,7 @@ import socket
 import httpx
 import openapi_spec_validator
 import pytest
+from tests.server.registries import wait_until
 from tests.serving import RunningServer, start_server
 
 from fovea_engines.build.build import build
@@ -90,7 +91,8 @@ def test_requests_are_counted_and_logged_for_their_model(servers, demo_model):
     answer = httpx.post(server.url + "/v1/vision/detection", files={"image": scene})
     assert answer.json()["count"] > 0
     assert httpx.get(url).json()["durations"]["+Inf"] == before + 1
-    assert "'/v1/vision/detection' model='digits' status=200" in server.log.read_text()
+    line = "'/v1/vision/detection' model='digits' status=200"
+    wait_until(lambda: line in server.log.read_text())
 
 
 def test_limits_and_secrets_hold(demo_repository, demo_model, tmp_path):

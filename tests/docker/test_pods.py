@@ -100,8 +100,9 @@ def test_kserve_takes_its_manifests_and_they_fit_each_other():
     assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
     [container] = runtime["spec"]["containers"]
     assert container["name"] == "kserve-container"
-    settings = {each["name"]: float(each["value"]) for each in container["env"]}
-    assert service["spec"]["predictor"]["terminationGracePeriodSeconds"] > sum(settings.values())
+    settings = {each["name"]: each["value"] for each in container["env"]}
+    stopping = sum(float(settings[f"FOVEA_{name}_SECS"]) for name in ("DRAIN", "EXIT_TIMEOUT"))
+    assert service["spec"]["predictor"]["terminationGracePeriodSeconds"] > stopping
     assert {mount["name"] for mount in container["volumeMounts"]} == {
         volume["name"] for volume in runtime["spec"]["volumes"]
     }

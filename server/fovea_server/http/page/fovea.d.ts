@@ -393,7 +393,7 @@ export interface TensorSpec {
   shape: number[];
 }
 
-/** Comparison of the built engine with its source model, run by plain ONNX Runtime. */
+/** Comparison of the built engine with its source model, run as it is. */
 export interface Agreement {
   images: number;
   detections: number;
@@ -411,6 +411,7 @@ export interface Agreement {
   worst?: WorstImage[];
   overlap?: "IoU" | "mask IoU" | "OKS" | "rotated IoU";
   shared?: number | null;
+  replaced?: number;
 }
 
 /** Source of an INT8 engine's ranges. */
@@ -423,6 +424,7 @@ export interface Calibration {
   kept_float: string[];
   reused: boolean;
   gains: Record<string, number>;
+  remarks: string[];
 }
 
 /** Accuracy of a detector as average precisions, 0 to 1. */
