@@ -121,6 +121,16 @@ class DeadlineExceeded(Unavailable):
     """The caller's time ran out before the answer was there."""
 
 
+class NoMemory(Unavailable):
+    """This machine has not the memory for an image now; the image may be a good one.
+
+    Attributes:
+        retry_after_s: seconds after which to try again.
+    """
+
+    retry_after_s = 1.0
+
+
 class ShuttingDown(Unavailable):
     """The server is stopping and takes nothing new."""
 

@@ -28,7 +28,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from fovea_preprocess import jpeg
-from fovea_preprocess.errors import ImageTooLarge, InvalidImage
+from fovea_preprocess.errors import ImageTooLarge, InvalidImage, NoMemory
 from fovea_preprocess.png import SIGNATURE, check_png
 from fovea_preprocess.size import size_text
 
@@ -73,6 +73,7 @@ _DAMAGED = (
     TypeError,
     ValueError,
     Warning,
+    cv2.error,
     struct.error,
     zlib.error,
 )
@@ -146,6 +147,7 @@ def decode_image(
     Raises:
         ImageTooLarge: more bytes or pixels than `limits`; nothing has been decoded then.
         InvalidImage: not one of the formats, or not a whole image.
+        NoMemory: this machine has not the memory to decode it now.
     """
     if len(data) > limits.max_bytes:
         raise ImageTooLarge(
@@ -153,15 +155,19 @@ def decode_image(
         )
     if isinstance(data, memoryview):
         data = bytes(data)
+    width = height = 0
     try:
         if data.startswith(jpeg.SIGNATURE):
-            pixels = _decode_jpeg(data, limits)
+            height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
+            _check_size(width, height, limits)
+            pixels = _decode_jpeg(data, width, height, cmyk=kind in ("CMYK", "YCCK"))
             # Reading the metadata takes as long as decoding a small image.
             orientation = _orientation(_open(data)) if jpeg.has_metadata(data) else 1
         else:
             data = bytes(data)
             header = _open(data)
-            _check_size(*header.size, limits)
+            width, height = header.size
+            _check_size(width, height, limits)
             if isinstance(header, PngImageFile):
                 check_png(data)
             orientation = _orientation(header)
@@ -169,13 +175,32 @@ def decode_image(
             if isinstance(header, TiffImageFile):
                 # Pillow has turned it upright by itself.
                 return DecodedImage(_frozen(pixels), orientation)
+        return DecodedImage(_frozen(_upright(pixels, orientation)), orientation)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(f"the image is too large: {error}") from error
     except _DAMAGED as error:
+        if _lacks_memory(error, width * height):
+            raise NoMemory(
+                f"there is not enough memory to decode an image of {width}x{height} now: send it "
+                "again later, or smaller"
+            ) from error
         raise InvalidImage(
             f"the image is damaged or incomplete ({error}): send the whole file as it is"
         ) from error
-    return DecodedImage(_frozen(_upright(pixels, orientation)), orientation)
+
+
+def _lacks_memory(error: Exception, pixels: int) -> bool:
+    """Return True if an image of so many pixels was not decoded for want of memory.
+
+    Some decoders call a failed allocation a damaged image, so this tries to allocate.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    try:
+        np.empty((pixels, 8), np.uint8)
+    except MemoryError:
+        return True
+    return False
 
 
 def _frozen(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -221,11 +246,10 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _decode_jpeg(data: bytes | bytearray, limits: ImageLimits) -> NDArray[np.uint8]:
+def _decode_jpeg(
+    data: bytes | bytearray, width: int, height: int, *, cmyk: bool
+) -> NDArray[np.uint8]:
     """Decode with libjpeg-turbo, which alone says when it had to make pixels up."""
-    height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
-    _check_size(width, height, limits)
-    cmyk = kind in ("CMYK", "YCCK")
     # The decoder gets no more memory than the checked size needs, whatever it reads itself.
     buffer = np.empty((height, width, 4 if cmyk else 3), np.uint8)
     colorspace = "CMYK" if cmyk else "RGB"

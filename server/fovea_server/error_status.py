@@ -22,6 +22,7 @@ _STATUSES = {
     "not_found": (404, "NOT_FOUND"),
     "unavailable": (503, "UNAVAILABLE"),
     "model_not_ready": (503, "UNAVAILABLE"),
+    "no_memory": (503, "UNAVAILABLE"),
     "queue_full": (429, "UNAVAILABLE"),
     "deadline_exceeded": (504, "UNAVAILABLE"),
     "shutting_down": (503, "UNAVAILABLE"),

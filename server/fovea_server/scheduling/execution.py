@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fovea_preprocess.errors import FoveaError, InferenceFailed
+from fovea_preprocess.errors import FoveaError, InferenceFailed, NoMemory
 from fovea_server.scheduling.contract import Outputs
 from fovea_server.scheduling.job import Job
 from fovea_server.statistics.model import Spans
@@ -88,6 +88,8 @@ def _error_of(call: Callable[[], None], name: str) -> FoveaError | None:
         call()
     except FoveaError as error:
         return error
+    except MemoryError:
+        return NoMemory("there is not enough memory for this request now: send it again later")
     except Exception:  # one request must not end the model
         log.exception("model %s: an execution failed", name)
         return InferenceFailed("an internal error; the server's log has the details")

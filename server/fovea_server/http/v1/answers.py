@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fovea_engines.detect.options import PredictOptions
-from fovea_preprocess.errors import FoveaError, InvalidImage, QueueFull
+from fovea_preprocess.errors import FoveaError, InvalidImage, NoMemory, QueueFull
 from fovea_server.dataplane.dataplane import DataPlane
 from fovea_server.dataplane.images import Prediction
 from fovea_server.error_status import http_status
@@ -19,7 +19,7 @@ from fovea_server.models.model import ServedModel
 def error_answer(error: FoveaError) -> Answer:
     """Make an answer with an error."""
     answer = Answer(http_status(error), [error_json(error)], error=error)
-    if isinstance(error, QueueFull):
+    if isinstance(error, QueueFull | NoMemory):
         seconds = max(1, math.ceil(error.retry_after_s))
         answer.headers.append((b"retry-after", b"%d" % seconds))
     return answer

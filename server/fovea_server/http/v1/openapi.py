@@ -46,7 +46,7 @@ _ERRORS = {
     413: "the body or the image is over the limit",
     422: "an option is out of its range or not known; or a class is",
     429: "too much is accepted and not yet answered; send again after `Retry-After` seconds",
-    503: "the server or the model is not ready, or the server is stopping",
+    503: "the server or the model is not ready, the server is stopping, or its memory is full",
     504: "no answer within X-Request-Timeout-Ms",
 }
 
