@@ -67,8 +67,9 @@ def open_plain(
         BackendUnavailable: its runtime cannot be used, or does not match the file's.
     """
     choice = choice or PlainChoice()
-    file = choice.file or next((name for name in ENGINE_FILES if (folder / name).is_file()), None)
-    if file is None:
+    names = (choice.file,) if choice.file else ENGINE_FILES
+    file = next(filter(None, (_engine_file(folder, name) for name in names)), choice.file)
+    if not file:
         raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(ENGINE_FILES)}")
     if not (folder / file).is_file():
         raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
@@ -82,6 +83,15 @@ def open_plain(
     if not _has_batch(session):
         session.max_batch = 0
     return _card(folder, file, backend, session, metadata), session
+
+
+def _engine_file(folder: Path, name: str) -> str | None:
+    """Return the path of an engine file below a version folder; None where it is not there.
+
+    Weights outside an ONNX file may lie with it in a folder of its name, as Triton's documentation
+    has it: model.onnx/model.onnx.
+    """
+    return next((at for at in (name, f"{name}/{name}") if (folder / at).is_file()), None)
 
 
 def _has_batch(session: Session) -> bool:

@@ -70,9 +70,27 @@ class ModelRepository:
         found = (p for p in self.root.iterdir() if _NAME.fullmatch(p.name) and p.is_dir())
         return tuple(sorted(path.name for path in found))
 
+    def misnamed(self) -> tuple[str, ...]:
+        """Return the names of folders with a model in them that cannot name it, sorted."""
+        found = (p for p in self.root.iterdir() if not _NAME.fullmatch(p.name) and p.is_dir())
+        return tuple(sorted(p.name for p in found if p.name[0] != "." and _holds_model(p)))
+
     def models(self) -> tuple[str, ...]:
         """Return the names of the models with at least one version, sorted."""
         return tuple(name for name in self.folders() if self.versions(name))
+
+    def versionless(self) -> tuple[str, ...]:
+        """Return the names of folders with a model in them, but in no version's folder, sorted.
+
+        A version of a model whose folder was taken for a repository is none of them.
+        """
+        return tuple(
+            name
+            for name in self.folders()
+            if not _VERSION.fullmatch(name)
+            and _holds_model(self.root / name)
+            and not self.versions(name)
+        )
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Return the versions of a model, ascending; empty when the model does not exist."""
@@ -241,6 +259,12 @@ class ModelRepository:
             except BlockingIOError:
                 continue
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _holds_model(folder: Path) -> bool:
+    if (folder / CONFIG_FILE).is_file():
+        return True
+    return any(path.is_file() for form in ("model.*", "*/model.*") for path in folder.glob(form))
 
 
 def _finish(staging: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fovea_preprocess.errors import ShuttingDown
-from fovea_server.models.config.config_check import warn_of_ignored_settings
+from fovea_server.models.config.config_check import warn_of_settings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.source import Source
 
@@ -178,7 +178,7 @@ class ModelSlot:
 
     def _load_next(self, replacement: _Replacement, *, rebuild: bool) -> None:
         if replacement.fresh:
-            warn_of_ignored_settings(replacement.source.config)
+            warn_of_settings(replacement.source.config)
         for model in replacement.fresh.values():
             model.load(rebuild=rebuild)
         states = {model.state for model in replacement.fresh.values()}

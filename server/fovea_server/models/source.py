@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
@@ -15,6 +16,8 @@ from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Unavailable
 from fovea_server.models.config.config import load_config
 from fovea_server.settings import Settings
+
+log = logging.getLogger(__name__)
 
 Stamp = frozenset[tuple[str, int, int]]
 """Path, time of change (ns) and size of every file below a folder."""
@@ -41,6 +44,7 @@ class Repositories:
         self._name = None if model_name is None else check_name(model_name)
         self._devices: dict[Path, int] = {}
         """The file system of each root, where it had a model."""
+        self._misnamed: set[Path] = set()
 
     def __str__(self) -> str:
         """List the repositories, as they were given."""
@@ -52,7 +56,7 @@ class Repositories:
         return set(filter(self._lists, found))
 
     def models(self) -> tuple[str, ...]:
-        """List the models with at least one version, by name.
+        """List the models by name, also those without a version, which cannot be loaded.
 
         Raises as `ModelRepository`; Unavailable: the file system with the models is not mounted.
         """
@@ -68,8 +72,19 @@ class Repositories:
                     f"{each.root} is empty, and another file system than before: is its file "
                     "system mounted?"
                 )
-            found |= set(names)
+            found |= {*names, *each.versionless()}
+            self._warn_of_names(each)
         return tuple(sorted(filter(self._lists, found)))
+
+    def _warn_of_names(self, repository: ModelRepository) -> None:
+        for name in repository.misnamed():
+            if (path := repository.root / name) not in self._misnamed:
+                self._misnamed.add(path)
+                log.warning(
+                    "the model in folder %r is not served: rename the folder to letters, digits, "
+                    "'_', '-' and '.', at most 128 of them, and a model's name in its config.pbtxt",
+                    name,
+                )
 
     def _lists(self, name: str) -> bool:
         return self._only is None or name in self._only

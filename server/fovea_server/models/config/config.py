@@ -128,7 +128,9 @@ def complete(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> Mo
         config = replace(config, platform=platform)
     elif platform and config.platform != platform:
         raise InvalidModel(
-            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}: "
+            f'{config.default_model_filename} is of platform "{platform}"; write that into '
+            "config.pbtxt, or remove the line"
         )
     if fill_in:
         if not config.has_tensors:

@@ -53,7 +53,6 @@ _IGNORED = (
     "parameters.PERFORMANCE_HINT",
     # tensorrt_backend
     "parameters.execution_context_allocation_strategy",
-    "model_transaction_policy.decoupled (a request has one answer)",
     "ensemble_scheduling.max_inflight_requests",
 )
 # Threads that wait cost 130 KB each, and help no engine.
@@ -142,6 +141,13 @@ def _backend_faults(config: ModelConfig) -> Iterator[str]:
         yield (
             f"ensemble scheduling cannot be set for model '{config.name}' whose platform is not "
             "ensemble"
+        )
+    elif config.backend == "python":
+        yield (
+            f"backend 'python' of {config.name} is not served. If it decodes, resizes or "
+            "normalises images, or suppresses boxes, it is not needed: Fovea does that itself, "
+            "for images that are sent to /v1/models/MODEL/predict, or as bytes over v2 "
+            "(docs/triton.md); convert any other model to ONNX"
         )
     elif config.backend and config.backend not in BACKENDS:
         yield (
@@ -258,8 +264,14 @@ def _trunks(dims: tuple[int, ...]) -> list[int]:
     return counts
 
 
-def warn_of_ignored_settings(config: ModelConfig) -> None:
-    """Log the settings that have no effect in this server, in one line."""
+def warn_of_settings(config: ModelConfig) -> None:
+    """Log the settings that have no effect in this server, and one that shuts most clients out."""
+    if config.model_transaction_policy.decoupled:
+        log.warning(
+            "model %s is decoupled: as in Triton, only streams of gRPC may run it; each request "
+            "gets one answer, so remove model_transaction_policy to let all other requests in",
+            config.name,
+        )
     given = fields_in_source(config)
     if all(len(group.gpus) <= 1 for group in config.instance_group):
         given -= {"instance_group.gpus"}

@@ -153,16 +153,14 @@ def test_what_has_no_effect_is_told_in_one_line(tmp_path, caplog):
             optimization { execution_accelerators { gpu_execution_accelerator { name: "x" } } }
             instance_group { gpus: [0, 1] kind: KIND_GPU rate_limiter { priority: 1 } }
             parameters { key: "intra_op_thread_count" value { string_value: "2" } }
-            parameters { key: "of clients" value { string_value: "2" } }
-            model_transaction_policy { decoupled: true }""",
+            parameters { key: "of clients" value { string_value: "2" } }""",
     )
     loaded(tmp_path)
     [told] = [line for line in caplog.messages if "have no effect" in line]
     assert told == (
         "model plus: these settings of its configuration have no effect here: "
         "optimization.execution_accelerators, instance_group.rate_limiter, instance_group.gpus "
-        "(one GPU is used), parameters.intra_op_thread_count, model_transaction_policy.decoupled "
-        "(a request has one answer)"
+        "(one GPU is used), parameters.intra_op_thread_count"
     )
 
 
