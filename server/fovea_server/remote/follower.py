@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from fovea_preprocess.errors import FoveaError, ShuttingDown
+from fovea_preprocess.errors import FoveaError, ShuttingDown, Unavailable
 from fovea_server.remote.mirror import Mirror
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ class Follower:
         """Pull now; faults are logged."""
         try:
             self.mirror.pull(self._stop, self._on_busy)
+            if not self._polls and self.mirror.refused and not self.mirror.has_models:
+                raise Unavailable(f"no model of {self.mirror.address} could be pulled")
         except ShuttingDown:
             return
         except (FoveaError, OSError) as error:

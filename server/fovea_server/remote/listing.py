@@ -12,8 +12,12 @@ from fovea_engines.repository.card import CARD_FILE
 from fovea_engines.repository.digest import json_sha256
 from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import InvalidModel, InvalidOption
+from fovea_preprocess.size import size_text
 
 _LONGEST_NAME = 255
+# They are read as a whole, and describe a model.
+_TEXTS = (".json", ".pbtxt", ".txt")
+_MOST_OF_TEXT = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class RemoteFile:
         name: what the store calls it.
         tag: differs once the content does, such as an ETag.
         digest: None where the store has none that can be computed.
+        problem: the reason why it cannot be pulled; empty if it can.
     """
 
     key: str
@@ -41,6 +46,7 @@ class RemoteFile:
     size: int
     tag: str
     digest: Digest | None
+    problem: str = ""
 
     @property
     def content_id(self) -> str:
@@ -70,7 +76,8 @@ class RemoteModel:
         """Make one of its files, and judge their keys."""
         files = tuple(sorted(files, key=lambda file: file.key))
         try:
-            _check_keys([file.key for file in files])
+            _check_keys([file.key for file in files if not file.problem])
+            _check_files(files)
         except InvalidModel as error:
             return cls(name, files, str(error))
         return cls(name, files)
@@ -112,6 +119,17 @@ def _names_a_model(name: str) -> bool:
     except InvalidOption:
         return False
     return True
+
+
+def _check_files(files: Iterable[RemoteFile]) -> None:
+    """Raise InvalidModel for a file that cannot be pulled, or is too large to be read."""
+    for file in files:
+        if file.problem:
+            raise InvalidModel(file.problem)
+        if file.size > _MOST_OF_TEXT and PurePosixPath(file.key).name.endswith(_TEXTS):
+            raise InvalidModel(
+                f"{file.key} has {size_text(file.size)}, and may have {size_text(_MOST_OF_TEXT)}"
+            )
 
 
 def _check_keys(keys: list[str]) -> None:

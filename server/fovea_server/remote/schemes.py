@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fovea_server.remote.listing import Digest
-
-Listed = Mapping[str, object]
-"""A file as fsspec lists it; the keys differ from store to store."""
+from fovea_server.remote.web import Listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +17,13 @@ class Scheme:
 
     Attributes:
         describe: the tag and the digest of a listed file.
-        options: of fsspec's file system.
-        find_options: of its `find`.
-        names_are_urls: files are named by whole addresses, and listed without size or tag.
+        by_fsspec: it is read by a package of fsspec, and else by `WebServer`.
         streams: a file is read in one request, not by ranges.
         encrypted: True if a file's digest may be of its encrypted bytes.
     """
 
     describe: Callable[[Listed], tuple[str, Digest | None]]
-    options: Callable[[], Mapping[str, object]] = dict
-    find_options: Mapping[str, object] = field(default_factory=dict)
-    names_are_urls: bool = False
+    by_fsspec: bool = True
     streams: bool = False
     encrypted: Callable[[object, str], bool] | None = None
 
@@ -73,7 +66,7 @@ def _hf(listed: Listed) -> tuple[str, Digest | None]:
 
 
 def _http(listed: Listed) -> tuple[str, Digest | None]:
-    return str(listed.get("ETag") or listed.get("Last-Modified") or ""), None
+    return str(listed.get("etag") or listed.get("last-modified") or ""), None
 
 
 def _size(listed: Listed) -> int:
@@ -81,16 +74,7 @@ def _size(listed: Listed) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _http_options() -> Mapping[str, object]:
-    aiohttp = importlib.import_module("aiohttp")
-    # No limit on the whole: an engine may take long. Proxies and ~/.netrc count.
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
-    return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
-
-
-# Indexes may link in circles; and a folder that cannot be listed now is not one that is gone.
-_HTTP_FIND = {"maxdepth": 6, "on_error": "raise"}
-_HTTP = Scheme(_http, _http_options, _HTTP_FIND, names_are_urls=True, streams=True)
+_HTTP = Scheme(_http, by_fsspec=False, streams=True)
 
 SCHEMES: Mapping[str, Scheme] = {
     "s3": Scheme(_s3, encrypted=_s3_encrypted),

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from threading import Thread
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound, Unavailable
 from fovea_server.remote.address import Address
 from fovea_server.remote.listing import RemoteFile, RemoteModel, models_of
-from fovea_server.remote.schemes import SCHEMES, Listed
+from fovea_server.remote.schemes import SCHEMES
+from fovea_server.remote.web import Listed, Readable, WebServer
 
 # The bytes of one request, where a store is read by ranges.
-CHUNK = 8 << 20
+CHUNK = 4 << 20
 _PATIENCE_S = 30.0
 
 
@@ -26,15 +27,12 @@ class FileSystem(Protocol):
     def invalidate_cache(self) -> None:
         """Forget earlier listings."""
 
-    def find(self, path: str, *, detail: bool, **options: object) -> Mapping[str, Listed]:
+    def find(self, path: str, *, detail: bool) -> Mapping[str, Listed]:
         """List all files below a path."""
-
-    def info(self, path: str) -> Listed:
-        """Describe a file."""
 
     def open(
         self, path: str, mode: str, *, block_size: int, cache_type: str
-    ) -> AbstractContextManager[BinaryIO]:
+    ) -> AbstractContextManager[Readable]:
         """Open a file."""
 
 
@@ -48,24 +46,26 @@ class Store:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._scheme = SCHEMES[address.scheme]
+        self._asked: Future[list[RemoteModel]] | None = None
+        if self._scheme.by_fsspec:
+            self._root = address.url.partition("://")[2]
+            self._files: FileSystem | WebServer = self._fsspec()
+        else:
+            self._root = address.url
+            self._files = WebServer()
+
+    def _fsspec(self) -> FileSystem:
         try:
             fsspec = importlib.import_module("fsspec")
-            options = self._scheme.options()
             make: Callable[..., FileSystem] = fsspec.filesystem
-            self._files = make(
-                address.scheme, use_listings_cache=False, skip_instance_cache=True, **options
-            )
+            return make(self.address.scheme, use_listings_cache=False, skip_instance_cache=True)
         except ImportError as error:
             raise InvalidOption(
-                f"{address} takes packages that are not installed ({error}): "
+                f"{self.address} takes packages that are not installed ({error}): "
                 "pip install 'fovea-serve[remote]', or '.[remote]' in a clone of the repository"
             ) from error
         except Exception as error:
             raise self._unavailable(error) from error
-        self._asked: Future[list[RemoteModel]] | None = None
-        self._root = address.url.partition("://")[2]
-        if self._scheme.names_are_urls:
-            self._root = address.url
 
     def models(self) -> list[RemoteModel]:
         """List the models.
@@ -105,27 +105,28 @@ class Store:
         return models
 
     def _listed(self) -> Iterator[RemoteFile]:
-        self._files.invalidate_cache()
-        found = self._files.find(self._root, detail=True, **self._scheme.find_options)
-        for name, listed in found.items():
+        for name, listed in self._found().items():
             key = name.removeprefix(f"{self._root}/")
+            problem = str(listed.get("problem", ""))
             # A store without folders may have an empty object in the place of one.
-            if key == name or key.endswith("/") or listed.get("type") == "directory":
+            folder = key == name or key.endswith("/") or listed.get("type") == "directory"
+            if folder and not problem:
                 continue
-            if self._scheme.names_are_urls:
-                if "/" not in key or "?" in key:  # links of an index that sort it, or lead on
-                    continue
-                try:
-                    listed = self._files.info(name)
-                except FileNotFoundError as error:  # said of whatever goes wrong
-                    raise self._unavailable(error, key) from error
             size, (tag, digest) = listed.get("size"), self._scheme.describe(listed)
-            if not isinstance(size, int) or not tag:
-                raise Unavailable(
-                    f"{self.address}: the server does not say how large {key} is, or has neither "
-                    "ETag nor Last-Modified, without which a change could not be seen"
+            if problem:
+                problem = f"{key} cannot be read: {problem}"
+            elif not isinstance(size, int) or not tag:
+                problem = (
+                    f"the server does not say how large {key} is, or has neither ETag nor "
+                    "Last-Modified, without which a change could not be seen"
                 )
-            yield RemoteFile(key, name, size, tag, digest)
+            yield RemoteFile(key, name, size if isinstance(size, int) else 0, tag, digest, problem)
+
+    def _found(self) -> Mapping[str, Listed]:
+        if isinstance(self._files, WebServer):
+            return self._files.find(self._root)
+        self._files.invalidate_cache()
+        return self._files.find(self._root, detail=True)
 
     def read(self, file: RemoteFile) -> Iterator[bytes]:
         """Read a file in chunks.
@@ -137,7 +138,8 @@ class Store:
         """
         block = 0 if self._scheme.streams else CHUNK
         try:
-            with self._files.open(file.name, "rb", block_size=block, cache_type="none") as opened:
+            opening = self._files.open(file.name, "rb", block_size=block, cache_type="none")
+            with opening as opened:
                 while chunk := opened.read(CHUNK):
                     yield chunk
         except (FileNotFoundError, PermissionError) as error:

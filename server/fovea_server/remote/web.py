@@ -1,0 +1,197 @@
+"""Reads a repository behind the index pages of a web server, which may be broken or hostile."""
+
+from __future__ import annotations
+
+import netrc
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from http import HTTPStatus
+from typing import Protocol, TypeVar
+from urllib.parse import urljoin
+
+import httpx
+
+from fovea_preprocess.errors import Unavailable
+from fovea_preprocess.size import size_text
+
+T = TypeVar("T")
+Listed = Mapping[str, object]
+"""A file as a store lists it; the keys differ from store to store."""
+
+# Indexes may link in circles, and never end.
+_DEEPEST = 6
+_MOST_PAGES = 2_000
+_MOST_FILES = 20_000
+_MOST_OF_A_PAGE = 4 << 20
+_AT_ONCE = 16
+_TIMEOUT = httpx.Timeout(30, connect=10)
+# Sizes and tags are those of the bytes as they lie there.
+_HEADERS = {"Accept-Encoding": "identity"}
+_NO_HEAD = (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+
+
+class Readable(Protocol):
+    """An opened file of a store."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read up to `size` bytes; none at its end."""
+
+
+class WebServer:
+    """The files below an address of http:// or https://.
+
+    Proxies and passwords are those of the environment and of ~/.netrc.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._auth: httpx.Auth | None = httpx.NetRCAuth()
+        except (OSError, netrc.NetrcParseError):
+            self._auth = None
+
+    def _client(self) -> httpx.Client:
+        # Between two polls no connection stays open.
+        return httpx.Client(
+            auth=self._auth, timeout=_TIMEOUT, headers=_HEADERS, follow_redirects=True
+        )
+
+    def find(self, root: str) -> Mapping[str, Listed]:
+        """List all files below an address: size, ETag and Last-Modified, or the `problem` of each.
+
+        Index pages and files are asked for several at once.
+
+        Raises:
+            FileNotFoundError, PermissionError: the index of the root is not there, or not for all.
+            httpx.HTTPError: it cannot be read.
+            Unavailable: there are more pages or files than a repository has.
+        """
+        with self._client() as client, ThreadPoolExecutor(_AT_ONCE) as pool:
+            return _Listing(client, pool).of(f"{root}/")
+
+    @contextmanager
+    def open(self, name: str, *_: object, **__: object) -> Iterator[Readable]:
+        """Read a file in one request, as it arrives; raises as `find`."""
+        with self._client() as client, client.stream("GET", name) as answer:
+            _check(answer)
+            yield _Stream(answer.iter_raw())
+
+
+class _Listing:
+    """One listing of a server."""
+
+    def __init__(self, client: httpx.Client, pool: ThreadPoolExecutor) -> None:
+        self._client = client
+        self._pool = pool
+
+    def of(self, root: str) -> dict[str, Listed]:
+        files = self._linked(root)
+        links = [name for name, listed in files.items() if not listed]
+        return files | dict(zip(links, self._pool.map(self._described, links), strict=True))
+
+    def _linked(self, root: str) -> dict[str, Listed]:
+        """Follow the pages: each file with nothing said of it yet, and the problem of each page."""
+        files: dict[str, Listed] = {}
+        pages, seen = [root], {root}
+        first = self._again(self._links, root)
+        for depth in range(_DEEPEST):
+            found = self._pool.map(self._links_or_problem, pages) if depth else iter([first])
+            answers = dict(zip(pages, found, strict=True))
+            pages = []
+            for page, links in answers.items():
+                if isinstance(links, str):
+                    files[page] = {"problem": links}
+                    continue
+                new = [link for link in links if link not in seen]
+                seen.update(new)
+                pages += (link for link in new if link.endswith("/"))
+                files |= {link: {} for link in new if not link.endswith("/")}
+            if len(seen) > _MOST_FILES or len(pages) > _MOST_PAGES:
+                raise Unavailable(
+                    f"{root} lists over {_MOST_FILES} files or {_MOST_PAGES} folders, more than a "
+                    "repository has: give the folder that holds the models"
+                )
+        return files
+
+    def _links_or_problem(self, page: str) -> list[str] | str:
+        try:
+            return self._again(self._links, page)
+        except FileNotFoundError:
+            return []  # a dead link
+        except (OSError, httpx.HTTPError, Unavailable) as error:
+            return _text(error)
+
+    def _again(self, ask: Callable[[str], T], name: str) -> T:
+        """Ask once more where the server has closed a connection that seemed open."""
+        try:
+            return ask(name)
+        except httpx.RemoteProtocolError:
+            return ask(name)
+
+    def _links(self, page: str) -> list[str]:
+        """Return what an index page links to below itself."""
+        content = bytearray()
+        with self._client.stream("GET", page) as answer:
+            _check(answer)
+            if "html" not in answer.headers.get("Content-Type", "html"):
+                return []
+            for piece in answer.iter_raw():
+                content += piece
+                if len(content) > _MOST_OF_A_PAGE:
+                    raise Unavailable(
+                        f"the index page has over {size_text(_MOST_OF_A_PAGE)}, more than one that "
+                        "lists a folder"
+                    )
+        parser = _Links()
+        parser.feed(content.decode("utf-8", "replace"))
+        links = (urljoin(page, link) for link in parser.links)
+        # Others sort the page, or lead out of the folder.
+        return [link for link in links if link.startswith(page) and not set(link) & {"?", "#"}]
+
+    def _described(self, name: str) -> Listed:
+        try:
+            headers = self._again(self._headers, name)
+        except (OSError, httpx.HTTPError) as error:
+            return {"problem": _text(error)}
+        size = headers.get("Content-Length", "")
+        return {**headers, "size": int(size) if size.isdecimal() else None}
+
+    def _headers(self, name: str) -> httpx.Headers:
+        answer = self._client.head(name)
+        if answer.status_code in _NO_HEAD or "Content-Length" not in answer.headers:
+            with self._client.stream("GET", name) as answer:
+                pass
+        _check(answer)
+        return answer.headers
+
+
+class _Stream:
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def read(self, _: int, /) -> bytes:
+        return next(self._pieces, b"")
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.links += (value for name, value in attrs if name == "href" and value)
+
+
+def _check(answer: httpx.Response) -> None:
+    status = answer.status_code
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        raise FileNotFoundError(f"{status} {answer.reason_phrase}")
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise PermissionError(f"{status} {answer.reason_phrase}")
+    answer.raise_for_status()
+
+
+def _text(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
