@@ -27,7 +27,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from fovea_preprocess import jpeg
+from fovea_preprocess import jpeg, webp
 from fovea_preprocess.errors import ImageTooLarge, InvalidImage, NoMemory
 from fovea_preprocess.png import SIGNATURE, check_png
 from fovea_preprocess.size import size_text
@@ -37,7 +37,7 @@ from fovea_preprocess.size import size_text
 _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
     jpeg.SIGNATURE: JpegImageFile,
     SIGNATURE: PngImageFile,
-    b"RIFF": WebPImageFile,
+    webp.SIGNATURE: WebPImageFile,
     b"BM": BmpImageFile,
     b"II*\0": TiffImageFile,
     b"MM\0*": TiffImageFile,
@@ -163,6 +163,13 @@ def decode_image(
             pixels = _decode_jpeg(data, width, height, cmyk=kind in ("CMYK", "YCCK"))
             # Reading the metadata takes as long as decoding a small image.
             orientation = _orientation(_open(data)) if jpeg.has_metadata(data) else 1
+        elif data.startswith(webp.SIGNATURE):
+            size = webp.read_webp_header(data)
+            width, height = size.width, size.height
+            _check_size(width, height, limits)
+            # Pillow's reader of WebP allocates two images of 32 bits a pixel when it is opened.
+            pixels = _load(_open(data)) if size.animated else _decode_webp(data)
+            orientation = _orientation_in(webp.exif_of(data))
         else:
             data = bytes(data)
             header = _open(data)
@@ -240,9 +247,22 @@ def _check_size(width: int, height: int, limits: ImageLimits) -> None:
 
 def _orientation(image: ImageFile.ImageFile) -> int:
     try:
-        value = image.getexif().get(ExifTag.Orientation, 1)
+        return _orientation_of(image.getexif())
     except _DAMAGED:
         return 1
+
+
+def _orientation_in(metadata: bytes) -> int:
+    exif = Image.Exif()
+    try:
+        exif.load(metadata)
+        return _orientation_of(exif)
+    except _DAMAGED:
+        return 1
+
+
+def _orientation_of(exif: Image.Exif) -> int:
+    value = exif.get(ExifTag.Orientation, 1)
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
@@ -267,6 +287,14 @@ def _decode_jpeg(
         light = pixels[rows, :, :3] * pixels[rows, :, 3:].astype(np.uint16)
         rgb[rows] = (light + 127) // 255
     return rgb
+
+
+def _decode_webp(data: bytes | bytearray) -> NDArray[np.uint8]:
+    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if pixels is None:
+        raise ValueError("libwebp does not decode it")
+    return np.asarray(pixels, np.uint8)
 
 
 def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:

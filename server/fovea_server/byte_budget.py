@@ -15,11 +15,13 @@ class ByteBudget:
     Attributes:
         limit: most bytes, but for a single larger body.
         held: bytes that are held now; any thread may read it.
+        pixels: bytes that images take while they are decoded. They wait for room beside what is
+            held, and refuse nothing else.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held = 0
+        self.held = self.pixels = 0
 
     def take(self, size: int) -> None:
         """Count `size` more bytes as held; QueueFull if that and other bytes exceed the limit."""

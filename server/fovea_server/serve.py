@@ -167,7 +167,7 @@ class Server(uvicorn.Server):
 def make_server(service: Service, signalled: Callable[[], None] = lambda: None) -> Server:
     """Build the server of a service; start it with `run()`. Signals call `signalled`, too."""
     settings = service.settings
-    budget = ByteBudget(settings.max_held_bytes)
+    budget = service.budget
     certificate, key = https_files(settings) or (None, None)
     app = Cors(settings.cors_origin).around(create_app(service, budget))
     # uvicorn calls it like a class.

@@ -19,7 +19,7 @@ LEFT = 120 << 20
 @pytest.fixture(scope="module")
 def large() -> dict[str, bytes]:
     image, files = Image.new("RGB", (SIDE, SIDE), (90, 120, 200)), {}
-    for kind, options in {"JPEG": {}, "PNG": {}, "GIF": {}}.items():
+    for kind, options in {"JPEG": {}, "PNG": {}, "WEBP": {"lossless": True}, "GIF": {}}.items():
         out = io.BytesIO()
         image.save(out, kind, **options)
         files[kind] = out.getvalue()
@@ -47,7 +47,7 @@ def full(server, demo_model):
     return server, scene
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF"])
 def test_it_is_503_with_a_time_to_try_again(full, large, kind):
     server, scene = full
     answer = httpx.post(server.predict_url("digits"), content=large[kind], timeout=60)

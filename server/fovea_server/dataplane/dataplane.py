@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from contextlib import AsyncExitStack
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from fovea_preprocess.errors import (
     FoveaError,
     InvalidRequest,
     ModelNotReady,
+    ShuttingDown,
     Unavailable,
 )
 from fovea_server.dataplane.images import (
@@ -36,16 +38,19 @@ from fovea_server.dataplane.model_documents import (
     model_document,
     model_list,
 )
+from fovea_server.dataplane.pixel_room import SMALL, PixelRoom
 from fovea_server.dataplane.recording import record_images, record_tensors
 from fovea_server.dataplane.v2_documents import model_metadata, version_statistics
 from fovea_server.extensions.trace import TraceSettings
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
+from fovea_server.scheduling.base import Scheduler
 from fovea_server.statistics.stages import Timing
 from fovea_server.tensors.classification import check_class_type, classify
 from fovea_server.tensors.image_messages import ImageRequest, ImageResult, Vocabulary
 from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.tensors.messages import InferRequest, InferResponse
+from fovea_server.traffic.client import CLIENT
 from fovea_server.traffic.spans import SPAN
 
 # Sorting this many elements takes about a millisecond.
@@ -69,9 +74,10 @@ class DataPlane:
         draining: the server is about to stop: it still answers, and says that it is not ready.
     """
 
-    def __init__(self, registry: Registry, trace: TraceSettings) -> None:
+    def __init__(self, registry: Registry, trace: TraceSettings, room: PixelRoom) -> None:
         self._registry = registry
         self._trace = trace
+        self._room = room
         self.draining = False
         # Loads take seconds and wait for one another: other requests keep their threads.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
@@ -175,7 +181,24 @@ class DataPlane:
         )
         answers: Iterator[ImageResult | FoveaError] = iter(())
         if request.images:
-            answers = iter(await _within(timeout_s, scheduler.predict(request)))
+            try:
+                answers = iter(await _within(timeout_s, self._answers(scheduler, request)))
+            except ShuttingDown:
+                if model.state is State.READY:
+                    raise
+                # It was replaced while large images waited: the successor answers.
+                return await self.predict(
+                    model,
+                    version,
+                    images,
+                    options,
+                    timeout_s=timeout_s,
+                    keep_pixels=keep_pixels,
+                    encode=encode,
+                    request_id=request_id,
+                    priority=priority,
+                    timeout_us=timeout_us,
+                )
         if request.trace is not None:
             self._trace.save(request.trace)
         results = [image if isinstance(image, FoveaError) else next(answers) for image in images]
@@ -189,6 +212,29 @@ class DataPlane:
             images=tuple(results),
             timing_ms=_slowest(results) | {"total": 1e3 * (time.monotonic() - started)},
         )
+
+    async def _answers(
+        self, scheduler: Scheduler, request: ImageRequest
+    ) -> Sequence[ImageResult | FoveaError]:
+        """Answer images; one that takes much memory to decode waits for its turn before that."""
+        sizes = [self._room.size_of(image) for image in request.images]
+        if max(sizes) <= SMALL:
+            return await scheduler.predict(request)
+
+        async def answer(image: bytes | bytearray, size: int) -> ImageResult | FoveaError:
+            async with AsyncExitStack() as stack:
+                if size > SMALL:
+                    await stack.enter_async_context(self._room.decoding(size, CLIENT.get()))
+                [found] = await scheduler.predict(replace(request, images=[image]))
+            return found
+
+        pairs = zip(request.images, sizes, strict=True)
+        tasks = [asyncio.ensure_future(answer(*pair)) for pair in pairs]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     def check_ready(self, name: str | None = None) -> None:
         """Raise an error if the server, or one of its models, cannot take requests."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from fovea_engines.backends.cores import usable_cores
 from fovea_engines.backends.installing import install_extra
 from fovea_preprocess.errors import InvalidOption
+from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.dataplane import DataPlane
+from fovea_server.dataplane.pixel_room import PixelRoom
 from fovea_server.extensions.apis import parse_apis
 from fovea_server.extensions.cuda_shared_memory import CudaSharedMemory
 from fovea_server.extensions.log_settings import LogSettings
@@ -33,7 +36,15 @@ class Service:
         self.cuda_shared_memory = CudaSharedMemory(settings.allow_client_shm)
         self.regions = Regions(self.system_shared_memory, self.cuda_shared_memory)
         self.trace = TraceSettings(settings.trace_config, registry)
-        self.plane = DataPlane(registry, self.trace)
+        self.budget = ByteBudget(settings.max_held_bytes)
+        cores = settings.threads or usable_cores()
+        room = PixelRoom(
+            self.budget,
+            cores=cores,
+            most_pixels=int(settings.max_megapixels * 1e6),
+            most_waiting=settings.max_queue,
+        )
+        self.plane = DataPlane(registry, self.trace, room)
         self.log_settings = LogSettings(SERVER_LOG)
         self.traffic = Traffic(registry, log_access=settings.log_access, tracer=_tracer(settings))
         self.http_restrictions = Restrictions.parse(

@@ -20,6 +20,7 @@ from fovea_server.error_status import grpc_status
 from fovea_server.extensions.restrictions import Restrictions
 from fovea_server.log_lines import REQUEST_ID
 from fovea_server.traffic.access_log import Access
+from fovea_server.traffic.client import CLIENT
 from fovea_server.traffic.request_id import HEADER, request_id
 from fovea_server.traffic.spans import SPAN, RequestSpan
 from fovea_server.traffic.traffic import Traffic
@@ -66,6 +67,7 @@ class Call:
         self._metadata = dict(context.invocation_metadata() or ())
         self._id = request_id(self._text(HEADER))
         REQUEST_ID.set(self._id)
+        CLIENT.set(_address(context.peer()))
         self.span = self.traced() if method.endswith("/ModelInfer") else None
         context.set_trailing_metadata(((HEADER, self._id),))
 

@@ -31,6 +31,11 @@ def limit_families(service: Service, budget: ByteBudget) -> list[Family]:
             "fovea_held_bytes", "Bytes of requests and unsent answers that are held", budget.held
         ),
         gauge(
+            "fovea_decoding_bytes",
+            "Bytes that large images take while they are decoded, at most",
+            budget.pixels,
+        ),
+        gauge(
             "fovea_held_limit_bytes",
             "Most bytes of requests and unsent answers (--max-held-mb)",
             budget.limit,

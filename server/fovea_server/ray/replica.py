@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fovea_preprocess.errors import ModelNotReady, Unavailable
-from fovea_server.byte_budget import ByteBudget
 from fovea_server.dataplane.service import Service
 from fovea_server.extensions.log_settings import LogSettings
 from fovea_server.grpc.calls import Handler
@@ -45,7 +44,7 @@ class Serving:
         LogSettings(SERVER_LOG).update({"log_format": settings.log_format})
         self.models = registry = Registry(settings, only=names, described=described)
         self.service = Service(settings, registry)
-        self.budget = ByteBudget(settings.max_held_bytes)
+        self.budget = self.service.budget
         self.surface = Surface(self.service, self.budget)
         self.inference = Inference(self.service, self.budget)
         self.handlers: dict[str, Handler] = inference_handlers(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fovea_server.log_lines import REQUEST_ID
 from fovea_server.traffic.access_log import Access
+from fovea_server.traffic.client import CLIENT
 from fovea_server.traffic.request_id import HEADER, request_id
 from fovea_server.traffic.spans import SPAN, RequestSpan
 from fovea_server.traffic.traffic import Traffic
@@ -39,6 +40,7 @@ class WithTraffic:
         path: str = scope["path"]
         own_id = request_id(_text(headers, _HEADER))
         REQUEST_ID.set(own_id)
+        CLIENT.set(scope["client"][0] if scope["client"] else "")
         span: RequestSpan | None = None
         if (tracer := self._traffic.tracer) is not None and path.endswith("/predict"):
             span = tracer.begin(_text(headers, b"traceparent"), _text(headers, b"tracestate"))

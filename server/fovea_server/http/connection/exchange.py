@@ -17,6 +17,7 @@ from fovea_server.http.messages import Answer, Buffer, Request
 from fovea_server.http.receive import late, stopped
 from fovea_server.http.v2.answers import refusal
 from fovea_server.log_lines import REQUEST_ID
+from fovea_server.traffic.client import CLIENT
 from fovea_server.traffic.spans import SPAN
 
 if TYPE_CHECKING:
@@ -211,6 +212,7 @@ class Exchange:
 
     async def _run(self) -> None:
         REQUEST_ID.set(self._request.id)
+        CLIENT.set(self._request.client or "")
         SPAN.set(self._request.span)
         try:
             answer = await self._front.answer(self._request)

@@ -13,6 +13,7 @@ from fovea_server.http.receive import ClientLeft, receive_body, stopped, unless_
 from fovea_server.http.v2.answers import error_answer
 from fovea_server.http.v2.front import V2Front
 from fovea_server.log_lines import REQUEST_ID
+from fovea_server.traffic.client import CLIENT
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -25,7 +26,7 @@ class V2App:
     it: its own connections (`http/connection/`) are faster, and have further limits.
 
     Example:
-        V2App(V2Front(service, ByteBudget(settings.max_held_bytes)))
+        V2App(V2Front(service, service.budget))
     """
 
     def __init__(self, front: V2Front) -> None:
@@ -47,6 +48,7 @@ class V2App:
             scope["method"], target, dict(scope["headers"]), scope.get("client")
         )
         REQUEST_ID.set(request.id)
+        CLIENT.set(request.client or "")
         sent, size = None, 0
         try:
             answer = request.answer or await self._answer(request, receive)

@@ -1,0 +1,53 @@
+"""Reads what the header of a WebP says, without decoding: a decoder allocates what it claims.
+
+Source of the format: RFC 9649.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SIGNATURE = b"RIFF"
+
+_ANIMATED = 0x02
+
+
+@dataclass(frozen=True, slots=True)
+class WebPHeader:
+    """The size of the canvas, pixels, and True for more than one frame."""
+
+    width: int
+    height: int
+    animated: bool
+
+
+def read_webp_header(data: bytes | bytearray) -> WebPHeader:
+    """Read the first chunk; ValueError where it is none of a WebP."""
+    kind, body = bytes(data[12:16]), data[20:30]
+    if data[8:12] != b"WEBP" or len(body) < 10:
+        raise ValueError("this is no WebP")
+    if kind == b"VP8X":
+        width, height = (1 + int.from_bytes(body[at : at + 3], "little") for at in (4, 7))
+        return WebPHeader(width, height, bool(body[0] & _ANIMATED))
+    if kind == b"VP8L" and body[0] == 0x2F:
+        bits = int.from_bytes(body[1:5], "little")
+        return WebPHeader(1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF), animated=False)
+    if kind == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
+        width, height = (int.from_bytes(body[at : at + 2], "little") & 0x3FFF for at in (6, 8))
+        return WebPHeader(width, height, animated=False)
+    raise ValueError(f"its first chunk is {kind!r}")
+
+
+def exif_of(data: bytes | bytearray) -> bytes:
+    """Return the EXIF metadata; empty where there is none."""
+    return next((body for kind, body in _chunks(data) if kind == b"EXIF"), b"")
+
+
+def _chunks(data: bytes | bytearray) -> Iterator[tuple[bytes, bytes]]:
+    at = 12
+    while at + 8 <= len(data):
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        if data[at : at + 4] == b"EXIF":
+            yield b"EXIF", bytes(data[at + 8 : at + 8 + size])
+        at += 8 + size + size % 2
