@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fovea_engines.detect.detections import Detections
 from fovea_engines.detect.heads.base import Detector, corners
-from fovea_engines.detect.heads.preprocess import default_preprocess, read_preprocess
+from fovea_engines.detect.heads.preprocess import VALUES, default_preprocess, read_preprocess
 from fovea_engines.detect.heads.recognise import open_head
 from fovea_engines.detect.heads.recognition import Recognition
 from fovea_engines.detect.options import PredictOptions
@@ -102,6 +102,7 @@ def settle(
     """
 
     def spec_of(fields: Mapping[str, Any]) -> PreprocessSpec:
+        fields = {**head.own_preprocess, **fields}
         return default_preprocess(head.family, inputs, metadata, trained=fields)
 
     def found(spec: PreprocessSpec) -> _Found:
@@ -124,20 +125,40 @@ def settle(
                 "model finds"
             )
         return spec, f"by --preprocess: {both}"
-    specs = {name: spec_of({**read_preprocess(name), **own}) for name in ("family", *head.variants)}
-    if not detects or len({*specs.values()}) == 1:
+    specs: dict[str, PreprocessSpec] = {}
+    for name in ("family", *head.variants):
+        fields = {**read_preprocess(name), **own}
+        # An input of whole numbers takes pixels as they are, so only the geometry may differ.
+        ignored = VALUES if usual.whole else ()
+        spec = spec_of({key: fields[key] for key in fields if key not in ignored})
+        if spec not in specs.values():
+            specs[name] = spec
+    if not detects or len(specs) == 1:
         return usual, head.preprocess_from
     seen = {name: found(spec) for name, spec in specs.items()}
     best = max(seen, key=lambda name: seen[name].scores)
-    others = {name: one for name, one in seen.items() if name != best}
-    if all(seen[best].contradicts(one) for one in others.values()):
-        less = "; ".join(f"with {name} {one}" for name, one in others.items())
+    out = [name for name, one in seen.items() if seen[best].contradicts(one)]
+    less = "; ".join(f"with {name} {seen[name]}" for name in out)
+    if len(out) == len(seen) - 1:
         return specs[best], f"{best}, by what the model finds: {seen[best]}; {less}"
-    choices = " or ".join(f"--preprocess {name} (it finds {one})" for name, one in seen.items())
     raise InvalidOption(
+        _question(head, {n: one for n, one in seen.items() if n not in out}, less, usual)
+    )
+
+
+def _question(
+    head: Recognition, left: Mapping[str, _Found], less: str, usual: PreprocessSpec
+) -> str:
+    """Ask for the preprocessing among what is left; with others the model finds `less`."""
+    choices = " or ".join(f"--preprocess {name} (it finds {one})" for name, one in left.items())
+    if max(one.scores for one in left.values()) < _LEAST:
+        choices += ", or give --images that show what the model finds"
+    if less:
+        choices += f". It is none of the others: {less}"
+    return (
         f"preprocessing differs between models of the family {head.family} ({head.guessed}), and "
-        f"the images do not tell which this one was trained with: name {choices}. That of the "
-        f"family is: {usual.text}"
+        f"the images do not tell which this one was trained with: name {choices}. "
+        f"That of the family is: {usual.text}"
     )
 
 
