@@ -133,6 +133,8 @@ def settle(
         spec = spec_of({key: fields[key] for key in fields if key not in ignored})
         if spec not in specs.values():
             specs[name] = spec
+    if detects and usual.whole and len(specs) == 1 < len(head.variants) + 1:
+        return usual, f"by the family {head.family}; the input takes pixels as they are, 0 to 255"
     if not detects or len(specs) == 1:
         return usual, head.preprocess_from
     seen = {name: found(spec) for name, spec in specs.items()}

@@ -104,7 +104,10 @@ def _decided(verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, s
         return decoded(best[0], shown, verdicts)
     if best:
         return undecided(best, shown, metadata, verdicts)
-    return not_decoded(f"{shown}: {why_none(verdicts)}", metadata, verdicts)
+    doubted = " or ".join(f"--head {one.family}" for one in verdicts if one.doubt is not None)
+    cure = f"; give --images that show what it finds, or say {doubted} if it is that"
+    why = why_none(verdicts) + (cure if doubted else "")
+    return not_decoded(f"{shown}: {why}", metadata, verdicts)
 
 
 def check_family(family: str | None) -> None:
@@ -157,7 +160,7 @@ class _Judge:
         unseen = "" if any(map(opened.tells, sound)) else UNSEEN
         if named:
             return Verdict(family, fit, None, unseen, doubt)
-        return Verdict(family, fit, fit.unsure or doubt, unseen)
+        return Verdict(family, fit, fit.unsure or doubt, unseen, doubt)
 
     def forced(self, family: str) -> Fit | str:
         """Return how a family decodes the outputs, whatever metadata and numbers say against it.

@@ -48,7 +48,7 @@ class Verdict:
         fit: None where the outputs or the metadata exclude it.
         against: what excludes it; None where nothing does.
         unseen: the reason why no number could have spoken against it; "" where some could.
-        doubt: what speaks against a family that the user names, and does not exclude it.
+        doubt: what speaks against a family, and does not exclude it where the user names it.
     """
 
     family: str
