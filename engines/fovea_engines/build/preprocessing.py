@@ -125,42 +125,46 @@ def settle(
                 "model finds"
             )
         return spec, f"by --preprocess: {both}"
-    specs: dict[str, PreprocessSpec] = {}
-    for name in ("family", *head.variants):
-        fields = {**read_preprocess(name), **own}
-        # An input of whole numbers takes pixels as they are, so only the geometry may differ.
-        ignored = VALUES if usual.whole else ()
-        spec = spec_of({key: fields[key] for key in fields if key not in ignored})
-        if spec not in specs.values():
-            specs[name] = spec
-    if detects and usual.whole and len(specs) == 1 < len(head.variants) + 1:
-        return usual, f"by the family {head.family}; the input takes pixels as they are, 0 to 255"
-    if not detects or len(specs) == 1:
+    if not detects or not head.variants:
         return usual, head.preprocess_from
-    seen = {name: found(spec) for name, spec in specs.items()}
-    best = max(seen, key=lambda name: seen[name].scores)
-    out = [name for name, one in seen.items() if seen[best].contradicts(one)]
-    less = "; ".join(f"with {name} {seen[name]}" for name in out)
-    if len(out) == len(seen) - 1:
-        return specs[best], f"{best}, by what the model finds: {seen[best]}; {less}"
-    raise InvalidOption(
-        _question(head, {n: one for n, one in seen.items() if n not in out}, less, usual)
-    )
+    ways: dict[str, PreprocessSpec] = {}
+    for name in ("family", *head.variants):
+        # An input of whole numbers takes pixels as they are, so only the geometry may differ.
+        fields = {**read_preprocess(name), **own}.items()
+        spec = spec_of({key: v for key, v in fields if not (usual.whole and key in VALUES)})
+        if spec not in ways.values():
+            ways[name] = spec
+    if len(ways) == 1:
+        as_it_is = (
+            "its input takes pixels as they are" if usual.whole else "it normalises them itself"
+        )
+        return usual, f"by the family {head.family}; {as_it_is}"
+    name, why = _chosen(head, {name: found(spec) for name, spec in ways.items()}, usual)
+    return ways[name], f"{name}, by what the model finds: {why}"
 
 
-def _question(
-    head: Recognition, left: Mapping[str, _Found], less: str, usual: PreprocessSpec
-) -> str:
-    """Ask for the preprocessing among what is left; with others the model finds `less`."""
+def _chosen(
+    head: Recognition, seen: Mapping[str, _Found], usual: PreprocessSpec
+) -> tuple[str, str]:
+    """Return the one preprocessing, by name, with which the model finds something, and the figures.
+
+    Raises:
+        InvalidOption: there are several, and the user must choose.
+    """
+    best = max(seen.values(), key=lambda one: one.scores)
+    left = {name: one for name, one in seen.items() if not best.contradicts(one)}
+    less = "; ".join(f"with {name} {one}" for name, one in seen.items() if name not in left)
+    if len(left) == 1:
+        return next(iter(left)), f"{best}; {less}"
     choices = " or ".join(f"--preprocess {name} (it finds {one})" for name, one in left.items())
-    if max(one.scores for one in left.values()) < _LEAST:
+    if best.scores < _LEAST:
         choices += ", or give --images that show what the model finds"
     if less:
         choices += f". It is none of the others: {less}"
-    return (
+    raise InvalidOption(
         f"preprocessing differs between models of the family {head.family} ({head.guessed}), and "
-        f"the images do not tell which this one was trained with: name {choices}. "
-        f"That of the family is: {usual.text}"
+        f"the images do not tell which this one was trained with: name {choices}. That of the "
+        f"family is: {usual.text}"
     )
 
 
