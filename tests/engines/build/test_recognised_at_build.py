@@ -275,3 +275,26 @@ def test_an_input_of_bytes_is_asked_for_its_geometry(shared, tmp_path):
     assert "--preprocess mean-std" not in str(asked.value)
     card = build(plan(source, tmp_path, preprocess=read_preprocess("letterboxed")))
     assert (card.preprocess.fit, card.preprocess.pad) == ("letterbox", 0)
+
+
+def test_yolox_of_before_0_1_1_is_not_read_with_the_values_of_today(shared, tmp_path):
+    """It took RGB less ImageNet's mean, over its std, and has names and shapes of today."""
+    model = onnx.load(shared / "models" / "yolox_nano.onnx")
+    [image] = model.graph.input
+    for node in model.graph.node:
+        node.input[:] = ["bgr" if name == image.name else name for name in node.input]
+    std, mean = (255 * np.float32(IMAGENET[name]).reshape(3, 1, 1) for name in ("std", "mean"))
+    weights = {"std": std, "mean": mean, "order": np.array([2, 1, 0])}
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in weights.items())
+    front = [
+        helper.make_node("Mul", [image.name, "std"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "mean"], ["rgb"]),
+        helper.make_node("Gather", ["rgb", "order"], ["bgr"], axis=1),
+    ]
+    for node in reversed(front):
+        model.graph.node.insert(0, node)
+    onnx.save(model, tmp_path / "old.onnx")
+    card = build(plan(tmp_path / "old.onnx", tmp_path))
+    assert (card.family, "no objectness" in card.reason) == (None, True)
+    old = read_preprocess("mean-std")
+    assert build(plan(tmp_path / "old.onnx", tmp_path, preprocess=old)).family == "yolox"
